@@ -8,9 +8,12 @@ and other replicas lead. Log maintenance accepts them again once there is enough
 """
 
 import asyncio
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from heapq import nsmallest
 from pathlib import Path
 
 import structlog
@@ -21,19 +24,44 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.log_dir import LogDirectory
-from tierlog.broker.storage.log_dirs import NOT_FULL_BYTES
+from tierlog.broker.storage.lookups import describe
 from tierlog.config.node import NodeSettings
 from tierlog.config.topic import MAX_LONG
 
 CHECK_S = 0.25
 """A fast disk takes hundreds of megabytes in this time."""
 
+CHECK_MAX_S = 4.0
+"""Longest time between two checks while a directory is full and nothing in it may be deleted."""
+
 REPLICAS_PER_TURN = 100
 """Number of replicas whose segments are read per turn of the event loop."""
+
+SEGMENTS_PER_CHECK = 200
+"""Most segments deleted in a directory per check: each is several renames on the event loop."""
+
+KEPT_OPEN_S = 10
+"""How long bytes count as about to be freed whose files were unlinked while responses had them open."""
 
 DROP = "drop-oldest-uploaded"
 
 _log = structlog.get_logger("tierlog.maintenance")
+
+
+@dataclass(frozen=True, slots=True)
+class _Droppable:
+    """A segment that may be deleted, with all before it. `newest_ms`: its age is that of the newest record in
+    these. `number`: that of its replica, so that the order is always the same."""
+
+    newest_ms: int
+    number: int
+    end_offset: int
+    size_bytes: int
+    replica: Replica
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        return self.newest_ms, self.number, self.end_offset
 
 
 class DiskPressure:
@@ -52,8 +80,10 @@ class DiskPressure:
         self._clock = clock
         self._tasks = tasks
         self._droppable_end = droppable_end
-        self.low: set[LogDirectory] = set()
-        """Directories on low disks."""
+        self._low: set[LogDirectory] = set()
+        self._pauses_s: dict[LogDirectory, float] = {}
+        self._kept_open = defaultdict[LogDirectory, list[tuple[int, int]]](list)
+        """Monotonic time and number of bytes that were unlinked and did not become free."""
         self.dropped_segments = self.dropped_bytes = 0
         """Local segments deleted although local retention keeps them."""
         self.configure(settings)
@@ -63,34 +93,53 @@ class DiskPressure:
         self._free_bytes_min = settings.log_dir_free_bytes_min
         self._replicas.directories.free_bytes_min = self._free_bytes_min
 
+    @property
+    def low(self) -> set[LogDirectory]:
+        """Online directories on low disks."""
+        return {directory for directory in self._low if directory.failure is None}
+
+    def pause_s(self, directory: LogDirectory) -> float:
+        """Time until the next check of a directory."""
+        return self._pauses_s.get(directory, CHECK_S)
+
     def start(self) -> None:
-        self._tasks.repeat("disk pressure", self._turn)
+        """Each directory has its own task, so one that hangs does not delay the others."""
+        for directory in self._replicas.directories.all:
+            self._tasks.repeat(f"disk pressure of {directory.path}", partial(self._turn, directory))
 
-    async def _turn(self) -> None:
-        await asyncio.sleep(CHECK_S)
-        await self.check()
+    async def _turn(self, directory: LogDirectory) -> None:
+        await asyncio.sleep(self.pause_s(directory))
+        await self.check(directory)
 
-    async def check(self) -> None:
-        """Act on every online directory on a low disk."""
-        for directory in self._replicas.directories.online:
-            if self._free_bytes_min or directory.is_full or directory in self.low:
-                try:
-                    await self._check(directory)
-                except OSError as failure:
-                    directory.on_error(failure)
+    async def check(self, directory: LogDirectory) -> None:
+        """Act if the directory is online, on a low disk. The pause until the next check doubles while nothing
+        more can be done."""
+        pause_s = CHECK_S
+        if directory.failure is None and (
+            self._free_bytes_min or directory.is_full or directory in self._low
+        ):
+            try:
+                freed_bytes = await self._check(directory)
+            except OSError as failure:
+                directory.on_error(failure)
+            else:
+                if directory.is_full and not freed_bytes:
+                    pause_s = min(2 * self.pause_s(directory), CHECK_MAX_S)
+        self._pauses_s[directory] = pause_s
 
-    async def _check(self, directory: LogDirectory) -> None:
-        wanted = self._free_bytes_min + NOT_FULL_BYTES  # a little more, so that it is not low again at once
+    async def _check(self, directory: LogDirectory) -> int:
+        """Returns the number of bytes whose files were unlinked."""
+        enough = self._replicas.directories.enough_free_bytes  # more, so that it is not low again at once
         usable = await _usable(directory)
-        if usable >= wanted:
-            if directory in self.low:
-                self.low.discard(directory)
+        if usable >= enough:
+            if directory in self._low:
+                self._low.discard(directory)
                 _log.info("a disk has enough free space again", directory=str(directory.path), free=usable)
-            return
-        if usable >= self._free_bytes_min and directory not in self.low and not directory.is_full:
-            return
-        if directory not in self.low:
-            self.low.add(directory)
+            return 0
+        if usable >= self._free_bytes_min and directory not in self._low and not directory.is_full:
+            return 0
+        if directory not in self._low:
+            self._low.add(directory)
             _log.warning(
                 "free space is below log.dir.free.bytes.min, or the disk is full: local segments of topics "
                 f"with remote.log.disk.pressure.policy={DROP} are deleted",
@@ -98,25 +147,41 @@ class DiskPressure:
                 free=usable,
                 least=self._free_bytes_min,
             )
-        await self._drop(directory, wanted - usable)
-        if await _usable(directory) < self._free_bytes_min:
+        unlinked_bytes = await self._drop(directory, enough - usable - self._kept_open_bytes(directory))
+        usable_now = await _usable(directory)
+        if unlinked_bytes > max(usable_now - usable, 0):
+            kept_bytes = unlinked_bytes - max(usable_now - usable, 0)
+            self._kept_open[directory].append((self._clock.monotonic_ms(), kept_bytes))
+        if usable_now < self._free_bytes_min:
             directory.mark_full()
+        return unlinked_bytes
 
-    async def _drop(self, directory: LogDirectory, missing_bytes: int) -> None:
-        """Delete the oldest uploaded segments in a directory, with at least that many bytes."""
+    def _kept_open_bytes(self, directory: LogDirectory) -> int:
+        """Bytes that become free once responses close their files: no other segments are deleted for them."""
+        since_ms = self._clock.monotonic_ms() - 1000 * KEPT_OPEN_S
+        recent = [one for one in self._kept_open[directory] if one[0] > since_ms]
+        self._kept_open[directory] = recent
+        return sum(size_bytes for _, size_bytes in recent)
+
+    async def _drop(self, directory: LogDirectory, missing_bytes: int) -> int:
+        """Delete the oldest uploaded segments in a directory, with at least that many bytes. Returns the
+        number of bytes whose files were unlinked."""
         replicas = [one for one in self._replicas.replicas_in(directory) if _may_drop(one)]
-        missing_bytes -= await self._unlink_deleted(directory, replicas)
-        droppable: list[tuple[int, int, int, Replica]] = []
-        for number, replica in enumerate(replicas if missing_bytes > 0 else (), 1):
-            droppable += self._droppable(replica, number)
-            if number % REPLICAS_PER_TURN == 0:
-                await asyncio.sleep(0)  # let requests run
-        for _, _, end_offset, replica in sorted(droppable, key=lambda one: one[:3]):
+        unlinked_bytes = await self._unlink_deleted(directory, replicas)
+        missing_bytes -= unlinked_bytes
+        if missing_bytes <= 0:
+            return unlinked_bytes
+        ends: dict[Replica, int] = {}
+        for one in await self._oldest(replicas):
             if missing_bytes <= 0:
                 break
+            ends[one.replica] = one.end_offset
+            missing_bytes -= one.size_bytes
+        for replica, end_offset in ends.items():
             with suppress(OSError):  # the directory handles it
-                missing_bytes -= self._drop_segment(replica, end_offset)
-        await self._unlink_deleted(directory, replicas)
+                self._drop_before(replica, end_offset)
+            await asyncio.sleep(0)  # let requests run
+        return unlinked_bytes + await self._unlink_deleted(directory, replicas)
 
     async def _unlink_deleted(self, directory: LogDirectory, replicas: list[Replica]) -> int:
         """Unlink the files of deleted segments. Returns their bytes."""
@@ -124,30 +189,31 @@ class DiskPressure:
         paths = [path for replica in held for path in replica.log.take_due(MAX_LONG)]
         return await directory.run(partial(self._unlink, paths)) if paths else 0
 
-    def _droppable(self, replica: Replica, number: int) -> list[tuple[int, int, int, Replica]]:
-        """Age of each segment that may be deleted, the replica's number, and the end of the segment."""
-        end = self._droppable_end(replica)
-        found: list[tuple[int, int, int, Replica]] = []
-        newest_ms = 0
-        for segment in replica.segments:
-            if not segment.rolled or segment.end_offset > end:
-                break
-            newest_ms = max(newest_ms, segment.newest_ms)  # a segment goes only with all before it
-            found.append((newest_ms, number, segment.end_offset, replica))
-        return found
+    async def _oldest(self, replicas: list[Replica]) -> list[_Droppable]:
+        """The oldest segments that may be deleted, oldest first."""
+        found: list[_Droppable] = []
+        for number, replica in enumerate(replicas, 1):
+            found += self._droppable(replica, number)
+            if number % REPLICAS_PER_TURN == 0:
+                await asyncio.sleep(0)  # let requests run
+        return nsmallest(SEGMENTS_PER_CHECK, found, key=lambda one: one.order)
 
-    def _drop_segment(self, replica: Replica, end_offset: int) -> int:
-        """Delete a segment and those before it. Returns their bytes; 0 if they may no longer be deleted."""
+    def _droppable(self, replica: Replica, number: int) -> Iterator[_Droppable]:
+        newest_ms = 0
+        droppable = replica.log.rolled_below(self._droppable_end(replica))
+        for segment in droppable[:SEGMENTS_PER_CHECK]:
+            newest_ms = max(newest_ms, describe(segment, ()).newest_ms)
+            yield _Droppable(newest_ms, number, segment.end_offset, segment.size, replica)
+
+    def _drop_before(self, replica: Replica, end_offset: int) -> None:
+        """Delete the segments that end at or below an offset, as far as they may still be deleted."""
         if not (self._replicas.holds(replica) and _may_drop(replica)):
-            return 0
-        if end_offset > self._droppable_end(replica):
-            return 0
+            return
         before = replica.log.size_bytes
+        end_offset = min(end_offset, self._droppable_end(replica))
         count = replica.delete_local_before(end_offset, self._clock.now_ms())
-        dropped_bytes = before - replica.log.size_bytes if count else 0
         self.dropped_segments += count
-        self.dropped_bytes += dropped_bytes
-        return dropped_bytes
+        self.dropped_bytes += before - replica.log.size_bytes if count else 0
 
     def _unlink(self, paths: list[Path]) -> int:
         freed_bytes = 0

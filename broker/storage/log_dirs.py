@@ -38,8 +38,12 @@ PLACEMENT_UNIT_BYTES = 1 << 20
 """Free space is compared in this unit: a smaller difference is only due to recent appends."""
 
 NOT_FULL_BYTES = 2 << 20
-"""Free bytes, above log.dir.free.bytes.min, from which a full directory accepts appends again: more than a
-batch of the default size."""
+"""Least free bytes above log.dir.free.bytes.min from which a full directory accepts appends again: more than
+a batch of the default size."""
+
+NOT_FULL_SHARE = 10
+"""With a larger log.dir.free.bytes.min, one part in this many of it instead: a directory must not change its
+state with every segment."""
 
 PREFERRED_MAX = 10_000
 """Maximum number of absent partitions with a preferred directory; the oldest are forgotten."""
@@ -84,6 +88,11 @@ class LogDirectories:
     @property
     def some_full(self) -> bool:
         return any(directory.is_full for directory in self.all)
+
+    @property
+    def enough_free_bytes(self) -> int:
+        """Free bytes from which a full or low directory no longer is."""
+        return self.free_bytes_min + max(NOT_FULL_BYTES, self.free_bytes_min // NOT_FULL_SHARE)
 
     def require_one(self) -> None:
         """Raise DirectoryUnusable if all are offline."""
@@ -363,7 +372,7 @@ class LogDirectories:
         for directory in self.online:
             if not directory.is_full or (not_beside is not None and _share_disk(directory.path, not_beside)):
                 continue
-            if directory.space().usable >= self.free_bytes_min + NOT_FULL_BYTES:
+            if directory.space().usable >= self.enough_free_bytes:
                 directory.mark_not_full()
                 found = True
         return found
@@ -371,7 +380,7 @@ class LogDirectories:
     def mark_full_if_short(self, directory: LogDirectory) -> None:
         """Mark it full unless it has the space that a full one needs to accept appends again."""
         try:
-            is_short = directory.space().usable < self.free_bytes_min + NOT_FULL_BYTES
+            is_short = directory.space().usable < self.enough_free_bytes
         except OSError as failure:
             directory.on_error(failure)
             return

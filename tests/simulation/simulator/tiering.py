@@ -161,18 +161,17 @@ class Tiering:
             if self.is_on:
                 stack.enter_context(patch.object(page_tree, "limits_for", _small_tree))
                 stack.enter_context(patch.object(remote, "SPILL_TIMEOUT_MS", self._spill_ms))
-                stack.enter_context(patch.object(DiskPressure, "_drop_segment", self._counted_drop()))
+                stack.enter_context(patch.object(DiskPressure, "_drop_before", self._counted_drop()))
                 stack.enter_context(patch.object(TierStateMachine, "_leader_offset", self._counted_start()))
             yield
 
-    def _counted_drop(self) -> Callable[[DiskPressure, Replica, int], int]:
-        drop = DiskPressure._drop_segment
+    def _counted_drop(self) -> Callable[[DiskPressure, Replica, int], None]:
+        drop = DiskPressure._drop_before
 
-        def counted(pressure: DiskPressure, replica: Replica, end_offset: int) -> int:
+        def counted(pressure: DiskPressure, replica: Replica, end_offset: int) -> None:
             before = pressure.dropped_segments
-            dropped_bytes = drop(pressure, replica, end_offset)
+            drop(pressure, replica, end_offset)
             self._done["segments dropped on low disks"] += pressure.dropped_segments - before
-            return dropped_bytes
 
         return counted
 

@@ -6,12 +6,14 @@ import random
 import uuid
 from pathlib import Path
 
+import pytest
 from manual_clock import ManualClock
 from structlog.testing import capture_logs
 
 from tierlog.base.files import OsFiles, Space
 from tierlog.base.tasks import TaskGroup
-from tierlog.broker.maintenance.disk_pressure import DROP, DiskPressure
+from tierlog.broker.maintenance import disk_pressure
+from tierlog.broker.maintenance.disk_pressure import CHECK_S, DROP, KEPT_OPEN_S, DiskPressure
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.log_dirs import NOT_FULL_BYTES, LogDirectories
@@ -35,13 +37,18 @@ class Disk(OsFiles):
     def __init__(self) -> None:
         super().__init__()
         self.free = ENOUGH
+        self.kept_open: int | None = None
+        """Bytes of unlinked files that are not free yet; None while deleted files are free at once."""
 
     def space(self, path: Path) -> Space:
         return Space(1 << 40, self.free)
 
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
-        if path.exists():
-            self.free += path.stat().st_size
+        size = path.stat().st_size if path.exists() else 0
+        if self.kept_open is None:
+            self.free += size
+        else:
+            self.kept_open += size
         super().unlink(path, missing_ok=missing_ok)
 
 
@@ -109,7 +116,7 @@ class Node:
 async def test_nothing_happens_while_enough_is_free(tmp_path: Path) -> None:
     node = await Node(tmp_path).start("dropped", "kept")
     node.disk.free = LEAST
-    await node.pressure.check()
+    await node.pressure.check(node.directory)
     assert node.starts("dropped", "kept") == [0, 0]
     assert not node.directory.is_full and not node.pressure.low
 
@@ -118,8 +125,8 @@ async def test_oldest_uploaded_segments_go_until_enough_is_free(tmp_path: Path) 
     node = await Node(tmp_path).start("dropped", "other", "kept")
     node.disk.free = LEAST - 1
     with capture_logs() as logs:
-        await node.pressure.check()
-        await node.pressure.check()
+        await node.pressure.check(node.directory)
+        await node.pressure.check(node.directory)
     assert ENOUGH <= node.disk.free < ENOUGH + SEGMENT_BYTES
     dropped, other, kept = node.starts("dropped", "other", "kept")
     assert kept == 0
@@ -135,11 +142,11 @@ async def test_only_rolled_segments_go_that_the_object_store_has(tmp_path: Path)
     node = await Node(tmp_path).start("dropped")
     node.uploaded["dropped"] = 2 * SEGMENT_BATCHES + 1
     node.disk.free = LEAST - 1
-    await node.pressure.check()
+    await node.pressure.check(node.directory)
     assert node.starts("dropped") == [2 * SEGMENT_BATCHES]
     node.uploaded["dropped"] = 1 << 40
     node.disk.free = -2 * NOT_FULL_BYTES
-    await node.pressure.check()
+    await node.pressure.check(node.directory)
     assert node.starts("dropped") == [node.replica("dropped").log.active_base_offset]
 
 
@@ -149,7 +156,7 @@ async def test_appends_are_refused_if_nothing_may_be_deleted(tmp_path: Path) -> 
     node.disk.free = LEAST - 1
     with capture_logs() as logs:
         for _ in range(3):
-            await node.pressure.check()
+            await node.pressure.check(node.directory)
     assert node.directory.is_full and node.pressure.low == {node.directory}
     assert len(logs) == 2, "low, and full"
     for topic in ("dropped", "kept"):
@@ -158,7 +165,7 @@ async def test_appends_are_refused_if_nothing_may_be_deleted(tmp_path: Path) -> 
     assert not node.directories.recheck_full()
     node.disk.free = ENOUGH
     assert node.directories.recheck_full()
-    await node.pressure.check()
+    await node.pressure.check(node.directory)
     assert not node.pressure.low
     assert node.append("kept") is ErrorCode.NONE
 
@@ -167,10 +174,10 @@ async def test_full_disk_is_relieved_without_a_bound(tmp_path: Path) -> None:
     node = await Node(tmp_path).start("dropped", "kept")
     node.pressure.configure(settings_from({}))
     node.disk.free = 0
-    await node.pressure.check()
+    await node.pressure.check(node.directory)
     assert node.starts("dropped") == [0], "the setting has no effect"
     node.directory.mark_full()
-    await node.pressure.check()
+    await node.pressure.check(node.directory)
     assert node.starts("dropped")[0] > 0 and node.starts("kept") == [0]
     assert node.directories.recheck_full()
 
@@ -180,7 +187,85 @@ async def test_segments_that_local_retention_has_deleted_are_unlinked_first(tmp_
     node = await Node(tmp_path).start("dropped")
     node.replica("dropped").delete_local_before(12 * SEGMENT_BATCHES, node.clock.now)
     node.disk.free = LEAST - 1
-    await node.pressure.check()
+    await node.pressure.check(node.directory)
     assert node.disk.free >= ENOUGH
     assert not list(tmp_path.rglob("*.deleted"))
     assert node.starts("dropped") == [12 * SEGMENT_BATCHES]
+
+
+async def test_no_more_segments_go_while_responses_keep_deleted_files_open(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start("dropped")
+    node.disk.free, node.disk.kept_open = LEAST - 1, 0
+    await node.pressure.check(node.directory)
+    [start], kept_open = node.starts("dropped"), node.disk.kept_open
+    assert start > 0 and kept_open >= NOT_FULL_BYTES
+    assert node.directory.is_full, "they are not free yet"
+    for _ in range(3):
+        await node.pressure.check(node.directory)
+    assert node.starts("dropped") == [start]
+    node.clock.now += 1000 * KEPT_OPEN_S
+    await node.pressure.check(node.directory)
+    assert node.starts("dropped")[0] > start, "they were kept open for too long"
+
+
+async def test_a_check_deletes_a_bounded_number_of_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_pressure, "SEGMENTS_PER_CHECK", 3)
+    node = await Node(tmp_path).start("dropped", "other")
+    node.disk.free = LEAST - 1
+    await node.pressure.check(node.directory)
+    assert node.pressure.dropped_segments == 3
+    await node.pressure.check(node.directory)
+    assert node.pressure.dropped_segments == 6
+
+
+async def test_each_replica_is_changed_once_per_check(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start("dropped", "other")
+    changes = dict.fromkeys(("dropped", "other"), 0)
+
+    def count(replica: Replica) -> None:
+        changes[replica.name.topic] += 1
+
+    for topic in changes:
+        node.replica(topic).listeners.append(count)
+    node.disk.free = LEAST - 1
+    await node.pressure.check(node.directory)
+    assert node.pressure.dropped_segments > 2
+    assert changes == {"dropped": 1, "other": 1}
+
+
+async def test_a_low_disk_needs_a_share_of_a_large_bound_beyond_it(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start("kept")
+    node.pressure.configure(settings_from({"log.dir.free.bytes.min": str(1 << 30)}))
+    node.disk.free = (1 << 30) - 1
+    await node.pressure.check(node.directory)
+    node.disk.free = (1 << 30) + NOT_FULL_BYTES
+    assert not node.directories.recheck_full()
+    await node.pressure.check(node.directory)
+    assert node.pressure.low
+    node.disk.free = (1 << 30) * 11 // 10
+    assert node.directories.recheck_full()
+    await node.pressure.check(node.directory)
+    assert not node.pressure.low
+
+
+async def test_a_failed_directory_is_not_low(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start("kept")
+    node.disk.free = LEAST - 1
+    await node.pressure.check(node.directory)
+    node.directory.fail("gone")
+    await node.pressure.check(node.directory)
+    assert not node.pressure.low
+
+
+async def test_a_full_disk_is_checked_less_often_while_nothing_may_go(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start("dropped")
+    node.uploaded["dropped"] = 0
+    node.disk.free = LEAST - 1
+    for _ in range(3):
+        await node.pressure.check(node.directory)
+    assert node.pressure.pause_s(node.directory) == 8 * CHECK_S
+    node.uploaded["dropped"] = 1 << 40
+    await node.pressure.check(node.directory)
+    assert node.pressure.pause_s(node.directory) == CHECK_S
