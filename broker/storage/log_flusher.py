@@ -233,7 +233,7 @@ class LogFlusher:
         flush before it may have failed, and no batch has these epochs. May run beside a flush. Raises
         OSError, in particular BlockingIOError while a flush writes the epochs; then nothing has changed.
         """
-        if self._epochs.agrees_with(self._saved_epochs, start_offset, end_offset):
+        if self.has_saved_epochs(start_offset, end_offset):
             return
         if not self._epochs_lock.acquire(blocking=False):
             raise BlockingIOError(errno.EAGAIN, "a flush writes the leader epochs")
@@ -241,6 +241,10 @@ class LogFlusher:
             self._replace_epochs()
         finally:
             self._epochs_lock.release()
+
+    def has_saved_epochs(self, start_offset: int, end_offset: int) -> bool:
+        """Whether the leader epochs in [start_offset, end_offset) are durable."""
+        return self._epochs.agrees_with(self._saved_epochs, start_offset, end_offset)
 
     # -- syncing --
 

@@ -90,6 +90,23 @@ def test_segments_stay_if_their_leader_epochs_cannot_be_saved(tmp_path: Path) ->
     assert log.delete_local_before(6, NOW) == 6
 
 
+def test_segments_with_saved_leader_epochs_go_on_a_full_disk(tmp_path: Path) -> None:
+    disk = Disk()
+    log = open_log(tmp_path, disk)
+    fill(log, "0011")
+    log.flush()
+    fill(log, "22")
+    disk.full = True
+    assert log.delete_local_before(6, NOW) == 4, "epoch 2 begins within the fifth"
+    log.check()
+    with pytest.raises(OSError, match="No space"):
+        log.delete_local_before(6, NOW)
+    assert log.local_log_start_offset == 4
+    assert open_log(tmp_path, OsFiles()).epochs.entries == ((0, 0), (1, 2), (2, 5))
+    disk.full = False
+    assert log.delete_local_before(6, NOW) == 1
+
+
 def test_deletion_does_not_wait_for_a_flush_that_writes_the_epochs(tmp_path: Path) -> None:
     """The flush may run in a thread while its disk hangs, and the event loop deletes."""
     disk = Disk()
