@@ -71,6 +71,7 @@ class LogDirectories:
         """
         self._rng = rng
         self._have_been_read = False
+        self._with_refused_copies: set[LogDirectory] = set()
         self._directory_by_partition: dict[TopicPartition, LogDirectory] = {}
         self._preferred: dict[TopicPartition, LogDirectory] = {}  # partitions that have no directory yet
         self._partitions: dict[LogDirectory, set[TopicPartition]] = {
@@ -158,10 +159,12 @@ class LogDirectories:
 
     def record_broker_epoch(self, broker_epoch: int) -> None:
         """Record the epoch of a registered broker in the online directories. Does nothing before `find`: a
-        directory whose partitions could not be read was not used under this epoch.
+        directory whose partitions could not be read was not used under this epoch. A directory with one of
+        two copies of a refused partition keeps its last epoch: it shows which copy is older.
         """
         for directory in self.online if self._have_been_read else ():
-            directory.record_broker_epoch(broker_epoch)
+            is_kept = directory in self._with_refused_copies
+            directory.record_broker_epoch(directory.last_broker_epoch if is_kept else broker_epoch)
 
     # -- placement --
 
@@ -219,6 +222,7 @@ class LogDirectories:
                     self._partitions[directories[0]].add(name)
             elif len(directories) > 1:
                 refused[name] = _found_twice_message(name, directories)
+                self._with_refused_copies.update(directories)
                 for directory in directories:  # it belongs to none, but its checkpoints are kept
                     self._partitions[directory].add(name)
             elif len(directories) == 1:

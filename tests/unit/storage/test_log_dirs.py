@@ -350,6 +350,21 @@ async def test_older_copy_is_not_set_aside_if_no_other_broker_is_in_sync(tmp_pat
     await run.stop()
 
 
+@pytest.mark.parametrize("clean", [True, False])
+async def test_older_copy_is_still_known_after_a_start_that_refused_both(tmp_path: Path, clean: bool) -> None:
+    older, image = await created_elsewhere(tmp_path, topic(1, 1))
+    run = await Run(tmp_path).start(reassigned(image, replicas=(2, 1), in_sync=(1,)))
+    run.directories.record_broker_epoch(9)
+    assert run.is_offline(0)
+    await run.stop(clean=clean)
+    run = await Run(tmp_path).start(image)
+    assert not run.is_offline(0)
+    assert run.place(0) != older
+    assert run.directories.read_broker_epochs() < 9, "its directories count as older copies once more"
+    assert len(list((tmp_path / older).glob("t1-0.*-stray"))) == 1
+    await run.stop()
+
+
 async def test_older_copy_is_not_set_aside_if_a_broker_epoch_is_unknown(tmp_path: Path) -> None:
     older, image = await created_elsewhere(tmp_path, topic(1, 1))
     for name in (CLEAN_SHUTDOWN, BOOT_FILE):
