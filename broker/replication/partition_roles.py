@@ -67,12 +67,12 @@ class PartitionRoles:
 
 class PendingLeaders:
     """Elected replicas that cannot lead yet: their log end could not be moved to the end of the remote log,
-    or the manifest has other records than their log.
+    damage prevents the comparison of their log with the manifest, or the manifest has other records.
 
-    Until then each keeps its previous role, as if the broker had not received the election yet. The move is
-    retried when the flush that prevented it has ended, or when the disk may have space. A failed disk takes
-    its directory offline, with these replicas. No other replica would be a better leader: an in-sync replica
-    has everything that is remote, so this one was elected because none was in sync.
+    Until then each keeps its previous role, as if the broker had not received the election yet. It is tried
+    again once a minute, when the flush that prevented it has ended, or when the disk may have space. A failed
+    disk takes its directory offline, with these replicas. No other replica would be a better leader: an
+    in-sync replica has everything that is remote, so this one was elected because none was in sync.
     """
 
     def __init__(self, tasks: TaskGroup, retry: Callable[[TopicPartition], None]) -> None:
@@ -84,7 +84,7 @@ class PendingLeaders:
 
     def postpone(self, replica: Replica, why: OSError) -> None:
         _log.warning(
-            "cannot lead yet: the log end is below the end of the remote log",
+            "cannot lead yet: the log cannot be compared with the remote log, or be moved to its end",
             partition=str(replica.name),
             error=str(why),
         )
@@ -109,7 +109,7 @@ class PendingLeaders:
             self._retry(replica.name)
 
     def retry_all(self) -> None:
-        for replica in [*self._waiting, *self._diverged]:
+        for replica in dict.fromkeys([*self._waiting, *self._diverged]):
             self._retry(replica.name)
 
     async def _lead_after_flush(self, replica: Replica) -> None:

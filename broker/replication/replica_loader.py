@@ -15,6 +15,7 @@ from tierlog.base.clock import Clock
 from tierlog.base.types import TopicIdPartition, TopicPartition
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.topic_configs import TopicConfigs
+from tierlog.broker.storage.damage import is_known
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.log_dir import NO_CHECKPOINTS, DirectoryUnusable, LogDirectory
 from tierlog.broker.storage.log_dirs import LogDirectories
@@ -134,7 +135,8 @@ class ReplicaLoader:
 
         Returns the base offset of the first manifest entry with other records, which must be removed before
         the replica leads; None if nothing has to be removed. Where the local log does not reach back to that
-        entry, the manifest stays and the local log is given up. Raises OSError as `skip_remote` does.
+        entry, the manifest stays and the local log is given up. Raises OSError as `skip_remote` does, and if
+        the local batch cannot be read: its log may differ, so it must not lead before a repair.
         """
         remote, log = image.remote_partition(*replica.id), replica.log
         if replica.is_elected or log.log_end_offset <= log.local_log_start_offset:
@@ -150,7 +152,13 @@ class ReplicaLoader:
             "local_log_start_offset": log.local_log_start_offset,
             "log_end_offset": log.log_end_offset,
         }
-        if not _has_another_record(log, found):
+        try:
+            is_other = _has_another_record(log, found)
+        except (CorruptLog, RecordsError) as damage:
+            replica.suspect(found.at, str(damage))
+            what_differs = f"the log may differ from its manifest at offset {found.at}, where it is damaged"
+            raise OSError(f"{what_differs}: {damage}") from damage
+        if not is_other:
             _log.error("leader epochs of the log and of its manifest differ, its records do not", **what)
             return None
         if found.is_covered:
@@ -172,13 +180,15 @@ class ReplicaLoader:
 def _has_another_record(log: PartitionLog, found: Divergence) -> bool:
     """Whether the local batch at the offset has another leader epoch than the remote record there. The epoch
     cache alone is no proof: without its file, it is rebuilt from batches, of which compaction may have
-    removed some."""
-    try:
-        at, _ = next(log.batches(found.at), (None, b""))
-    except (CorruptLog, RecordsError):
+    removed some. Raises CorruptLog, also if the batch has an epoch that neither of the two has, and
+    RecordsError."""
+    segment = next(one for one in log.segment_files if one.end_offset > found.at)
+    if is_known(segment.damage, found.at):
+        raise CorruptLog(f"{segment.path()} is damaged")
+    at = segment.find(found.at)
+    if at is None or not at.header.base_offset <= found.at <= at.header.last_offset:
         return False
-    return (
-        at is not None
-        and at.header.base_offset <= found.at <= at.header.last_offset
-        and at.header.leader_epoch != found.remote_epoch
-    )
+    epoch = at.header.leader_epoch
+    if epoch != found.remote_epoch and not log.epochs.allows(epoch, found.at):
+        raise CorruptLog(f"{segment.path()}: leader epoch {epoch}")
+    return epoch != found.remote_epoch

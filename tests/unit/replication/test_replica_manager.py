@@ -16,7 +16,7 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition, TopicPartition
 from tierlog.broker.remote.diverged_segments import DivergedSegments
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.replication.replica_events import RemoteLogDiverges, ReplicaEvent
+from tierlog.broker.replication.replica_events import DamageSuspected, RemoteLogDiverges, ReplicaEvent
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.sources import settings_from
@@ -289,6 +289,30 @@ async def test_leader_whose_log_does_not_reach_back_to_the_divergence_continues_
     assert (events, run.replica().is_leader) == ([], True)
     assert image.remote_partition(ORDERS, 0).entries == (FIRST, SECOND)
     assert append(run.replica(), [b"new"]) == SECOND.end_offset
+    await run.stop()
+
+
+async def test_leader_whose_log_is_damaged_where_it_may_differ_waits_for_the_repair(tmp_path: Path) -> None:
+    """Its epoch cache differs from the manifest, and only the damaged batch tells which one is right."""
+    run = await Run(tmp_path).start(EMPTY)
+    image = created(EMPTY, ORDERS, remote_storage_enable="true")
+    run.manager.follow(EMPTY, image)
+    for _ in range(6):
+        append(run.replica(), [b"%d" % number for number in range(5)])
+    [path] = tmp_path.rglob("*.log")
+    intact = path.read_bytes()
+    away = with_remote(with_leader(image, 2, 1), FIRST, SECOND)
+    run.manager.follow(image, away)
+    events: list[ReplicaEvent] = []
+    run.manager.listeners = (events.append,)
+    path.write_bytes(bytes(len(intact)))
+    run.manager.follow(away, with_leader(away, 1, 2))
+    assert not run.replica().is_leader
+    [suspected] = events
+    assert isinstance(suspected, DamageSuspected) and suspected.offset == SECOND.last_offset
+    path.write_bytes(intact)
+    await run.manager.retry_missing()
+    assert events[1:] == [RemoteLogDiverges(run.replica(), 2, 10)]
     await run.stop()
 
 
