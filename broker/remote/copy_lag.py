@@ -2,12 +2,14 @@
 
 A record is copied once the manifest in the bucket lists it. Its age is measured by the leader's monotonic
 clock from its append. A new leader does not know the age of the records that it finds, so it rolls and
-uploads them at once. The active segment is rolled after half of the allowed time, if it has records, and only
-once all earlier segments are copied: until then another segment would not be copied sooner. Called by the
-remote log manager; only partitions with the setting cost anything.
+uploads them soon: after a drawn part of a tenth of the allowed time, since a broker may come to lead
+thousands of partitions at once. The active segment is rolled after half of the allowed time, if it has
+records, and only once all earlier segments are copied: until then another segment would not be copied sooner.
+Called by the remote log manager; only partitions with the setting cost anything.
 """
 
 import asyncio
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -22,7 +24,13 @@ from tierlog.metadata.image import RemotePartition
 ROLL_SHARE = 2
 """The active segment is rolled once this part of the allowed time has passed: the rest is for the upload."""
 
+FOUND_SHARE = 10
+"""The records that a new leader finds are rolled within this part of the allowed time."""
+
 CHECK_S = 0.5
+
+ROLLS_PER_TURN = 5
+"""Segments rolled per turn of the event loop: each roll writes index files."""
 
 _log = structlog.get_logger("tierlog.tiering")
 
@@ -30,12 +38,14 @@ _log = structlog.get_logger("tierlog.tiering")
 @dataclass(slots=True)
 class _Lag:
     """Append times of what one leader has not copied. `found_end`: log end when this broker became leader.
-    `first_appends`: offset and time of the first append to each segment since then."""
+    `draw`: from 0 to 1, delays the roll of what it found. `first_appends`: offset and time of the first
+    append to each segment since then."""
 
     replica: Replica
     leader_epoch: int
     found_end: int
     since_ms: int
+    draw: float
     first_appends: list[tuple[int, int]] = field(default_factory=list)
     marked_base: int = -1  # base offset of the newest segment with an entry
     is_behind: bool = False
@@ -70,6 +80,7 @@ class CopyLags:
         bucket_end: Callable[[TopicIdPartition], int],
         on_rolled: Callable[[Replica], None],
         on_changed: Callable[[TopicIdPartition], None],
+        rng: random.Random,
     ) -> None:
         """`remote`: what the quorum has committed. `bucket_end`: end of what the bucket's manifest lists.
         `on_changed`: called when a partition becomes late, and when it no longer is."""
@@ -78,6 +89,7 @@ class CopyLags:
         self._bucket_end = bucket_end
         self._on_rolled = on_rolled
         self._on_changed = on_changed
+        self._rng = rng
         self._lags: dict[TopicIdPartition, _Lag] = {}
         self._some = asyncio.Event()
 
@@ -87,7 +99,8 @@ class CopyLags:
         if not _is_limited(replica):
             self.remove(replica.id)
         elif lag is None or lag.replica is not replica or lag.leader_epoch != epoch:
-            self._lags[replica.id] = _Lag(replica, epoch, replica.log_end_offset, self._clock.monotonic_ms())
+            now_ms, draw = self._clock.monotonic_ms(), self._rng.random()
+            self._lags[replica.id] = _Lag(replica, epoch, replica.log_end_offset, now_ms, draw)
             self._some.set()
 
     def remove(self, where: TopicIdPartition) -> None:
@@ -104,18 +117,22 @@ class CopyLags:
         if not self._lags:
             self._some.clear()
             await self._some.wait()
-        self.check()
+        await self.check()
         await asyncio.sleep(CHECK_S)
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """Roll what is due, and report what is late."""
-        now_ms = self._clock.monotonic_ms()
+        rolls = 0
         for where, lag in list(self._lags.items()):
-            if not lag.replica.is_leader:
+            if self._lags.get(where) is not lag or not lag.replica.is_leader:
                 continue  # the image that says so is about to be applied
+            now_ms = self._clock.monotonic_ms()
             lag.on_appended(now_ms)
-            self._roll_if_due(where, lag, now_ms)
+            rolls += self._roll_if_due(where, lag, now_ms)
             self._report(where, lag, now_ms)
+            if rolls >= ROLLS_PER_TURN:
+                rolls = 0
+                await asyncio.sleep(0)  # let requests run
 
     def age_ms(self, where: TopicIdPartition) -> int | None:
         """Age of the oldest record that the bucket does not have, 0 if there is none. None without the
@@ -151,25 +168,30 @@ class CopyLags:
         return max(self._bucket_end(where), replica.log_start_offset)
 
     @safeguard("segments are rolled in time for remote.log.copy.max.lag.ms")
-    def _roll_if_due(self, where: TopicIdPartition, lag: _Lag, now_ms: int) -> None:
+    def _roll_if_due(self, where: TopicIdPartition, lag: _Lag, now_ms: int) -> bool:
+        """Returns whether it rolled."""
         replica, log, remote = lag.replica, lag.replica.log, self._remote(where)
         committed_end = max(remote.end_offset or remote.copied_end_offset or 0, replica.log_start_offset)
         oldest_ms = lag.oldest_ms(committed_end)
         if oldest_ms is None or (log.active_base_offset > committed_end and len(log.segment_files) > 1):
-            return
-        allowed_ms = replica.config.remote_log_copy_max_lag_ms
-        if committed_end >= lag.found_end and (now_ms - oldest_ms) * ROLL_SHARE < allowed_ms:
-            return
+            return False
+        allowed_ms, age_ms = replica.config.remote_log_copy_max_lag_ms, now_ms - oldest_ms
+        waits_ms = (
+            allowed_ms / ROLL_SHARE if committed_end >= lag.found_end else lag.draw * allowed_ms / FOUND_SHARE
+        )
+        if age_ms < waits_ms:
+            return False
         try:
             rolled = log.roll(self._clock.now_ms())
         except OSError as failure:  # in particular a full disk
             if not lag.roll_failed:
                 _log.error("cannot roll a segment", partition=str(replica.name), error=str(failure))
             lag.roll_failed = True
-            return
+            return False
         lag.roll_failed = False
         if rolled:
             self._on_rolled(replica)
+        return rolled
 
     def _report(self, where: TopicIdPartition, lag: _Lag, now_ms: int) -> None:
         lag.forget_below(self._copied_end(where, lag.replica))

@@ -151,6 +151,7 @@ class RemoteLogManager:
             self._bucket_end,
             self._on_replica_changed,
             self._notify,
+            rng,
         )
 
     def start(self) -> None:

@@ -2,6 +2,7 @@
 time, and partitions that are late are reported.
 """
 
+import asyncio
 from pathlib import Path
 
 from faulty_store import FaultyStore
@@ -9,6 +10,7 @@ from structlog.testing import capture_logs
 from tier_node import TierNode, produce
 from tier_pair import catch_up, opened_pair
 
+from tierlog.broker.remote.copy_lag import FOUND_SHARE, ROLLS_PER_TURN
 from tierlog.tiering.memory_store import MemoryStore
 
 LAG_MS = 3_600_000
@@ -19,9 +21,9 @@ MARGIN_MS = 60_000
 
 
 async def check_and_upload(node: TierNode) -> None:
-    node.log_manager.lags.check()
+    await node.log_manager.lags.check()
     await node.finish_tiering()
-    node.log_manager.lags.check()
+    await node.log_manager.lags.check()
 
 
 async def test_active_segment_is_uploaded_after_half_of_the_lag(tmp_path: Path) -> None:
@@ -89,11 +91,12 @@ async def test_without_the_setting_segments_are_not_rolled(tmp_path: Path) -> No
         assert (status.copy_lag_ms, status.is_behind) == (None, False)
 
 
-async def test_setting_that_is_switched_on_uploads_old_records_at_once(tmp_path: Path) -> None:
+async def test_setting_that_is_switched_on_uploads_old_records_soon(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t")
         produce(replica, 3)
         await node.alter("t", {"remote.log.copy.max.lag.ms": str(LAG_MS)})
+        node.clock.pass_time(LAG_MS // FOUND_SHARE)
         await check_and_upload(node)
         assert node.remote(replica).end_offset == 15
 
@@ -108,13 +111,14 @@ async def test_stopped_copying_is_not_late(tmp_path: Path) -> None:
         assert not node.log_manager.lags.behind
 
 
-async def test_new_leader_uploads_at_once_what_it_finds(tmp_path: Path) -> None:
+async def test_new_leader_uploads_soon_what_it_finds(tmp_path: Path) -> None:
     """It does not know how old the records are."""
     async with opened_pair(tmp_path, FaultyStore(MemoryStore()), **LIMITED) as pair:
         pair.produce(3)
         catch_up(pair.follower, pair.leader)
         await pair.elect(2)
-        pair.other.log_manager.lags.check()
+        pair.node.clock.pass_time(LAG_MS // FOUND_SHARE)
+        await pair.other.log_manager.lags.check()
         await pair.finish_tiering()
         assert pair.remote.end_offset == pair.follower.log_end_offset == 15
 
@@ -152,7 +156,7 @@ async def test_late_partition_is_reported_once_and_makes_no_more_segments(tmp_pa
             for _ in range(5):
                 produce(replica, 1)
                 node.clock.pass_time(LAG_MS)
-                node.log_manager.lags.check()
+                await node.log_manager.lags.check()
         assert len(replica.segments) == 2, "the first waits for the store"
         assert [line["partition"] for line in logs if line["event"] == LATE] == ["t-0"]
         status = node.log_manager.status("t")[0]
@@ -173,9 +177,29 @@ async def test_failed_roll_is_logged_once_and_retried(tmp_path: Path) -> None:
         node.clock.pass_time(LAG_MS)
         (snapshot := replica.log._snapshot_path(5)).mkdir()  # the file cannot be written
         with capture_logs() as logs:
-            node.log_manager.lags.check()
-            node.log_manager.lags.check()
+            await node.log_manager.lags.check()
+            await node.log_manager.lags.check()
         assert [line["event"] for line in logs if "roll" in line["event"]] == ["cannot roll a segment"]
         snapshot.rmdir()
         await check_and_upload(node)
         assert node.remote(replica).end_offset == 5
+
+
+async def test_found_records_of_many_partitions_are_not_rolled_in_one_turn(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replicas = [await node.create(f"t{number}") for number in range(6 * ROLLS_PER_TURN)]
+        for replica in replicas:
+            produce(replica, 1)
+            await node.alter(replica.name.topic, {"remote.log.copy.max.lag.ms": str(LAG_MS)})
+        lags = node.log_manager.lags
+        node.clock.pass_time(LAG_MS // FOUND_SHARE // 2)
+        await lags.check()
+        rolled = [replica for replica in replicas if replica.log.active_base_offset]
+        assert 0 < len(rolled) < len(replicas), "their times are drawn"
+        node.clock.pass_time(LAG_MS // FOUND_SHARE)
+        checking = node.tasks.spawn("check", lags.check())
+        await asyncio.sleep(0)
+        more = [replica for replica in replicas if replica.log.active_base_offset]
+        assert len(rolled) < len(more) < len(replicas), "requests run in between"
+        await checking
+        assert all(replica.log.active_base_offset for replica in replicas)
