@@ -178,7 +178,7 @@ class LocalStore:
         number."""
         removed = 0
         for temporary in self._private.glob(f"*{_TEMPORARY}"):
-            with suppress(OSError), open(temporary, "rb") as file:
+            with suppress(OSError), open(temporary, "r+b") as file:  # NFS locks only files open for writing
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 temporary.unlink()
                 removed += 1

@@ -151,8 +151,14 @@ class S3Store:
 
     async def abort_uploads(self, prefix: str, older_than_s: float) -> int:
         due = await self._uploads(prefix, older_than_s)
+        failures: list[ObjectStoreError] = []
         for upload in due:
-            await self._abort(upload)
+            try:
+                await self._abort(upload)
+            except ObjectStoreError as failure:  # the store may refuse only this one
+                failures.append(failure)
+        if failures:
+            raise failures[0]
         return len(due)
 
     async def _uploads(self, prefix: str, older_than_s: float) -> Sequence[dict[str, Any]]:
