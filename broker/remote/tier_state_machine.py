@@ -89,7 +89,8 @@ class TierStateMachine:
         position = replica.as_follower.fetch_position()
         if position is None:
             return False
-        skips = self._skip_tiered and replica.log.is_empty
+        # not a log that was emptied above the leader's log start: it continues where it was
+        skips = self._skip_tiered and replica.log.is_empty and position.offset <= step.log_start_offset
         start = await self._leader_offset(
             replica, position, EARLIEST_PENDING_UPLOAD if skips else EARLIEST_LOCAL
         )

@@ -248,6 +248,17 @@ async def test_replica_with_records_starts_at_the_local_log_start(pair: Pair) ->
     assert pair.follower.log_end_offset == pair.leader.local_log_start_offset
 
 
+async def test_log_that_was_emptied_above_the_log_start_skips_nothing_of_the_leaders_disk(pair: Pair) -> None:
+    pair.produce(60)
+    await pair.tier()
+    pair.produce(60)
+    end, local_start = pair.leader.log_end_offset, pair.leader.local_log_start_offset
+    pair.follower.as_follower.start_at(5, pair.node.clock.now_ms())
+    caller = Caller(pair.leader, pending_upload=end)
+    assert await pair.start(caller, skip_tiered=True).start(pair.follower, StartFromTier(0))
+    assert pair.follower.log_end_offset == local_start < end
+
+
 async def test_replica_waits_until_its_leader_knows_what_is_remote(pair: Pair) -> None:
     pair.produce(60)
     await pair.finish_tiering()
