@@ -13,7 +13,6 @@ import fcntl
 import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -23,6 +22,7 @@ from typing import TypeVar
 
 import crc32c as crc
 
+from tierlog.base.daemon_threads import DaemonThreads
 from tierlog.tiering.object_store import (
     CALL_S,
     Absent,
@@ -56,29 +56,29 @@ class LocalStore:
         self._root = directory
         self._call_s = call_s
         self._private = directory / _PRIVATE
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tierlog-store")
+        self._pool = DaemonThreads("tierlog-store", _THREADS)
         self._private.mkdir(parents=True, exist_ok=True)
         self._remove_abandoned()
 
     async def put(
         self, key: str, body: bytes | Path | Body, *, crc32c: int | None = None, condition: Condition = None
     ) -> ObjectInfo:
+        """Each file operation has its own deadline: the body may be read slowly, because of a rate limit."""
         source = await as_body(body)
-        async with call_deadline(key, source.size, self._call_s):
-            temporary = await self._in_thread(lambda: _Temporary(self._private))
-            try:
-                buffer = memoryview(bytearray(min(source.size, _COPY_BYTES)))
-                for at in range(0, source.size, _COPY_BYTES):
-                    piece = buffer[: source.size - at]
-                    await source.read_into(piece)
-                    await self._in_thread(partial(temporary.append, piece))
-                if crc32c is not None and temporary.checksum != crc32c:
-                    raise wrong_checksum(key, temporary.checksum, crc32c)
-                return await self._in_thread(lambda: self._put(key, temporary, condition))
-            except BaseException:
-                with suppress(RuntimeError):  # the store is closed: the next one removes the file
-                    self._pool.submit(temporary.close)  # waits for a thread that still writes to it
-                raise
+        temporary = await self._run(key, lambda: _Temporary(self._private))
+        try:
+            buffer = memoryview(bytearray(min(source.size, _COPY_BYTES)))
+            for at in range(0, source.size, _COPY_BYTES):
+                piece = buffer[: source.size - at]
+                await source.read_into(piece)
+                await self._run(key, partial(temporary.append, piece), len(piece))
+            if crc32c is not None and temporary.checksum != crc32c:
+                raise wrong_checksum(key, temporary.checksum, crc32c)
+            return await self._run(key, lambda: self._put(key, temporary, condition), source.size)
+        except BaseException:
+            with suppress(RuntimeError):  # the store is closed: the next one removes the file
+                self._pool.submit(temporary.close)  # waits for a thread that still writes to it
+            raise
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         size = 0 if end is None else end - start

@@ -24,6 +24,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 import structlog
 
+from tierlog.base.daemon_threads import DaemonThreads
 from tierlog.base.files import DISK_FULL, Files, Space
 from tierlog.base.types import TopicPartition, random_uuid
 from tierlog.broker.storage.checkpoints import (
@@ -48,7 +49,7 @@ from tierlog.broker.storage.checkpoints import (
     write_offsets,
     write_partition_metadata,
 )
-from tierlog.broker.storage.disk_threads import DiskThreads
+from tierlog.broker.storage.disk_threads import DISK_THREADS
 from tierlog.broker.storage.names import (
     DELETED_DIRECTORY,
     FUTURE_DIRECTORY,
@@ -135,7 +136,7 @@ NO_CHECKPOINTS = Checkpoints()
 class LogDirectory:
     def __init__(self, path: Path, files: Files, rng: random.Random) -> None:
         self.path = path
-        self.threads = DiskThreads(f"disk {path.name}")
+        self.threads = DaemonThreads(f"disk {path.name}", DISK_THREADS)
         self.files: Files = WatchedFiles(files, self.on_error, self.on_sync_error)
         self.directory_id: uuid.UUID | None = None
         """None until the directory is identified."""

@@ -8,13 +8,14 @@ import weakref
 
 import pytest
 
-from tierlog.broker.storage.disk_threads import DiskThreads, wait_for_disk
+from tierlog.base.daemon_threads import DaemonThreads
+from tierlog.broker.storage.disk_threads import wait_for_disk
 
 STUCK = """
 import threading
-from tierlog.broker.storage.disk_threads import DiskThreads
+from tierlog.base.daemon_threads import DaemonThreads
 
-threads = DiskThreads("disk")
+threads = DaemonThreads("disk", 2)
 entered = threading.Event()
 threads.submit(lambda: (entered.set(), threading.Event().wait()))
 entered.wait()
@@ -24,7 +25,7 @@ print("at the end", flush=True)
 
 
 async def test_threads_are_bounded_and_reused() -> None:
-    threads, gate = DiskThreads("disk", max_threads=2), threading.Event()
+    threads, gate = DaemonThreads("disk", max_threads=2), threading.Event()
     entered = threading.Semaphore(0)
 
     def work() -> str:
@@ -42,7 +43,7 @@ async def test_threads_are_bounded_and_reused() -> None:
 
 
 async def test_exception_is_passed_to_the_caller() -> None:
-    threads = DiskThreads("disk", max_threads=1)
+    threads = DaemonThreads("disk", max_threads=1)
     loop = asyncio.get_running_loop()
     with pytest.raises(OSError, match="broken"):
         await loop.run_in_executor(threads, _fail)
@@ -55,7 +56,7 @@ class Result:
 
 
 def test_idle_thread_keeps_no_result_alive() -> None:
-    threads, lost = DiskThreads("disk", max_threads=1), threading.Event()
+    threads, lost = DaemonThreads("disk", max_threads=1), threading.Event()
     result = threads.submit(Result).result()
     weakref.finalize(result, lost.set)
     del result
@@ -64,7 +65,7 @@ def test_idle_thread_keeps_no_result_alive() -> None:
 
 
 async def test_wait_for_disk_waits_for_work_and_reports_a_hang() -> None:
-    threads, gate = DiskThreads("disk", max_threads=2), threading.Event()
+    threads, gate = DaemonThreads("disk", max_threads=2), threading.Event()
     loop = asyncio.get_running_loop()
     stuck = loop.run_in_executor(threads, gate.wait)
     others = [loop.run_in_executor(threads, lambda: None) for _ in range(20)]
