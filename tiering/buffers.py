@@ -5,8 +5,9 @@ broker's allocator returns every large block to the kernel (`keep_malloc_small`)
 to the pool, with its pages, as soon as nothing refers to it or to a view of it, in whatever thread that
 happens.
 
-Invariants: buffers in use and kept regions together are within the budget, except that one buffer is always
-given if only responses hold others; responses hold at most half of the budget. Called by the chunk cache.
+Invariants: buffers in use and kept regions together are within the budget, except that one buffer is given
+if only responses hold others, and that a load which has waited for long takes one above the budget. Responses
+hold at most half of the budget, or one buffer. Called by the chunk cache.
 """
 
 import ctypes
@@ -41,12 +42,13 @@ class BufferPool:
             threading.RLock()
         )  # a buffer may be released during any allocation, also one of this class
 
-    def take(self, size: int) -> "Buffer | None":
-        """A buffer of at least `size` bytes with arbitrary content, or None if the budget is used up."""
+    def take(self, size: int, *, above_budget: bool = False) -> "Buffer | None":
+        """A buffer of at least `size` bytes with arbitrary content, or None if the budget is used up, unless
+        `above_budget`. Raises OSError if the system has no memory."""
         size = _rounded(size)
         with self._lock:
             fits = self.used_bytes + size <= self.budget_bytes
-            if not fits and self.used_bytes > self.lent_bytes:
+            if not fits and self.used_bytes > self.lent_bytes and not above_budget:
                 return None
             self.used_bytes += size
             kept = self._kept.get(size)
@@ -54,8 +56,15 @@ class BufferPool:
                 self._kept_bytes -= size
                 return Buffer(self, kept.pop(), size)
             while self._kept_bytes and self.used_bytes + self._kept_bytes > self.budget_bytes:
-                self._drop_one()
-        return Buffer(self, mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), size)
+                self._unmap_one()
+        try:
+            region = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except BaseException:
+            with self._lock:
+                self.used_bytes -= size
+            self._on_released()
+            raise
+        return Buffer(self, region, size)
 
     def lend(self, buffer: "Buffer", start: int, end: int) -> memoryview | None:
         """A view for a response, which may live for long. None if responses hold half of the budget."""
@@ -84,9 +93,9 @@ class BufferPool:
                 self._kept_bytes += size
         self._on_released()
 
-    def _drop_one(self) -> None:
+    def _unmap_one(self) -> None:
         """Unmap the smallest region that is kept for later."""
-        size = min(size for size, kept in self._kept.items() if kept)
+        size = min(size for size, kept in list(self._kept.items()) if kept)  # a buffer may be released here
         self._kept[size].pop()
         self._kept_bytes -= size
 

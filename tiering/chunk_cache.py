@@ -13,12 +13,12 @@ start-up, because files from before a crash are not trusted. Called by the remot
 """
 
 import asyncio
+import errno
 import uuid
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -26,12 +26,18 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
+import structlog
+
+from tierlog.base.daemon_threads import DaemonThreads
+from tierlog.base.failures import raise_again, without_frames
 from tierlog.base.files import DISK_FULL, Files, FileSlice, Part
 from tierlog.base.open_files import SharedFile
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import InvariantViolation, TopicIdPartition, require
 from tierlog.tiering.buffers import Buffer, BufferPool
-from tierlog.tiering.single_flight import SingleFlight, raise_again, without_frames
+from tierlog.tiering.single_flight import SingleFlight
+
+_log = structlog.get_logger("tierlog.tiering")
 
 T = TypeVar("T")
 
@@ -45,7 +51,14 @@ MEMORY_BYTES = 128 << 20  # default of remote.cache.memory.bytes
 DROPPED_MAX = 10_000  # keys, which take 2 MB
 
 THREADS = 2
-"""For verification, which takes 1 ms a chunk, and files."""
+"""For verification, which takes 1 ms a chunk; and so many for files, since a disk may hang."""
+
+SPILL_S = 8.0
+"""Time to write a chunk to disk. After that it is dropped, and none is written until the disk responds."""
+
+MEMORY_WAIT_S = 10.0
+"""Time without any memory released after which a load takes a buffer above the budget: a last resort, so that
+no mistake in the accounts can stop all remote reads. At most one for each concurrent download."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +134,8 @@ class CacheCounts:
     read_aheads: int = 0
     spills: int = 0
     """Chunks written to disk."""
+    above_budget: int = 0
+    """Buffers taken above the memory budget, after a wait of MEMORY_WAIT_S."""
 
 
 class ChunkCache:
@@ -143,14 +158,16 @@ class ChunkCache:
         self._disk_budget = disk_bytes
         self._files = files
         self._tasks = tasks
-        self._threads = ThreadPoolExecutor(THREADS, "remote-read")
+        self._threads = DaemonThreads("remote-read", THREADS)
+        self._disk_threads = DaemonThreads("remote-cache", THREADS)
+        self._hanging: set[asyncio.Future[SharedFile]] = set()  # writes that are over their time
         self._memory: OrderedDict[ChunkKey, Chunk] = OrderedDict()  # in the order in which they leave
         self._disk: OrderedDict[ChunkKey, Chunk] = OrderedDict()
         self._disk_bytes = 0
         self._dropped: OrderedDict[ChunkKey, None] = OrderedDict()
         """Chunks that left memory without a copy on disk, the latest last, as many as the disk could hold."""
         self._dropped_bytes = 0
-        self._spills: dict[ChunkKey, asyncio.Task[OSError | None]] = {}
+        self._spills: dict[Chunk, asyncio.Task[OSError | None]] = {}
         self._unlinks: set[asyncio.Task[None]] = set()
         self._unread: set[ChunkKey] = set()
         """Chunks of read-ahead that no reader has asked for yet."""
@@ -159,7 +176,7 @@ class ChunkCache:
         )
         self._downloads_at_once = downloads_at_once
         self._reading_ahead = 0
-        self._loop: asyncio.AbstractEventLoop | None = None  # set while a load waits for memory
+        self._loop: asyncio.AbstractEventLoop | None = None  # from the first load on
         self._released = asyncio.Event()
         self._room = asyncio.Lock()
         self._names = count()
@@ -239,7 +256,7 @@ class ChunkCache:
         return sum(key.size for key in self._memory)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run work in the cache's threads."""
+        """Run work that uses no disk in the cache's threads."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     @property
@@ -275,7 +292,8 @@ class ChunkCache:
         require(not self._memory.keys() & self._disk.keys(), "a chunk is counted twice")
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(cancel_futures=True)
+        self._disk_threads.shutdown(cancel_futures=True)
 
     def _find(self, key: ChunkKey) -> Chunk | None:
         for chunks in (self._memory, self._disk):
@@ -311,23 +329,41 @@ class ChunkCache:
     async def _take(self, size: int) -> Buffer:
         """A buffer, after other chunks have left memory if necessary. Loads take turns, so that none
         starves."""
+        self._loop = asyncio.get_running_loop()  # before the first attempt: a release after it is noticed
         async with self._room:
             while True:
                 self._released.clear()
                 if (buffer := self.pool.take(size)) is not None:
                     return buffer
-                if not self._drop_one():
-                    self._loop = asyncio.get_running_loop()
-                    await self._released.wait()
-                    self._loop = None
+                if not self._free_one():
+                    try:
+                        async with asyncio.timeout(MEMORY_WAIT_S):
+                            await self._released.wait()
+                    except TimeoutError:
+                        break
+        self._on_starved(size)
+        buffer = self.pool.take(size, above_budget=True)
+        if buffer is None:
+            raise InvariantViolation("the pool has refused a buffer above its budget")
+        return buffer
 
-    def _drop_one(self) -> bool:
+    def _on_starved(self, size: int) -> None:
+        if not self.counts.above_budget:
+            _log.warning(
+                "remote reads use more memory than remote.cache.memory.bytes",
+                reason=f"nothing was released for {MEMORY_WAIT_S:g} s",
+                used_bytes=self.pool.used_bytes,
+                wanted_bytes=size,
+            )
+        self.counts.above_budget += 1
+
+    def _free_one(self) -> bool:
         """Let the first chunk leave memory that no response holds. Returns False if there is none, or if it
         is being written to disk first."""
         for chunk in self._memory.values():
-            if chunk.buffer is None or chunk.buffer.loans or chunk.key in self._spills:
+            if chunk.buffer is None or chunk.buffer.loans or chunk in self._spills:
                 continue
-            if chunk.was_dropped or self.is_needed(chunk):
+            if not self._hanging and (chunk.was_dropped or self.is_needed(chunk)):
                 self._spill(chunk)
                 return False
             self._remember_dropped(chunk.key)
@@ -343,20 +379,21 @@ class ChunkCache:
 
     def _buffer_released(self) -> None:
         if (loop := self._loop) is not None:
-            loop.call_soon_threadsafe(self._released.set)
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._released.set)
 
     # -- disk --
 
     def _spill(self, chunk: Chunk) -> "asyncio.Task[OSError | None]":
         """Move a chunk from memory to disk."""
-        pending = self._spills.get(chunk.key)
+        pending = self._spills.get(chunk)
         if pending is None:
-            pending = self._spills[chunk.key] = self._tasks.spawn(f"write {chunk.key}", self._write(chunk))
-            pending.add_done_callback(partial(self._spill_ended, chunk.key))
+            pending = self._spills[chunk] = self._tasks.spawn(f"write {chunk.key}", self._write(chunk))
+            pending.add_done_callback(partial(self._spill_ended, chunk))
         return pending
 
-    def _spill_ended(self, key: ChunkKey, _: object) -> None:
-        del self._spills[key]
+    def _spill_ended(self, chunk: Chunk, _: object) -> None:
+        del self._spills[chunk]
         self._released.set()
 
     async def _write(self, chunk: Chunk) -> OSError | None:
@@ -365,21 +402,20 @@ class ChunkCache:
         path = self._directory / f"{next(self._names)}.chunk"
         try:
             try:
-                file = await self.run(lambda: self._write_file(path, chunk))
+                file = await self._on_disk(path, lambda: self._write_file(path, chunk))
             except OSError as failure:
                 if failure.errno not in DISK_FULL or not self._disk:
                     raise
                 removed = [self._leave(other) for other in list(self._disk.values())]
-                await self.run(lambda: self._unlink(removed))
-                file = await self.run(lambda: self._write_file(path, chunk))
+                file = await self._on_disk(path, lambda: self._write_file(path, chunk, removed))
         except OSError as failure:
             self._leave(chunk)
             return without_frames(failure)
         self.counts.spills += 1
-        was_cached = self._memory.pop(chunk.key, None) is chunk
-        self._unread.discard(chunk.key)
         chunk.file, chunk.buffer = file, None
-        if was_cached:
+        if self._memory.get(chunk.key) is chunk:
+            del self._memory[chunk.key]
+            self._unread.discard(chunk.key)
             self._disk[chunk.key] = chunk
             self._disk_bytes += chunk.key.size
             while self._disk_bytes > self._disk_budget and len(self._disk) > 1:
@@ -388,7 +424,33 @@ class ChunkCache:
             self._unlink_later(path)  # it was forgotten meanwhile
         return None
 
-    def _write_file(self, path: Path, chunk: Chunk) -> SharedFile:
+    async def _on_disk(self, path: Path, write: Callable[[], SharedFile]) -> SharedFile:
+        """Write a file in a disk thread. Raises OSError, also if the disk hangs: what a thread writes later
+        is removed."""
+        if self._hanging:
+            raise OSError(errno.ETIMEDOUT, "the disk hangs", str(path))
+        writing = self._in_disk_thread(write)
+        await asyncio.wait([writing], timeout=SPILL_S)
+        if writing.done():
+            try:
+                return writing.result()
+            finally:
+                del writing  # its failure has a frame with the chunk's buffer
+        self._hanging.add(writing)
+        writing.add_done_callback(partial(self._hang_ended, path))
+        raise OSError(errno.ETIMEDOUT, f"no response for {SPILL_S:g} s", str(path))
+
+    def _hang_ended(self, path: Path, writing: "asyncio.Future[SharedFile]") -> None:
+        self._hanging.discard(writing)
+        if not writing.cancelled() and writing.exception() is None:
+            self._unlink_later(path)
+
+    def _in_disk_thread(self, work: Callable[[], T]) -> "asyncio.Future[T]":
+        return asyncio.get_running_loop().run_in_executor(self._disk_threads, work)
+
+    def _write_file(self, path: Path, chunk: Chunk, removed: Iterable[Path | None] = ()) -> SharedFile:
+        """Write a chunk after other files have been removed."""
+        self._unlink(removed)
         content = chunk.content(0, chunk.key.size)
         try:
             file = SharedFile(self._files, path, create=True)
@@ -403,18 +465,24 @@ class ChunkCache:
             self._unlink_later(path)
 
     def _leave(self, chunk: Chunk) -> Path | None:
-        """Remove a chunk from the cache. Returns the path of its file, if it has one, to be unlinked."""
-        self._unread.discard(chunk.key)
-        self._memory.pop(chunk.key, None)
-        if self._disk.pop(chunk.key, None) is None or chunk.file is None:
+        """Remove a chunk from the cache, unless it has left. Returns the path of its file, if it has one, to
+        be unlinked."""
+        if self._memory.get(chunk.key) is chunk:
+            del self._memory[chunk.key]
+            self._unread.discard(chunk.key)
+        if self._disk.get(chunk.key) is not chunk or chunk.file is None:
             return None
+        del self._disk[chunk.key]
         self._disk_bytes -= chunk.key.size
         return chunk.file.path
 
     def _unlink_later(self, path: Path) -> None:
-        work = self._tasks.spawn(f"remove {path.name}", self.run(lambda: self._unlink([path])))
+        work = self._tasks.spawn(f"remove {path.name}", self._unlink_one(path))
         self._unlinks.add(work)
         work.add_done_callback(self._unlinks.discard)
+
+    async def _unlink_one(self, path: Path) -> None:
+        await self._in_disk_thread(lambda: self._unlink([path]))
 
     def _unlink(self, paths: Iterable[Path | None]) -> None:
         for path in paths:

@@ -1,9 +1,10 @@
 """Single flight: one concurrent load per key, shared by its readers; and an LRU cache with a budget on top of
 it.
 
-A reader that is cancelled does not cancel the load. A load begins once it has a slot. Readers, and not loads,
-wait for slots, so that a reader that is cancelled while all slots are taken leaves nothing behind. A failed
-load is not kept. Called on one event loop, by the caches of chunks, indexes and pages.
+A reader that is cancelled does not cancel the load. A reader waits for a slot before its load begins, so
+that one that is cancelled while all slots are taken leaves nothing behind. Only the loads of read-ahead,
+which no reader waits for, wait for slots themselves. A failed load is not kept. Called on one event loop, by
+the caches of chunks, indexes and pages.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
+from tierlog.base.failures import raise_again, without_frames
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import require
 from tierlog.tiering.object_store import ObjectStoreError
@@ -146,26 +148,3 @@ async def _as_value(load: Load[V]) -> V | ObjectStoreError | OSError:
         return await load()
     except (ObjectStoreError, OSError) as failure:
         return without_frames(failure)
-
-
-E = TypeVar("E", bound=BaseException)
-
-
-def without_frames(failure: E) -> E:
-    """A failure that is kept: its frames refer to memory that a chunk was loaded into."""
-    causes: list[BaseException | None] = [failure]
-    while causes:
-        if (cause := causes.pop()) is not None:
-            cause.__traceback__ = None
-            causes += cause.__cause__, cause.__context__
-    return failure
-
-
-def raise_again(failure: BaseException | None) -> None:
-    """Raise a failure that was kept, without a frame that refers to it: they would keep each other, and the
-    memory of a chunk, until the garbage collector finds them."""
-    try:
-        if failure is not None:
-            raise failure
-    finally:
-        del failure

@@ -92,3 +92,16 @@ def test_lent_buffer_is_released_with_its_last_loan(loans: int) -> None:
         assert (pool.lent_bytes, released) == (PAGE, [])
         held.pop()
     assert (pool.lent_bytes, released) == (0, [0])
+
+
+def test_failed_allocation_leaves_the_budget_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = BufferPool(8 * PAGE)
+
+    def fail(*_: object, **__: object) -> mmap.mmap:
+        raise OSError(12, "Cannot allocate memory")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="allocate"):
+        patch.setattr(mmap, "mmap", fail)
+        pool.take(PAGE)
+    assert pool.used_bytes == 0
+    assert taken(pool, 8 * PAGE).size == 8 * PAGE

@@ -5,6 +5,7 @@ import asyncio
 import errno
 import gc
 import random
+import threading
 import uuid
 from array import array
 from collections.abc import Sequence
@@ -12,10 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tierlog.base.files import Buffer, FileSlice, OsFiles, Part
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
+from tierlog.tiering import chunk_cache
 from tierlog.tiering.chunk_cache import BatchMarks, Chunk, ChunkCache, ChunkKey
 from tierlog.tiering.object_store import CorruptObject, ObjectStoreError
 
@@ -426,3 +429,89 @@ def test_marks_find_the_batch_before_an_offset_or_a_position() -> None:
     marks = BatchMarks(array("I", [0, 20_000, 40_000]), array("q", [5, 90, 200]), end_offset=300)
     assert [marks.position_for(offset) for offset in (0, 5, 89, 90, 250)] == [0, 0, 0, 20_000, 40_000]
     assert [marks.at_or_below(position) for position in (0, 19_999, 20_000, 60_000)] == [0, 0, 20_000, 40_000]
+
+
+async def test_release_between_a_failed_attempt_and_the_wait_wakes_the_load(cache, monkeypatch):
+    monkeypatch.setattr(chunk_cache, "MEMORY_WAIT_S", 3600)
+    held = [cache.pool.take(SIZE) for _ in range(4)]
+    free_one = cache._free_one
+
+    def release_in_another_thread() -> bool:
+        freed = free_one()
+        thread = threading.Thread(target=held.clear)
+        thread.start()
+        thread.join()
+        return freed
+
+    monkeypatch.setattr(cache, "_free_one", release_in_another_thread)
+    async with asyncio.timeout(30):
+        await load(cache, Source(), 0)
+
+
+async def test_load_takes_memory_above_the_budget_if_none_is_released_for_long(cache, monkeypatch):
+    monkeypatch.setattr(chunk_cache, "MEMORY_WAIT_S", 0.01)
+    held = [cache.pool.take(SIZE) for _ in range(4)]
+    with capture_logs() as logs:
+        await load(cache, Source(), 0, 1)
+    assert cache.counts.above_budget == 2
+    assert [line["event"] for line in logs] == ["remote reads use more memory than remote.cache.memory.bytes"]
+    held.clear()
+    await load(cache, Source(), 2)
+    assert cache.counts.above_budget == 2
+
+
+class HangingDisk(OsFiles):
+    """Writes wait for `gate`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes, self.gate = 0, threading.Event()
+
+    def writev_at(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        self.writes += 1
+        self.gate.wait()
+        return super().writev_at(fd, buffers, position)
+
+
+async def test_reads_continue_while_the_disk_of_the_cache_hangs(tmp_path, tasks, monkeypatch):
+    monkeypatch.setattr(chunk_cache, "SPILL_S", 0.01)
+    disk, source = HangingDisk(), Source()
+    cache = ChunkCache(tmp_path / "cache", 4 * SIZE, disk, tasks, memory_bytes=4 * SIZE)
+    cache.is_needed = lambda chunk: True
+    try:
+        async with asyncio.timeout(30):
+            await load(cache, source, *range(12))
+            assert await cache.run(lambda: 7) == 7, "verification has threads of its own"
+        assert (disk.writes, cache.counts.spills) == (1, 0), "none is written while one hangs"
+    finally:
+        disk.gate.set()
+    while cache._hanging:
+        await asyncio.wait(list(cache._hanging))
+        await turns()
+    await cache.idle()
+    assert list((tmp_path / "cache").iterdir()) == [], "what was written too late is removed"
+    await load(cache, source, *range(12, 18))
+    assert cache.counts.spills > 0
+    await cache.idle()
+    cache.check()
+    cache.close()
+
+
+async def test_chunk_that_was_loaded_again_during_its_write_is_a_chunk_of_its_own(tmp_path, tasks):
+    disk, source = HangingDisk(), Source()
+    cache = ChunkCache(tmp_path / "cache", 4 * SIZE, disk, tasks, memory_bytes=4 * SIZE)
+    first = await cache.get(key(0), source.download)
+    await cache.get(key(1), source.download)
+    held = [await cache.part(await cache.get(key(n), source.download), 0, SIZE) for n in (2, 3)]
+    writing = asyncio.ensure_future(cache.part(first, 0, SIZE))
+    await turns()
+    cache.forget(PARTITION, 7)
+    second = await cache.get(key(0), source.download)
+    again = asyncio.ensure_future(cache.part(second, 0, SIZE))
+    await turns()
+    disk.gate.set()
+    assert [bytes_of(await work) for work in (writing, again)] == [letter(0) * SIZE, letter(4) * SIZE]
+    cache.check()
+    del held
+    await cache.idle()
+    cache.close()
