@@ -6,17 +6,19 @@ are at most as many connections as threads; idle ones are kept. Called by the S3
 """
 
 import asyncio
+import base64
 import select
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPResponse, IncompleteRead
 from typing import TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from tierlog.base.daemon_threads import DaemonThreads
 
 T = TypeVar("T")
 
@@ -64,7 +66,7 @@ class Transfer:
             self._released.set_result(None)
 
     def cancel(self) -> None:
-        """The thread uses no buffer and no connection from `until_released` on."""
+        """Shut the connection down, so that the thread stops soon (`until_released`)."""
         with self._lock:
             self._cancelled = True
             if self._socket is None:
@@ -74,7 +76,8 @@ class Transfer:
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     async def until_released(self) -> None:
-        """Wait for the thread, even if the caller is cancelled again."""
+        """Wait until the thread uses neither the buffer nor the connection, even if the caller is cancelled
+        again."""
         while not self._released.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([self._released])
@@ -84,7 +87,7 @@ class IoThreads:
     """A bounded number of threads, which begin as they are needed."""
 
     def __init__(self, count: int) -> None:
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix="tierlog-store")
+        self._pool = DaemonThreads("tierlog-store", count)
         self._local = threading.local()
 
     @property
@@ -102,6 +105,7 @@ class IoThreads:
             try:
                 return work()
             finally:
+                transfer.into = None  # a failure that is kept must not keep the buffer
                 del self._local.transfer
 
         try:
@@ -150,11 +154,12 @@ class HttpConnections:
         target = url[url.index("/", len(parts.scheme) + 3) :] if parts.path else f"/?{parts.query}"
         if self._proxy and parts.scheme == "http":
             target = url
+            headers = {**headers, **_proxy_authorization(self._proxy)}
         connection = self._take(origin) or self._connect(transfer, origin)
         keep = False
         try:
             with transfer.using(connection.sock):
-                _send(connection, method, target, {**headers, "Host": parts.netloc}, body)
+                _send(connection, method, target, {**headers, "Host": _host(parts)}, body)
                 response, keep = _receive(connection, transfer.into)
         except BaseException:
             keep = False
@@ -197,7 +202,7 @@ class HttpConnections:
             via = (self._proxy.hostname or "", self._proxy.port or 80)
         connection = HTTPConnection(*via, timeout=self._connect_s)
         if self._proxy is not None and scheme == "https":
-            connection.set_tunnel(host, port)
+            connection.set_tunnel(host, port, _proxy_authorization(self._proxy))
         try:
             connection.connect()
             plain = connection.sock
@@ -216,6 +221,21 @@ class HttpConnections:
         return connection
 
 
+def _host(url: SplitResult) -> str:
+    """The Host header as botocore has signed it: without the scheme's default port."""
+    host = url.hostname or ""
+    host = f"[{host}]" if ":" in host else host
+    return host if url.port in (None, _DEFAULT_PORTS[url.scheme]) else f"{host}:{url.port}"
+
+
+def _proxy_authorization(proxy: SplitResult) -> dict[str, str]:
+    """The header with the credentials of a proxy's URL, if it has some (RFC 7617)."""
+    if proxy.username is None:
+        return {}
+    credentials = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(credentials).decode()}"}
+
+
 def _is_readable(idle: socket.socket) -> bool:
     """An idle connection can be read from only if it is closed, or out of step."""
     poll = select.poll()
@@ -231,7 +251,8 @@ def _send(
         connection.putheader(name, value)
     connection.endheaders()
     view = memoryview(body)
-    with suppress(BrokenPipeError, ConnectionResetError):  # perhaps there is a response, which says why
+    # perhaps there is a response, which says why
+    with suppress(BrokenPipeError, ConnectionResetError, ssl.SSLError):
         for at in range(0, len(view), SEND_BYTES):
             connection.send(view[at : at + SEND_BYTES])
 
