@@ -1,12 +1,14 @@
 """Health of a broker's object store: a circuit breaker with one probe for all callers.
 
 After FAILURES_TO_OPEN failures in a row that say that the store is unavailable, the breaker opens: calls
-fail at once, and one probe asks the store until it responds. Both changes are logged once, not for each
-partition. A store that fails the checks of `store_probe` is refused for good: it could lose data. Built by
-`broker.remote.tiering`.
+fail at once, and one probe asks the store until it responds. The pieces of one chunk, which are requested at
+once, count as one failure, and calls that began before the last success do not count. Both changes are logged
+once, not for each partition. A store that fails the checks of `store_probe` is refused, because it could lose
+data, and checked again from time to time. Built by `broker.remote.tiering`.
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,12 +17,12 @@ from pathlib import Path
 
 import structlog
 
+from tierlog.base.failures import raise_again, without_frames
 from tierlog.base.tasks import TaskGroup
 from tierlog.tiering.object_store import (
     Body,
     Condition,
     ObjectInfo,
-    ObjectNotFound,
     ObjectStore,
     ObjectStoreError,
     ObjectStoreTimeout,
@@ -33,9 +35,13 @@ _log = structlog.get_logger("tierlog.tiering")
 
 FAILURES_TO_OPEN = 5
 FIRST_PROBE_S, PROBE_MAX_S = 0.2, 15.0
-"""Pauses between probes; each is twice the one before."""
+"""Pauses before probes; each is twice the one before."""
+CALM_S = 300.0
+"""A breaker that opens again within this time continues with its longest pause: the probe is a small request,
+which may succeed while others fail."""
 CHECKS_BEFORE_REFUSAL = 3  # a store is refused only if it fails that often: a fault may look the same
-PROBE_KEY = "probe"
+CHECK_PAUSE_S = 2.0  # between them
+RECHECK_S = 180.0  # after a refusal
 
 STORE_FAILURES = (ObjectStoreUnavailable, ObjectStoreTimeout, UnsuitableStore)
 """Failures of the store and not of one object: the same call may succeed later."""
@@ -64,7 +70,7 @@ class StoreHealth:
 
 class HealthyStore:
     """An object store whose calls pass a circuit breaker. `copy_rate` limits the bodies of segments, and
-    `fetch_rate` the ranges that are read."""
+    `fetch_rate` the ranges that consumers read (`get_into`)."""
 
     def __init__(
         self,
@@ -72,58 +78,67 @@ class HealthyStore:
         tasks: TaskGroup,
         *,
         check: Callable[[ObjectStore], Awaitable[None]] | None = None,
+        probe_key: str = "probe",
         copy_rate: RateLimit | None = None,
         fetch_rate: RateLimit | None = None,
     ) -> None:
-        """`check`: raises UnsuitableStore; runs before the first call."""
+        """`check`: the suitability check, which raises UnsuitableStore; runs before the first call.
+        `probe_key`: an object that the probe asks for; it need not exist."""
         self.health = StoreHealth()
         self.copy_rate, self.fetch_rate = copy_rate or RateLimit(), fetch_rate or RateLimit()
         self.inner = inner
         self._tasks = tasks
+        self._events = 0
+        """Calls that have begun and ended: the order of these is what decides whether a failure counts."""
+        self._succeeded_at = 0
         self._failures = 0
+        self._failed_at: dict[str, int] = {}
+        """When each key has failed last, since the last success."""
+        self._pause_s = FIRST_PROBE_S
+        self._closed_at_s = -math.inf
+        self._probe_key = probe_key
+        self._probing: asyncio.Task[None] | None = None
         self._check = check
-        self._checking = asyncio.Lock()
+        self._checking: asyncio.Task[ObjectStoreError | None] | None = None
 
     async def put(
         self, key: str, body: bytes | Path | Body, *, crc32c: int | None = None, condition: Condition = None
     ) -> ObjectInfo:
         await self._admit()
-        with self._watched():
+        with self._watched(key):
             sent = body if isinstance(body, bytes | Path) else _LimitedBody(body, self.copy_rate)
             return await self.inner.put(key, sent, crc32c=crc32c, condition=condition)
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         await self._admit()
-        if end is not None:
-            await self.fetch_rate.take(max(0, end - start))
-        with self._watched():
+        with self._watched(key):
             return await self.inner.get(key, start, end)
 
     async def get_into(self, key: str, start: int, buffer: memoryview) -> None:
         await self._admit()
         await self.fetch_rate.take(len(buffer))
-        with self._watched():
+        with self._watched(key):
             await self.inner.get_into(key, start, buffer)
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:
         await self._admit()
-        with self._watched():
+        with self._watched(key):
             return await self.inner.get_with_etag(key)
 
     async def head(self, key: str) -> ObjectInfo:
         await self._admit()
-        with self._watched():
+        with self._watched(key):
             return await self.inner.head(key)
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self._admit()
-        with self._watched():
+        with self._watched(keys[0] if keys else ""):
             await self.inner.delete(keys)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         await self._admit()
         found = self.inner.list(prefix)
-        with self._watched():
+        with self._watched(prefix):
             first = await anext(found, None)
         if first is not None:
             yield first
@@ -132,51 +147,85 @@ class HealthyStore:
 
     async def abort_uploads(self, prefix: str, older_than_s: float) -> int:
         await self._admit()
-        with self._watched():
+        with self._watched(prefix):
             return await self.inner.abort_uploads(prefix, older_than_s)
 
     async def close(self) -> None:
         await self.inner.close()
 
     async def check(self) -> None:
-        """Check that the store is suitable, if no call has done so. Raises ObjectStoreError."""
-        async with self._checking:
-            for attempt in range(1, CHECKS_BEFORE_REFUSAL + 1):
-                if self._check is None:
-                    return
-                with self._watched():
-                    try:
-                        await self._check(self.inner)
-                        self._check = None
-                    except UnsuitableStore as reason:
-                        if attempt == CHECKS_BEFORE_REFUSAL:
-                            self._refuse(str(reason))
-                            raise
+        """Check that the store is suitable, if no call has done so. All callers wait for the same check,
+        which continues if one of them is cancelled. Raises ObjectStoreError."""
+        if self._check is None or self.health.state is not BreakerState.CLOSED:
+            return
+        if self._checking is None or self._checking.done():
+            work = self._checked(self._check)
+            self._checking = self._tasks.spawn("suitability check of the object store", work)
+        failure = await asyncio.shield(self._checking)
+        try:
+            raise_again(failure)
+        finally:
+            del failure
+
+    async def _checked(
+        self, check: Callable[[ObjectStore], Awaitable[None]], attempts: int = CHECKS_BEFORE_REFUSAL
+    ) -> ObjectStoreError | None:
+        """The failure, if the store fails the check so many times or cannot be checked."""
+        for attempt in range(1, attempts + 1):
+            try:
+                with self._watched("suitability check"):
+                    await check(self.inner)
+                self._check = None
+                return None
+            except UnsuitableStore as reason:
+                if attempt == attempts:
+                    if self.health.state is not BreakerState.REFUSED:
+                        self._refuse(str(reason))
+                    return without_frames(reason)
+            except ObjectStoreError as failure:
+                return without_frames(failure)
+            await asyncio.sleep(CHECK_PAUSE_S)
+        return None
 
     async def _admit(self) -> None:
-        if self.health.state is BreakerState.CLOSED and self._check is not None:
-            await self.check()
+        await self.check()
         if self.health.state is BreakerState.CLOSED:
             return
         self.health.refused_calls += 1
         if self.health.state is BreakerState.REFUSED:
             raise UnsuitableStore(self.health.last_error)
+        self._start_probe()
         raise BreakerOpen(f"the object store is unavailable: {self.health.last_error}")
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _watched(self, key: str) -> Iterator[None]:
+        """Count a call for this key."""
+        began = self._next_event()
         try:
             yield
         except (ObjectStoreUnavailable, ObjectStoreTimeout) as error:
-            self._on_unavailable(error)
+            self._on_unavailable(key, began, error)
             raise
         except ObjectStoreError:
-            self._failures = 0  # it responded
+            self._on_response()
             raise
-        self._failures = 0
+        self._on_response()
 
-    def _on_unavailable(self, error: ObjectStoreError) -> None:
-        self.health.last_error = str(error)
+    def _next_event(self) -> int:
+        self._events += 1
+        return self._events
+
+    def _on_response(self) -> None:
+        self._succeeded_at = self._next_event()
+        self._failures = 0
+        self._failed_at.clear()
+
+    def _on_unavailable(self, key: str, began: int, error: ObjectStoreError) -> None:
+        if self.health.state is not BreakerState.REFUSED:  # which has its own reason
+            self.health.last_error = str(error)
+        if began < max(self._succeeded_at, self._failed_at.get(key, 0)):
+            return
+        self._failed_at[key] = self._next_event()
         self._failures += 1
         if self._failures >= FAILURES_TO_OPEN and self.health.state is BreakerState.CLOSED:
             self.health.state = BreakerState.OPEN
@@ -184,28 +233,62 @@ class HealthyStore:
             _log.error(
                 "the object store is unavailable", error=str(error), next="it is probed until it responds"
             )
-            self._tasks.spawn("probe of the object store", self._probe())
+            self._start_probe()
+
+    def _start_probe(self) -> None:
+        """Start the probe, unless it runs."""
+        if self._probing is None or self._probing.done():
+            self._probing = self._tasks.spawn("probe of the object store", self._probe())
 
     async def _probe(self) -> None:
-        pause_s, probes = FIRST_PROBE_S, 1
-        while True:
-            try:
-                with suppress(ObjectNotFound):
-                    await self.inner.head(PROBE_KEY)
-                break
-            except (ObjectStoreUnavailable, ObjectStoreTimeout) as error:
-                self.health.last_error = str(error)
-            except ObjectStoreError:  # a response: credentials, for example, are the business of each call
-                break
-            await asyncio.sleep(pause_s)
-            pause_s, probes = min(2 * pause_s, PROBE_MAX_S), probes + 1
-        self._failures = 0
+        clock = asyncio.get_running_loop().time
+        if clock() - self._closed_at_s > CALM_S:
+            self._pause_s = FIRST_PROBE_S
+        probes = 0
+        is_available = False
+        while not is_available:
+            await asyncio.sleep(self._pause_s)
+            self._pause_s, probes = min(2 * self._pause_s, PROBE_MAX_S), probes + 1
+            is_available = await self._responds()
+        self._on_response()
+        self._closed_at_s = clock()
+        if self.health.state is BreakerState.REFUSED:
+            return
         self.health.state = BreakerState.CLOSED
         _log.info("the object store is available again", probes=probes)
 
+    async def _responds(self) -> bool:
+        try:
+            await self.inner.head(self._probe_key)
+        except (ObjectStoreUnavailable, ObjectStoreTimeout) as error:
+            self.health.last_error = str(error)
+            return False
+        except ObjectStoreError:  # a response: credentials, for example, are the business of each call
+            pass
+        except Exception as error:  # a mistake here must not keep the breaker open for ever
+            if self.health.last_error != repr(error):
+                _log.exception("the probe of the object store has failed")
+            self.health.last_error = repr(error)
+            return False
+        return True
+
     def _refuse(self, reason: str) -> None:
         self.health.state, self.health.last_error = BreakerState.REFUSED, reason
-        _log.error("the object store is refused", reason=reason, next="set object.store.url to another store")
+        _log.error(
+            "the object store is refused",
+            reason=reason,
+            next="set object.store.url to another store, or correct this one: it is checked again from time "
+            "to time",
+        )
+        self._tasks.spawn("checks of the refused object store", self._recheck())
+
+    async def _recheck(self) -> None:
+        while self._check is not None:
+            await asyncio.sleep(RECHECK_S)
+            with suppress(Exception):  # the reason of the refusal has been logged
+                await self._checked(self._check, attempts=1)
+        self.health.state = BreakerState.CLOSED
+        _log.info("the object store is accepted")
 
 
 class _LimitedBody:

@@ -1,12 +1,14 @@
 """Store probe: checks that a store has conditional puts, reads after writes, ranges and checksums.
 
 A store that ignores the condition of a put would let a deposed leader overwrite a manifest. Run by
-`store_health` before the first call; it leaves no object unless the process ends.
+`store_health` before the first call; it leaves no object unless the process ends or the store fails.
 """
 
+import secrets
 from contextlib import suppress
 
 import structlog
+from crc32c import crc32c
 
 from tierlog.tiering.object_store import (
     Absent,
@@ -14,11 +16,13 @@ from tierlog.tiering.object_store import (
     ObjectStore,
     ObjectStoreError,
     PreconditionFailed,
+    deadline,
 )
 
 _log = structlog.get_logger("tierlog.tiering")
 
 _FIRST, _SECOND, _THIRD = b"tierlog probes this store", b"the second version", b"is never written"
+_CLEANUP_S = 5.0
 
 
 class UnsuitableStore(ObjectStoreError):
@@ -26,13 +30,17 @@ class UnsuitableStore(ObjectStoreError):
 
 
 async def probe_store(store: ObjectStore, key: str) -> None:
-    """Check a store with an object of this key, which no other process uses. Raises UnsuitableStore, or
-    another ObjectStoreError if the store fails."""
+    """Check a store with an object whose key begins with this one. Raises UnsuitableStore, or another
+    ObjectStoreError if the store fails."""
+    key = f"{key}-{secrets.token_hex(8)}"  # an object that an earlier check has left does not matter
     try:
         await _probe(store, key)
     finally:
-        with suppress(ObjectStoreError):
-            await store.delete([key])
+        try:
+            async with deadline(_CLEANUP_S, "delete of the probe's object"):
+                await store.delete([key])
+        except ObjectStoreError as failure:
+            _log.warning("an object of the store's check was not deleted", key=key, error=str(failure))
 
 
 async def _probe(store: ObjectStore, key: str) -> None:
@@ -71,6 +79,6 @@ async def _check_checksums(store: ObjectStore, key: str) -> None:
         await store.put(key, _THIRD, crc32c=0)
     except CorruptObject:
         return
-    if (await store.head(key)).crc32c is not None:
+    if (await store.head(key)).crc32c not in (None, crc32c(_THIRD)):
         raise UnsuitableStore("the store accepts a wrong CRC-32C and returns it: damage would not be found")
     _log.warning("the object store verifies no CRC-32C", next="uploads are read back, which takes longer")

@@ -85,6 +85,7 @@ class RemoteTier:
             metered,
             self.tasks,
             check=check,
+            probe_key=probe_key,
             copy_rate=RateLimit(settings.remote_log_manager_copy_max_bytes_per_second),
             fetch_rate=RateLimit(settings.remote_log_manager_fetch_max_bytes_per_second),
         )
