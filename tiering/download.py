@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from crc32c import crc32c
 
+from tierlog.base.failures import raise_again, without_frames
 from tierlog.base.leader_epochs import LeaderEpochs
 from tierlog.records.batch import HEADER_SIZE, LOG_OVERHEAD, check_batch, read_header
 from tierlog.records.errors import RecordsError
@@ -51,9 +52,14 @@ async def download_chunk(
         ),
         return_exceptions=True,  # none writes to the buffer any more when the next attempt begins
     )
-    for failure in ended:
-        if failure is not None:
-            raise failure
+    failures = [without_frames(failure) for failure in ended if failure is not None]
+    if failures:
+        first = failures[0]
+        del ended, failures
+        try:
+            raise_again(first)
+        finally:
+            del first
     return await run(lambda: verify_chunk(name, index, key, buffer))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-CALL_S = 60.0
+CALL_S = 25.0  # clearly below the manager's limits, so that the circuit breaker counts a store that hangs
 CALL_S_PER_MIB = 1.0  # a slower link cannot keep up with a log
 """Total time of one call, with all its retries, plus the time for its bytes if their number is known. A limit
 of the time between two bytes is not enough: a store that sends one a second would hold a slot forever."""

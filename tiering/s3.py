@@ -11,8 +11,9 @@ removes.
 import asyncio
 import base64
 import random
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 from crc32c import crc32c as checksum_of
 
 from tierlog.base.checksums import crc32c_combine
+from tierlog.base.failures import raise_again, without_frames
 from tierlog.tiering.http_connections import IoThreads
 from tierlog.tiering.object_store import (
     CALL_S,
@@ -105,21 +107,24 @@ class S3Store:
             **self._address(key),
             Range=f"bytes={start}-{start + size - 1}",
         )
-        received = response["ContentLength"]
+        with _parsing(key):
+            received = response["ContentLength"]
         is_range = str(response.get("ContentRange", "")).startswith(f"bytes {start}-{start + size - 1}/")
         if received != size or not is_range:
             raise short_range(key, start, size, received)
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:
         content, response = await self._get(key, ChecksumMode="ENABLED")
-        stored = _whole_checksum(response)
+        with _parsing(key):
+            stored = _whole_checksum(response)
         if stored is not None and (found := checksum_of(content)) != stored:
             raise wrong_checksum(key, found, stored)
         return content, _etag(response)
 
     async def head(self, key: str) -> ObjectInfo:
         response = await self._call("head_object", key, **self._address(key), ChecksumMode="ENABLED")
-        return ObjectInfo(key, response["ContentLength"], _etag(response), _whole_checksum(response))
+        with _parsing(key):
+            return ObjectInfo(key, response["ContentLength"], _etag(response), _whole_checksum(response))
 
     async def delete(self, keys: Sequence[str]) -> None:
         for at in range(0, len(keys), _DELETE_BATCH):
@@ -143,11 +148,17 @@ class S3Store:
         }
         while True:
             response = await self._call("list_objects_v2", prefix, **where, **continuation)
-            for found in response.get("Contents", ()):
-                yield ObjectInfo(found["Key"].removeprefix(self._prefix), found["Size"], _etag(found))
-            if not response.get("IsTruncated"):
+            with _parsing(prefix):
+                infos = [
+                    ObjectInfo(found["Key"].removeprefix(self._prefix), found["Size"], _etag(found))
+                    for found in response.get("Contents", ())
+                ]
+                is_last = not response.get("IsTruncated")
+                continuation = {} if is_last else {"ContinuationToken": response["NextContinuationToken"]}
+            for info in infos:
+                yield info
+            if is_last:
                 return
-            continuation = {"ContinuationToken": response["NextContinuationToken"]}
 
     async def abort_uploads(self, prefix: str, older_than_s: float) -> int:
         due = await self._uploads(prefix, older_than_s)
@@ -203,20 +214,25 @@ class S3Store:
         try:
             client = await self._open()  # not in the call's time: takes a second, and asks no store
             async with call_deadline(what, size, self._call_s):
-                work = partial(getattr(client.api, operation), **arguments)
-                for attempt in range(1, self._options.attempts):
-                    try:
-                        return await self._threads.run(work, into)
-                    except Exception as error:
-                        if not is_transient(error):
-                            raise
-                    await asyncio.sleep(_FIRST_BACKOFF_S * 2**attempt * self._rng.random())
-                return await self._threads.run(work, into)
+                with _parsing(what):
+                    work = partial(getattr(client.api, operation), **arguments)
+                    for attempt in range(1, self._options.attempts):
+                        try:
+                            return await self._threads.run(work, into)
+                        except Exception as error:
+                            if not is_transient(error):
+                                raise
+                            without_frames(error)  # the next attempt does not wait for the garbage collector
+                        await asyncio.sleep(_FIRST_BACKOFF_S * 2**attempt * self._rng.random())
+                    return await self._threads.run(work, into)
         except Exception as error:
             translated = translate(what, error)
             if translated is None:
                 raise
-            raise translated from error
+            try:
+                raise translated from error
+            finally:
+                del translated  # it refers to this frame
 
     async def _open(self) -> S3Client:
         async with self._opening:
@@ -227,7 +243,9 @@ class S3Store:
     async def _get(self, key: str, **more: Any) -> tuple[bytes, Any]:
         response = await self._call("get_object", key, **self._address(key), **more)
         content = response["Body"].read()
-        return exact_range(key, content, 0, response["ContentLength"]), response
+        with _parsing(key):
+            size = response["ContentLength"]
+        return exact_range(key, content, 0, size), response
 
     async def _put_whole(
         self, key: str, body: Body, expected: int | None, condition: dict[str, Any]
@@ -258,26 +276,49 @@ class S3Store:
             ChecksumAlgorithm="CRC32C",
             ChecksumType="FULL_OBJECT",
         )
-        address = {**self._address(key), "UploadId": upload["UploadId"]}
+        with _parsing(key):
+            address = {**self._address(key), "UploadId": upload["UploadId"]}
         try:
             parts, checksum = await self._upload_parts(key, address, body)
             if expected not in (None, checksum):
                 raise wrong_checksum(key, checksum, expected)
-            response = await self._call(
-                "complete_multipart_upload",
-                key,
-                **address,
-                **condition,
-                MultipartUpload={"Parts": parts},
-                ChecksumCRC32C=_base64(checksum),
-                ChecksumType="FULL_OBJECT",
+            return await self._complete(
+                key, address, condition, parts, ObjectInfo(key, body.size, "", checksum)
             )
         except BaseException:
             with suppress(Exception):  # report the first failure
                 async with asyncio.timeout(_ABORT_SECONDS):
                     await self._call("abort_multipart_upload", key, **address)
             raise
-        return ObjectInfo(key, body.size, _etag(response), checksum)
+
+    async def _complete(
+        self,
+        key: str,
+        address: dict[str, Any],
+        condition: dict[str, Any],
+        parts: Sequence[dict[str, Any]],
+        expected: ObjectInfo,
+    ) -> ObjectInfo:
+        """`expected`: the object, except for its ETag."""
+        try:
+            response = await self._call(
+                "complete_multipart_upload",
+                key,
+                **address,
+                **condition,
+                MultipartUpload={"Parts": parts},
+                ChecksumCRC32C=_base64(expected.crc32c or 0),
+                ChecksumType="FULL_OBJECT",
+            )
+        except ObjectStoreError as error:
+            if not is_unknown_upload(error.__cause__):
+                raise
+            with suppress(ObjectStoreError):  # perhaps an attempt has succeeded, and its response was lost
+                found = await self.head(key)
+                if replace(found, etag="") == expected:
+                    return found
+            raise
+        return replace(expected, etag=_etag(response))
 
     async def _upload_parts(
         self, key: str, address: dict[str, Any], body: Body
@@ -287,6 +328,7 @@ class S3Store:
         buffers = [memoryview(bytearray(part_bytes)) for _ in range(_PARTS_AT_ONCE)]
         sends: list[asyncio.Task[dict[str, Any]]] = []
         checksum = 0
+        of_body: BaseException | None = None  # says more than that of a part, which may follow from it
         try:
             async with asyncio.TaskGroup() as group:
                 for at in range(0, body.size, part_bytes):
@@ -294,12 +336,20 @@ class S3Store:
                     if number >= _PARTS_AT_ONCE:  # until the buffer is free again
                         await asyncio.wait([sends[number - _PARTS_AT_ONCE]])
                     part = buffers[number % _PARTS_AT_ONCE][: body.size - at]
-                    await body.read_into(part)
+                    try:
+                        await body.read_into(part)
+                    except Exception as error:
+                        of_body = error
+                        raise
                     of_part = await asyncio.to_thread(checksum_of, part)
                     checksum = crc32c_combine(checksum, of_part, len(part))
                     sends.append(group.create_task(self._send(key, address, number + 1, part, of_part)))
         except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+            first, of_body = of_body or failures.exceptions[0], None
+            try:
+                raise_again(first)
+            finally:
+                del first
         return [send.result() for send in sends], checksum
 
     async def _abort(self, upload: dict[str, str]) -> None:
@@ -318,13 +368,26 @@ class S3Store:
         response = await self._call(
             "upload_part", f"{key}, part {number}", len(part), **address, **named, Body=SendBody(part)
         )
-        return {**named, "ETag": response["ETag"]}
+        with _parsing(f"{key}, part {number}"):
+            return {**named, "ETag": response["ETag"]}
 
 
 def _condition(condition: Condition) -> dict[str, Any]:
     if condition is None:
         return {}
     return {"IfNoneMatch": "*"} if isinstance(condition, Absent) else {"IfMatch": condition}
+
+
+@contextmanager
+def _parsing(what: str) -> Iterator[None]:
+    """Read a response. One that lacks a field, or has a malformed one, raises CorruptObject: it may come from
+    a proxy."""
+    try:
+        yield
+    except OSError:  # some are ValueErrors, too
+        raise
+    except (LookupError, ValueError) as error:
+        raise CorruptObject(f"{what}: malformed response: {error!r}") from error
 
 
 def _etag(response: Any) -> str:
@@ -347,4 +410,4 @@ def _whole_checksum(response: Any) -> int | None:
     in_parts = "-" in _etag(response)
     if not text or "-" in text or (in_parts and response.get("ChecksumType") != "FULL_OBJECT"):
         return None
-    return int.from_bytes(base64.b64decode(text), "big")
+    return int.from_bytes(base64.b64decode(text, validate=True), "big")

@@ -149,6 +149,8 @@ def translate(what: str, error: Exception) -> ObjectStoreError | None:
 
     if isinstance(error, ClientError):
         return _translate_response(what, error)
+    if isinstance(error, ssl.SSLCertVerificationError):  # no response: the store is not reached
+        return ObjectStoreUnavailable(f"{what}: {type(error).__name__}: {error}")
     if isinstance(error, TimeoutError):
         return ObjectStoreTimeout(f"{what}: {type(error).__name__}: {error}")
     if is_transient(error):

@@ -20,6 +20,8 @@ FAULTS = (
     "flipped byte",  # in the middle of the response's body
     "error body",  # 200 with the XML of an error
     "flipped request",  # in the middle of the request's body
+    "no length",  # a chunked response
+    "bad checksum",  # the response's header has no base64
 )
 ERROR = b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>%s</Code><Message>fault</Message></Error>'
 PIECES, TRICKLE_S = 20, 0.01
@@ -99,6 +101,12 @@ class FaultProxy:
             return False
         if fault == "flipped byte":
             body = flipped(body)
+        if fault == "bad checksum":
+            head = re.sub(rb"(?i)(x-amz-checksum-crc32c): [^\r]*", rb"\1: !", head)
+        if fault == "no length":
+            is_head, is_chunked = request.method == "HEAD", b"Transfer-Encoding: chunked\r\n"
+            head = re.sub(rb"Content-Length: \d+\r\n", b"" if is_head else is_chunked, head)
+            body = b"" if is_head else b"%x\r\n%s\r\n" % (len(body), body) * bool(body) + b"0\r\n\r\n"
         if fault == "trickle":
             writer.write(head)
             size = max(1, len(body) // PIECES)
