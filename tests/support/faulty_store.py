@@ -11,7 +11,8 @@ from tierlog.tiering.object_store import (
     Condition,
     ObjectInfo,
     ObjectStore,
-    ObjectStoreError,
+    ObjectStoreTimeout,
+    ObjectStoreUnavailable,
     read_body,
     short_range,
 )
@@ -55,7 +56,7 @@ class FaultyStore:
         self.calls.append(operation)
         self._called.set()
         if self.down:
-            raise ObjectStoreError("503 Slow Down")
+            raise ObjectStoreUnavailable("503 Slow Down")
         if operation not in self._operations:
             return ""
         self._seen += 1
@@ -63,7 +64,7 @@ class FaultyStore:
             return ""
         self.fired.set()
         if self._fault == "fail":
-            raise ObjectStoreError(f"503 at {operation}")
+            raise ObjectStoreUnavailable(f"503 at {operation}")
         if self._fault == "stall":
             await asyncio.Event().wait()
         if self._fault == "hold":
@@ -81,7 +82,7 @@ class FaultyStore:
             return ObjectInfo(key, len(content), info.etag, crc32c)
         info = await self.inner.put(key, content, crc32c=crc32c, condition=condition)
         if fault:
-            raise ObjectStoreError("timeout after success")
+            raise ObjectStoreTimeout("timeout after success")
         return info
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
@@ -104,14 +105,14 @@ class FaultyStore:
         fault = await self._next("head")
         info = await self.inner.head(key)
         if fault:  # a response without a body is lost, or cannot be parsed
-            raise ObjectStoreError("connection reset")
+            raise ObjectStoreUnavailable("connection reset")
         return info
 
     async def delete(self, keys: Sequence[str]) -> None:
         fault = await self._next("delete")
         await self.inner.delete(keys[: len(keys) // 2] if fault == "cut short" else keys)
         if fault:
-            raise ObjectStoreError("timeout after success")
+            raise ObjectStoreTimeout("timeout after success")
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """`cut short` loses the response after half of the keys, the other faults before the first one."""
@@ -120,7 +121,7 @@ class FaultyStore:
         for info in found[: len(found) // 2] if fault == "cut short" else () if fault else found:
             yield info
         if fault:
-            raise ObjectStoreError("connection reset")
+            raise ObjectStoreUnavailable("connection reset")
 
     async def abort_uploads(self, prefix: str, older_than_s: float) -> int:
         await self._next("abort")
@@ -131,7 +132,7 @@ class FaultyStore:
 
     def _answer(self, content: bytes, fault: str) -> bytes:
         if fault == "lose answer":
-            raise ObjectStoreError("connection reset")
+            raise ObjectStoreUnavailable("connection reset")
         return _damage(content, fault) if fault else content
 
 

@@ -23,6 +23,8 @@ from tierlog.tiering.object_store import (
     ObjectInfo,
     ObjectNotFound,
     ObjectStoreError,
+    ObjectStoreTimeout,
+    ObjectStoreUnavailable,
     read_body,
 )
 
@@ -232,9 +234,9 @@ class _Request:
             bucket.faults[fate.name.lower()] += 1
         match fate:
             case Fate.REFUSED:
-                self._fail_after(TRAVEL_S, "503 slow down")
+                self._fail_after(TRAVEL_S, ObjectStoreUnavailable("503 slow down"))
             case Fate.LOST:
-                self._fail_after(REQUEST_TIMEOUT_S, "no answer")
+                self._fail_after(REQUEST_TIMEOUT_S, ObjectStoreTimeout("no answer"))
             case Fate.NO_RESPONSE:
                 self._execute(self._effect, has_response=False)
             case Fate.TORN if self._torn is not None:
@@ -253,10 +255,10 @@ class _Request:
         if has_response:
             self._after(self._bucket.rng.uniform(*TRAVEL_S), self._set_result, result)
         else:
-            self._fail_after(REQUEST_TIMEOUT_S, "no answer")
+            self._fail_after(REQUEST_TIMEOUT_S, ObjectStoreTimeout("no answer"))
 
-    def _fail_after(self, span: tuple[float, float], why: str) -> None:
-        self._after(self._bucket.rng.uniform(*span), self._set_failure, ObjectStoreError(why))
+    def _fail_after(self, span: tuple[float, float], failure: ObjectStoreError) -> None:
+        self._after(self._bucket.rng.uniform(*span), self._set_failure, failure)
 
     def _set_result(self, result: object) -> None:
         if not self.response.done():
