@@ -220,10 +220,9 @@ class ChunkCache:
         return True
 
     def in_memory(self, key: ChunkKey) -> Chunk | None:
-        """The chunk, if it is in memory."""
+        """The chunk, if it is in memory. Not counted as a hit."""
         if key not in self._memory:
             return None
-        self.counts.hits += 1
         self._unread.discard(key)
         return self._find(key)
 

@@ -278,12 +278,21 @@ class RemoteLog:
         return self._served(reader, batch, part, end, end_offset)
 
     def read_cached(
-        self, where: TopicIdPartition, offset: int, max_bytes: int, *, min_one: bool
+        self,
+        where: TopicIdPartition,
+        offset: int,
+        max_bytes: int,
+        *,
+        min_one: bool,
+        committed_only: bool = False,
     ) -> LogSlice | None:
-        """`read`, if that needs no wait; else None."""
+        """`read`, if that needs no wait; else None. `committed_only`: only if no transaction of the segment
+        was aborted. Raises ObjectStoreError."""
         remote = self._resolve(where)
         entry = self._entry_ahead(where, remote, offset)
-        index = None if entry is None else self._indexes.loaded(entry)
+        if entry is None or (committed_only and entry.has_aborts):
+            return None
+        index = self._indexes.loaded(entry)
         if index is None:
             return None
         batch = None
@@ -301,7 +310,10 @@ class RemoteLog:
         end, end_offset = _complete_batches(batch, max_bytes)
         chunk, base = batch.chunk, batch.chunk.key.start
         part = self.cache.lend(chunk, batch.position - base, end - base)
-        return None if part is None else self._served(reader, batch, part, end, end_offset)
+        if part is None:
+            return None
+        self.cache.counts.hits += 1  # not in `in_memory`: `read` counts it otherwise
+        return self._served(reader, batch, part, end, end_offset)
 
     def _follow_reader(
         self, where: TopicIdPartition, remote: RemotePartition, reader: SequentialReader, batch: _Batch

@@ -6,6 +6,7 @@ range joins them. Called by `fetch`.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tierlog.base.slices import LogSlice
@@ -37,18 +38,30 @@ def read_cached(
     committed_only: bool,
     sources: list[tuple[Replica, int]],
 ) -> list[RemoteRead]:
-    """Serve the reads whose records are in memory. Returns the others. `sources`: as for `read_remote`."""
-    if remote is None or committed_only:  # aborted transactions may have to be loaded
+    """Serve the reads whose records are in memory. Returns the others, also those that fail: `read_remote`
+    reports why. `sources`: as for `read_remote`."""
+    if remote is None:
         return reads
-    waiting = []
+    waiting, clock = [], asyncio.get_running_loop().time
     for item in reads:
-        found = remote.read_cached(item.replica.id, item.offset, item.max_bytes, min_one=item.min_one)
+        begun, found = clock(), None
+        with suppress(ObjectStoreError, OSError):
+            found = remote.read_cached(
+                item.replica.id,
+                item.offset,
+                item.max_bytes,
+                min_one=item.min_one,
+                committed_only=committed_only,
+            )
         if found is None:
             waiting.append(item)
-        else:
-            remote.fetches.requests.add(item.replica.topic_id)
-            remote.fetches.bytes.add(item.replica.topic_id, found.size)
-            _serve(item, found, sources)
+            continue
+        remote.fetches.requests.add(item.replica.topic_id)
+        remote.fetches.bytes.add(item.replica.topic_id, found.size)
+        remote.fetches.seconds.observe(clock() - begun)
+        _serve(item, found, sources)
+        if committed_only:
+            item.data.aborted = []
     return waiting
 
 

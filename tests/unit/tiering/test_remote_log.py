@@ -147,12 +147,20 @@ async def test_sequential_reader_has_four_downloads_in_flight_across_segments(no
     assert data.startswith(got + content(found))
 
 
-async def test_read_of_cached_records_needs_no_wait(node):
+async def test_read_of_cached_records_needs_no_wait(node, monkeypatch):
     replica, data = await tiered(node)
     where = node.where(replica)
     assert node.remote_log.read_cached(where, 0, 700, min_one=True) is None
     read = await node.remote_log.read(where, 0, 700, min_one=True)
+    hits = node.cache.counts.hits
     again = node.remote_log.read_cached(where, 0, 700, min_one=True)
+    assert node.cache.counts.hits == hits + 1
+    assert node.remote_log.read_cached(where, 0, 700, min_one=True, committed_only=True) == again
+    entry = replace(await node.remote_log.entry(where, 0), has_aborts=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(node.remote_log, "_entry_ahead", lambda *_: entry)
+        assert node.remote_log.read_cached(where, 0, 700, min_one=True) is not None
+        assert node.remote_log.read_cached(where, 0, 700, min_one=True, committed_only=True) is None
     assert again is not None and content(again) == content(read) and again[2:] == read[2:]
     assert data.startswith(content(again))
     assert node.remote_log.read_cached(where, 0, 1, min_one=False).size == 0
