@@ -76,9 +76,8 @@ class RemoteTier:
         opened = objects or (store_from_url(url) if self.has_store else NoStore(NO_STORE_URL))
         is_foreign = objects is None and url.startswith("s3:")  # the other stores are tierlog's own
         keys = Keys(cluster_id)
-        check = (
-            partial(probe_store, key=keys.probe(settings.node_id)) if is_foreign and self.has_store else None
-        )
+        probe_key = keys.probe(settings.node_id)
+        check = partial(probe_store, key=probe_key) if is_foreign and self.has_store else None
         metered = MeteredStore(opened)
         self.store_counts = metered.counts
         self.store = HealthyStore(
