@@ -38,7 +38,7 @@ from tierlog.broker.remote.tier_views import (
     locate_offset,
     why_not_here,
 )
-from tierlog.broker.remote.upload_check import checked_segment, is_intact_from
+from tierlog.broker.remote.upload_check import checked_segment, is_intact_from, require_leader_epochs
 from tierlog.broker.remote.wake_queue import WakeQueue
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEvent, ReplicasCreated
@@ -464,6 +464,7 @@ class RemoteLogManager:
             return  # leadership was lost during the wait for the slot
         is_current = partial(self._is_current, where, state)
         base, check_s, emit = segment.base_offset, self._manager.check_s, self._replicas.emit
+        require_leader_epochs(replica.log, base)
         if action.start_offset is None:
             checked = checked_segment(replica, base, emit, is_current, check_s)
             if checked is not None:

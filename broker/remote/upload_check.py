@@ -17,7 +17,7 @@ from tierlog.base.segments import SegmentExport
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DamageFound, OnReplicaEvent
 from tierlog.broker.storage.log import PartitionLog
-from tierlog.broker.storage.segment import Segment
+from tierlog.broker.storage.segment import CorruptLog, Segment
 from tierlog.broker.storage.segment_scrub import SegmentScrub
 from tierlog.records.batch import BatchHeader
 from tierlog.records.chunks import ChunkBuilder
@@ -102,6 +102,15 @@ class CheckedSegment:
         if exported is None:
             raise NotUploadable(f"{segment.path()} is deleted")
         return exported, self._chunks
+
+
+def require_leader_epochs(log: PartitionLog, base_offset: int) -> None:
+    """Raises CorruptLog if the leader epoch of a segment's first records is not known: a flipped epoch in the
+    first batch of a log removes it from the cache until log repair restores it (ADR 0014). The manifest
+    entry would lack it forever."""
+    offset = max(base_offset, log.log_start_offset)
+    if not log.epochs.covering(offset, offset + 1):
+        raise CorruptLog(f"{log.directory}: the leader epoch of offset {offset} is not known")
 
 
 def checked_segment(

@@ -83,3 +83,13 @@ def test_repaired_batches_restore_a_missing_start_only() -> None:
     assert not epochs.restore([(0, 2), (1, 6), (2, 8)])
     assert not LeaderEpochs([(0, 4)]).restore([(1, 1)])
     assert LeaderEpochs().restore([(3, 1)])
+
+
+def test_record_before_the_first_known_epoch_is_of_an_earlier_one() -> None:
+    """A start after a crash may take a flipped epoch of a log's first batch for the right one, and the next
+    leader removes it from the cache: the batch must count as damaged (simulator seed 3071)."""
+    epochs = LeaderEpochs([(2, 4), (3, 35)])
+    assert epochs.allows(0, 3) and epochs.allows(1, 3)
+    assert not epochs.allows(2, 3)
+    assert not epochs.allows(65536, 3)
+    assert LeaderEpochs().allows(65536, 3)
