@@ -36,6 +36,13 @@ from tierlog.tiering.tier_counts import Attempts
 _log = structlog.get_logger("tierlog.tiering")
 
 RETRY_S = 5.0
+FAILED_IN_A_ROW_MAX = 5
+"""Entries that fail alone, one after another, before all deletions wait: the store then refuses any of them,
+and not only these."""
+
+FAILED_ENTRIES_MAX = 500
+"""No more entries are marked while more than this fail, as each costs memory and time in every round."""
+
 ITEM_BACKOFF_MAX_S = 600.0
 ABORT_INTERVAL_MS = 3_600_000
 """Time between two searches for unfinished uploads, each one request for 50 of them."""
@@ -83,6 +90,9 @@ class RemoteStorageCleaner:
         self._unread: list[str] = []  # keys of descriptions that could not be read
         self._deletes_at_once = DELETES_PER_REQUEST  # fewer after a failure, down to the entry that fails
         self.failing = FailingItems(clock, first_backoff_s)
+        self._failed_in_a_row = 0  # entries that were deleted alone
+        self._first_backoff_s = self._deletes_backoff_s = first_backoff_s
+        self._next_delete_ms = 0  # monotonic
         self._time_seen_ms = clock.monotonic_ms()  # when the image's time last advanced
 
     def start(self) -> None:
@@ -144,6 +154,9 @@ class RemoteStorageCleaner:
             self._described_of = (image.topics, image.configs)
         pause_s = await self._delete_due(image)
         self.failing.keep("delete", self._metadata.image.deleting)
+        wait_s = (self._next_delete_ms - self._clock.monotonic_ms()) / 1000
+        if wait_s > 0:  # entries that are due wait, too
+            return min(wait_s, self.failing.next_s_without("delete"))
         return min(pause_s, self.failing.next_s)
 
     def _is_cleaner(self, image: ClusterImage) -> bool:
@@ -220,19 +233,23 @@ class RemoteStorageCleaner:
     async def _delete_due(self, image: ClusterImage) -> float:
         """Delete the objects of marked entries. If no entry is marked, ask the controller to mark the due
         ones, as soon as some may be due. Returns the seconds until the next round."""
-        if not image.delete_queue:
+        if not image.delete_queue or self._clock.monotonic_ms() < self._next_delete_ms:
             return LONGEST_SLEEP_S
         ready = self._ready(image)
         if not ready:
             wait_s = self._wait_s(image)
             if wait_s > 0:
                 return wait_s
+            if len(image.deleting) > FAILED_ENTRIES_MAX:  # all of them have failed
+                return LONGEST_SLEEP_S
             await self._metadata.submit(StartRemoteDeletes(grace_ms=self.grace_ms))
             image = self._metadata.image
             ready = self._ready(image)
         if not ready:
             return max(self._wait_s(image), RETRY_S)
-        await self._delete(sorted(ready, key=lambda entry: (entry.queued_ms, entry.uuid)))
+        failed = self.failing.has  # last, so that they do not delay the others
+        order = sorted(ready, key=lambda one: (failed(("delete", one.uuid)), one.queued_ms, one.uuid))
+        await self._delete(order)
         return 0.0
 
     def _ready(self, image: ClusterImage) -> list[Deletion]:
@@ -267,14 +284,26 @@ class RemoteStorageCleaner:
             self.deletes.errors.add(_topic_of(batch[0]))
             if len(batch) == 1:
                 self.failing.add(("delete", batch[0].uuid), failure)
+                self._failed_alone(failure)
             self._deletes_at_once = max(1, len(batch) // 2)
             return
+        self._failed_in_a_row, self._deletes_backoff_s = 0, self._first_backoff_s
         for uuid in gone:
             self.deletes.requests.add(_topic_of(image.delete_queue[uuid]))
             self.failing.remove(("delete", uuid))
         self._deletes_at_once = min(2 * self._deletes_at_once, DELETES_PER_REQUEST)
         await self._metadata.submit(ConfirmRemoteDeleted(uuids=gone))
         _log.info("remote objects deleted", lines=len(gone), waiting=len(ready) - len(gone))
+
+    def _failed_alone(self, failure: Exception) -> None:
+        """After several failures in a row, one entry is tried per back-off until one succeeds."""
+        self._failed_in_a_row += 1
+        if self._failed_in_a_row < FAILED_IN_A_ROW_MAX:
+            return
+        if self._failed_in_a_row == FAILED_IN_A_ROW_MAX:
+            _log.error("the object store refuses deletions, all of them wait", error=str(failure))
+        self._next_delete_ms = self._clock.monotonic_ms() + round(1000 * self._deletes_backoff_s)
+        self._deletes_backoff_s = min(2 * self._deletes_backoff_s, ITEM_BACKOFF_MAX_S)
 
 
 @dataclass(slots=True)
@@ -302,9 +331,16 @@ class FailingItems:
     @property
     def next_s(self) -> float:
         """Seconds until the first retry, at most LONGEST_SLEEP_S. 0: now."""
+        return self.next_s_without(None)
+
+    def next_s_without(self, what: str | None) -> float:
+        """As `next_s`, without the items of one kind."""
         now_ms = self._clock.monotonic_ms()
-        waits = [max(one.due_ms - now_ms, 0) / 1000 for one in self._items.values()]
-        return min([LONGEST_SLEEP_S, *waits])
+        due_ms = (one.due_ms for item, one in self._items.items() if item[0] != what)
+        return min([LONGEST_SLEEP_S, *(max(at_ms - now_ms, 0) / 1000 for at_ms in due_ms)])
+
+    def has(self, item: Item) -> bool:
+        return item in self._items
 
     def is_due(self, item: Item) -> bool:
         failed = self._items.get(item)

@@ -12,7 +12,7 @@ from faulty_store import FaultyStore
 from structlog.testing import capture_logs
 from tier_node import START_MS, TIERED, TierNode, produce
 
-from tierlog.broker.remote.remote_storage_cleaner import ABORT_INTERVAL_MS
+from tierlog.broker.remote.remote_storage_cleaner import ABORT_INTERVAL_MS, FAILED_IN_A_ROW_MAX
 from tierlog.broker.remote.tier_views import TierRefused
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata.controller import commands as c
@@ -207,6 +207,31 @@ async def test_deletions_continue_beside_entries_that_fail(tmp_path: Path) -> No
         while node.metadata.image.delete_queue:
             await node.storage_cleaner.clean()
         assert not node.storage_cleaner.failing
+
+
+async def test_all_deletions_wait_while_the_store_refuses_each_of_them(tmp_path: Path) -> None:
+    store = RefusingStore()
+    async with TierNode(tmp_path, store) as node:
+        replica = await node.create("t")
+        produce(replica, 400)
+        await node.log_manager.flush("t")
+        assert len(node.remote(replica).entries) > 6 * FAILED_IN_A_ROW_MAX
+        cleaner = node.storage_cleaner
+        await cleaner.clean()
+        store.refused = "/data/"
+        await node.move_log_start(replica, node.remote(replica).end_offset)
+        with capture_logs() as lines:
+            while not any(line["event"].startswith("the object store refuses") for line in lines):
+                await cleaner.clean()
+            assert len(cleaner.failing) == FAILED_IN_A_ROW_MAX
+            for _ in range(10 * FAILED_IN_A_ROW_MAX):
+                await cleaner.clean()
+        assert len(cleaner.failing) < 4 * FAILED_IN_A_ROW_MAX, "one is tried per back-off, and that grows"
+        assert len([line for line in lines if line["event"].startswith("the object store refuses")]) == 1
+        store.refused = ""
+        while node.metadata.image.delete_queue:
+            await cleaner.clean()
+        assert not cleaner.failing
 
 
 async def test_description_that_cannot_be_read_stops_no_deletion(tmp_path: Path) -> None:
