@@ -373,19 +373,13 @@ class PartitionLog:
         return True
 
     def delete_local_before(self, offset: int, now_ms: int) -> int:
-        """Delete the rolled segments that end at or below an offset; returns their number. The local log
-        start rises before their files are renamed. If their leader epochs cannot all be saved, as on a full
-        disk, only the segments go whose epochs are saved. Raises OSError, as `save_epochs` does, if there are
-        none."""
+        """Delete the rolled segments that end at or below an offset, as far as `save_epochs_below` allows it.
+        Returns their number. The local log start rises before their files are renamed. Raises OSError."""
         if not (count := len(self.rolled_below(offset))):
             return 0
         if self.swaps.complete(self, now_ms):
             return self.delete_local_before(offset, now_ms)
-        try:
-            self.flusher.save_epochs(self.log_start_offset, self._bases[count])
-        except OSError:
-            if not (count := self._count_with_saved_epochs(count)):
-                raise
+        count = self.flusher.save_epochs_below(self.log_start_offset, self._bases[1 : count + 1])
         dropped, self._segments = self._segments[:count], self._segments[count:]
         self._bases = self._bases[count:]
         if not self.has_been_tiered:
@@ -396,12 +390,6 @@ class PartitionLog:
             self._on_removed(segment)
             self._delete_later(segment, now_ms)
         return count
-
-    def _count_with_saved_epochs(self, count: int) -> int:
-        """How many of the first segments have leader epochs that are all saved."""
-        start, saved = self.log_start_offset, self.flusher.has_saved_epochs
-        ends = self._bases[1 : count + 1]
-        return bisect_left(ends, True, key=lambda end: not saved(start, end))
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
         """Remove all records at or above `offset`; a batch that contains it is removed whole. Raises OSError,

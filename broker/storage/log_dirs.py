@@ -221,10 +221,7 @@ class LogDirectories:
                     refused[name] = _unknown_target_message(name, directories[0], gone)
                     self._partitions[directories[0]].add(name)
             elif len(directories) > 1:
-                refused[name] = _found_twice_message(name, directories)
-                self._with_refused_copies.update(directories)
-                for directory in directories:  # it belongs to none, but its checkpoints are kept
-                    self._partitions[directory].add(name)
+                refused[name] = self._refuse_copies(name, directories)
             elif len(directories) == 1:
                 self._put(name, directories[0])
             elif name not in refused and self.offline:
@@ -239,6 +236,13 @@ class LogDirectories:
                     with suppress(OSError):  # the next start tries again
                         directory.remove_move_marker(name)
         return refused, aside
+
+    def _refuse_copies(self, name: TopicPartition, directories: list[LogDirectory]) -> str:
+        """The partition belongs to none of them, but their checkpoints and last broker epochs are kept."""
+        self._with_refused_copies.update(directories)
+        for directory in directories:
+            self._partitions[directory].add(name)
+        return _found_twice_message(name, directories)
 
     def _drop_moved_sources(
         self,

@@ -7,7 +7,8 @@ appended.
 
 import errno
 import threading
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
@@ -233,7 +234,7 @@ class LogFlusher:
         flush before it may have failed, and no batch has these epochs. May run beside a flush. Raises
         OSError, in particular BlockingIOError while a flush writes the epochs; then nothing has changed.
         """
-        if self.has_saved_epochs(start_offset, end_offset):
+        if self._has_saved(start_offset, end_offset):
             return
         if not self._epochs_lock.acquire(blocking=False):
             raise BlockingIOError(errno.EAGAIN, "a flush writes the leader epochs")
@@ -242,8 +243,19 @@ class LogFlusher:
         finally:
             self._epochs_lock.release()
 
-    def has_saved_epochs(self, start_offset: int, end_offset: int) -> bool:
-        """Whether the leader epochs in [start_offset, end_offset) are durable."""
+    def save_epochs_below(self, start_offset: int, ends: Sequence[int]) -> int:
+        """As `save_epochs`, for segments with these end offsets. If it fails, as on a full disk, the first
+        segments may have epochs that are durable already. Returns the number of segments whose epochs are
+        durable; raises OSError if there are none."""
+        try:
+            self.save_epochs(start_offset, ends[-1])
+        except OSError:
+            if not (count := bisect_left(ends, True, key=lambda end: not self._has_saved(start_offset, end))):
+                raise
+            return count
+        return len(ends)
+
+    def _has_saved(self, start_offset: int, end_offset: int) -> bool:
         return self._epochs.agrees_with(self._saved_epochs, start_offset, end_offset)
 
     # -- syncing --

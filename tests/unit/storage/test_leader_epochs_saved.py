@@ -90,7 +90,7 @@ def test_segments_stay_if_their_leader_epochs_cannot_be_saved(tmp_path: Path) ->
     assert log.delete_local_before(6, NOW) == 6
 
 
-def test_segments_with_saved_leader_epochs_go_on_a_full_disk(tmp_path: Path) -> None:
+def test_full_disk_deletes_segments_with_saved_leader_epochs(tmp_path: Path) -> None:
     disk = Disk()
     log = open_log(tmp_path, disk)
     fill(log, "0011")
