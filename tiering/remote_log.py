@@ -278,22 +278,14 @@ class RemoteLog:
         return self._served(reader, batch, part, end, end_offset)
 
     def read_cached(
-        self,
-        where: TopicIdPartition,
-        offset: int,
-        max_bytes: int,
-        *,
-        min_one: bool,
-        committed_only: bool = False,
+        self, where: TopicIdPartition, offset: int, max_bytes: int, *, min_one: bool, committed: bool = False
     ) -> LogSlice | None:
-        """`read`, if that needs no wait; else None. `committed_only`: only if no transaction of the segment
-        was aborted. Raises ObjectStoreError."""
+        """`read`, if that needs no wait; else None. `committed`: only if the segment has no aborted ones."""
         remote = self._resolve(where)
         entry = self._entry_ahead(where, remote, offset)
-        if entry is None or (committed_only and entry.has_aborts):
+        if entry is None or (committed and entry.has_aborts):
             return None
-        index = self._indexes.loaded(entry)
-        if index is None:
+        if (index := self._indexes.loaded(entry)) is None:
             return None
         batch = None
         for key in index.chunks_from(offset):
@@ -310,10 +302,8 @@ class RemoteLog:
         end, end_offset = _complete_batches(batch, max_bytes)
         chunk, base = batch.chunk, batch.chunk.key.start
         part = self.cache.lend(chunk, batch.position - base, end - base)
-        if part is None:
-            return None
-        self.cache.counts.hits += 1  # not in `in_memory`: `read` counts it otherwise
-        return self._served(reader, batch, part, end, end_offset)
+        self.cache.counts.hits += part is not None  # otherwise `read` counts it
+        return None if part is None else self._served(reader, batch, part, end, end_offset)
 
     def _follow_reader(
         self, where: TopicIdPartition, remote: RemotePartition, reader: SequentialReader, batch: _Batch

@@ -221,7 +221,7 @@ class HealthyStore:
         self._failed_at.clear()
 
     def _on_unavailable(self, key: str, began: int, error: ObjectStoreError) -> None:
-        if self.health.state is not BreakerState.REFUSED:  # which has its own reason
+        if self.health.state is not BreakerState.REFUSED:  # that reason stays
             self.health.last_error = str(error)
         if began < max(self._succeeded_at, self._failed_at.get(key, 0)):
             return
@@ -265,7 +265,7 @@ class HealthyStore:
             return False
         except ObjectStoreError:  # a response: credentials, for example, are the business of each call
             pass
-        except Exception as error:  # a mistake here must not keep the breaker open for ever
+        except Exception as error:  # a mistake here must not keep the breaker open
             if self.health.last_error != repr(error):
                 _log.exception("the probe of the object store has failed")
             self.health.last_error = repr(error)

@@ -51,7 +51,7 @@ def read_cached(
                 item.offset,
                 item.max_bytes,
                 min_one=item.min_one,
-                committed_only=committed_only,
+                committed=committed_only,
             )
         if found is None:
             waiting.append(item)

@@ -155,12 +155,12 @@ async def test_read_of_cached_records_needs_no_wait(node, monkeypatch):
     hits = node.cache.counts.hits
     again = node.remote_log.read_cached(where, 0, 700, min_one=True)
     assert node.cache.counts.hits == hits + 1
-    assert node.remote_log.read_cached(where, 0, 700, min_one=True, committed_only=True) == again
+    assert node.remote_log.read_cached(where, 0, 700, min_one=True, committed=True) == again
     entry = replace(await node.remote_log.entry(where, 0), has_aborts=True)
     with monkeypatch.context() as patch:
         patch.setattr(node.remote_log, "_entry_ahead", lambda *_: entry)
         assert node.remote_log.read_cached(where, 0, 700, min_one=True) is not None
-        assert node.remote_log.read_cached(where, 0, 700, min_one=True, committed_only=True) is None
+        assert node.remote_log.read_cached(where, 0, 700, min_one=True, committed=True) is None
     assert again is not None and content(again) == content(read) and again[2:] == read[2:]
     assert data.startswith(content(again))
     assert node.remote_log.read_cached(where, 0, 1, min_one=False).size == 0
