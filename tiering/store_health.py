@@ -221,7 +221,7 @@ class HealthyStore:
         self._failed_at.clear()
 
     def _on_unavailable(self, key: str, began: int, error: ObjectStoreError) -> None:
-        if self.health.state is not BreakerState.REFUSED:  # that reason stays
+        if self.health.state is not BreakerState.REFUSED:  # the reason of the refusal stays
             self.health.last_error = str(error)
         if began < max(self._succeeded_at, self._failed_at.get(key, 0)):
             return

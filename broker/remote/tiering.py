@@ -88,12 +88,8 @@ class RemoteTier:
             copy_rate=RateLimit(settings.remote_log_manager_copy_max_bytes_per_second),
             fetch_rate=RateLimit(settings.remote_log_manager_fetch_max_bytes_per_second),
         )
-        directory = (cache_directory or data_directory) / CACHE_DIRECTORY
-        if settings.remote_cache_directory:  # brokers of several clusters may share it
-            own = f"{CACHE_DIRECTORY}-{cluster_id}-{settings.node_id}"
-            directory = Path(settings.remote_cache_directory).absolute() / own
         self.cache = ChunkCache(
-            directory,
+            _cache_directory(settings, cluster_id, cache_directory or data_directory),
             settings.remote_cache_bytes,
             files,
             self.tasks,
@@ -150,6 +146,13 @@ class RemoteTier:
         await self.tasks.close()
         self.cache.close()
         await self.store.close()
+
+
+def _cache_directory(settings: NodeSettings, cluster_id: str, usual: Path) -> Path:
+    if not settings.remote_cache_directory:
+        return usual / CACHE_DIRECTORY
+    own = f"{CACHE_DIRECTORY}-{cluster_id}-{settings.node_id}"  # brokers of several clusters may share it
+    return Path(settings.remote_cache_directory).absolute() / own
 
 
 class Tiering:
