@@ -156,14 +156,7 @@ class ClusterRun:
         self._operators: list[asyncio.Task[None]] = []
         self._directory_restore: DirectoryRestore | None = None
         self._recreating: list[asyncio.Task[None]] = []  # tasks that must end before the run does
-        for number in nodes:
-            path = directory / str(number)
-            path.mkdir()
-            self.brokers[number] = SimBroker(
-                number, self._settings(number, voters), Disk(path), self.loop, self.network,
-                self.brokers, self._fork(), self, self.tiering.store(address(number)),
-            )  # fmt: skip
-            self.brokers[number].epochs.is_damaged = partial(self.bit_rot.is_pending, self.brokers[number])
+        self._make_brokers(directory, nodes, voters)
         self.faults_s = self.rng.choice(FAULTS_S)
         self.faults = ClusterFaults(
             self._fork(),
@@ -180,6 +173,16 @@ class ClusterRun:
         self.faults.skew_times = clocks.choice(SKEW_TIMES)
         self._has_many_producers = clocks.random() < SHARE_WITH_MANY
         self._trace = hashlib.sha256()
+
+    def _make_brokers(self, directory: Path, nodes: range, voters: range) -> None:
+        for number in nodes:
+            path = directory / str(number)
+            path.mkdir()
+            broker = self.brokers[number] = SimBroker(
+                number, self._settings(number, voters), Disk(path), self.loop, self.network,
+                self.brokers, self._fork(), self, self.tiering.store(address(number)),
+            )  # fmt: skip
+            broker.epochs.is_damaged = partial(self.bit_rot.is_pending, broker)
 
     def play(self) -> Outcome:
         try:
