@@ -354,7 +354,22 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "remote.log.copy.disable are left out",
             "topic",
         ),
+        _gauge(
+            "tierlog_remote_copy_behind_partitions",
+            "Partitions with a record that is older than remote.log.copy.max.lag.ms and not in the object "
+            "store. Alert above 0: `tierlog tier status` shows why",
+        ),
         *_attempts("remotedelete", "deletions of queued segments, pages and topics"),
+        _gauge(
+            "tierlog_remote_cleanup_failing",
+            "Documents of topics, and deletions, that fail in the object store while it responds to other "
+            "requests of this broker. They are retried; the log has the reason",
+        ),
+        _gauge(
+            "tierlog_remote_delete_overdue_seconds",
+            "Time since the oldest queued deletion was due, by this broker's clock; 0 if none is due. Every "
+            "broker reports it",
+        ),
         *_attempts("buildremotelogauxstate", "starts of a new replica from the remote tier"),
         _gauge(
             "kafka_log_remote_remotestoragethreadpool_remotelogreadertaskqueuesize",
@@ -403,11 +418,6 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "tierlog_remote_missing_objects",
             "Objects that the manifest lists and this broker did not find in the object store. Above 0, see "
             "docs/runbooks/damaged-object.md",
-        ),
-        _gauge(
-            "tierlog_remote_copy_behind_partitions",
-            "Partitions with a record that is older than remote.log.copy.max.lag.ms and not in the object "
-            "store. Alert above 0: `tierlog tier status` shows why",
         ),
         _gauge(
             "tierlog_object_store_available",
@@ -494,16 +504,6 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _gauge(
             "tierlog_remote_delete_queue_size",
             "Segments, pages and deleted topics whose objects wait for their deletion",
-        ),
-        _gauge(
-            "tierlog_remote_delete_overdue_seconds",
-            "Time since the oldest queued deletion was due, by this broker's clock; 0 if none is due. Every "
-            "broker reports it",
-        ),
-        _gauge(
-            "tierlog_remote_cleanup_failing",
-            "Documents of topics, and deletions, that fail in the object store while it responds to other "
-            "requests of this broker. They are retried; the log has the reason",
         ),
     ),
     "The metadata quorum": (

@@ -173,7 +173,10 @@ def _resumed(file: Path | None, sample: float, topic: str | None) -> _Progress:
     try:
         found = _Progress(**json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as failure:
-        raise usage(f"{file} is no progress of `tierlog tier verify`: {failure}") from None
+        raise usage(
+            f"{file} is no progress of `tierlog tier verify`: {failure}",
+            hint="Give another file; one that does not exist is created.",
+        ) from None
     if (found.sample, found.topic) != (sample, topic):
         raise usage(
             f"{file} belongs to a run with --sample {found.sample:g} of {found.topic or 'all topics'}",

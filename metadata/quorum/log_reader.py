@@ -55,8 +55,9 @@ class LogReader:
     def on_no_response(self, source: int) -> None:
         """Another request to this node was not answered: stop polling it, and skip it once."""
         self._unresponsive = source
-        if source == self._source and self._poll_timeout is not None:
-            self._poll_timeout.reschedule(asyncio.get_running_loop().time())
+        timeout = self._poll_timeout
+        if source == self._source and timeout is not None and not timeout.expired():
+            timeout.reschedule(asyncio.get_running_loop().time())
 
     async def read(self, is_needed: Callable[[], bool] = lambda: True) -> None:
         """Read from each source in turn, for as long as it knows of a leader. Returns after the last source,

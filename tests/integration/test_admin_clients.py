@@ -65,9 +65,9 @@ def test_quorum_and_features_are_described(python: Any) -> None:
     assert reported == {
         "eligible.leader.replicas.version": ((1, 1), (1, 1)),
         "metadata.version": ((30, 30), (30, 30)),
-        "tierlog.format": ((1, 1), (1, 1)),
+        "tierlog.format": ((1, 2), (2, 2)),
     }
-    python.update_features({"tierlog.format": 1}, validate_only=True)
+    python.update_features({"tierlog.format": 2}, validate_only=True)
 
 
 def test_topics_are_described_page_by_page(python: Any) -> None:

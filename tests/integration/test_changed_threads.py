@@ -45,7 +45,12 @@ async def test_replica_fetchers_change_in_a_running_broker(broker: Broker) -> No
     url = "http://127.0.0.1:1"
     await broker.metadata.submit(
         c.RegisterBroker(
-            broker_id=LEADER, incarnation=uuid.UUID(int=9), host="127.0.0.1", port=port, admin_url=url
+            broker_id=LEADER,
+            incarnation=uuid.UUID(int=9),
+            host="127.0.0.1",
+            port=port,
+            admin_url=url,
+            formats=(1, 2),
         )
     )
     both = tuple((number, (LEADER, HERE)) for number in range(2))

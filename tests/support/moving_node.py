@@ -32,11 +32,11 @@ NAME = TopicPartition("t", 0)
 EMPTY = ClusterImage(cluster_id="c")
 
 
-def image_of(number: int = 1, **configs: str) -> ClusterImage:
+def image_of(number: int = 1, *, leader_epoch: int = 0, **configs: str) -> ClusterImage:
     settings = {"segment.bytes": "1000", "file.delete.delay.ms": "0"}
     settings |= {name.replace("_", "."): value for name, value in configs.items()}
     topic_id = uuid.UUID(int=number)
-    led = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": 0, "partition_epoch": 0}
+    led = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": leader_epoch, "partition_epoch": 0}
     changes: list[r.AnyRecord] = [
         r.CreateTopic(topic_id=topic_id, name="t"),
         r.PartitionRecord(topic_id=topic_id, partition=0, **led),  # type: ignore[arg-type]

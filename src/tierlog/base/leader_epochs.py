@@ -74,14 +74,14 @@ class LeaderEpochs:
 
     def allows(self, epoch: int, offset: int) -> bool:
         """Whether a record at an offset may be of that epoch. True if its epoch or all others are unknown. A
-        record before the first known epoch is of an earlier one."""
+        record before the first known epoch is of an earlier one, or of that one below the log start."""
         if not self._entries or epoch == NO_EPOCH:
             return True
         latest = self._entries[-1]
         if latest.epoch == epoch and latest.start_offset <= offset:
             return True
         known = self.epoch_of(offset)
-        return epoch < self._entries[0].epoch if known == NO_EPOCH else epoch == known
+        return epoch <= self._entries[0].epoch if known == NO_EPOCH else epoch == known
 
     def known_until(self, epoch: int, offset: int, end_offset: int) -> int:
         """End of the records of that epoch from `offset` on, at most `end_offset`; `offset` if they are not

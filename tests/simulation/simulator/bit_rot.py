@@ -88,6 +88,13 @@ class BitRot:
         """Whether the broker's disk has a damaged batch."""
         return any(flip.is_pending for flip in self._flips.get(broker.node_id, ()))
 
+    def was_in(self, broker: SimBroker, path: Path) -> bool:
+        """Whether a bit is flipped on the broker's disk, or was in this file: two checks that run together
+        may both read a batch that the first one repairs."""
+        flips = self._flips.get(broker.node_id, ())
+        place = path.parent.name, path.name
+        return self.is_pending(broker) or place in {(one.path.parent.name, one.path.name) for one in flips}
+
     def is_pending_elsewhere(self, broker: SimBroker) -> bool:
         """Whether another disk has a damaged batch: this one may be the only one with those records."""
         return any(self.is_pending(one) for one in self._brokers.values() if one is not broker)

@@ -380,7 +380,7 @@ class ClusterRun:
     # --- reports of the brokers
 
     def on_damage_found(self, broker: SimBroker, segment: Segment, cause: str) -> None:
-        if not self.bit_rot.is_pending(broker):
+        if not self.bit_rot.was_in(broker, segment.path()):
             self._violations.append(
                 Violation(f"{cause}: {segment.path()} is reported damaged, but is intact")
             )

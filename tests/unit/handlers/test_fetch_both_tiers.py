@@ -207,7 +207,7 @@ async def test_fetch_in_a_gap_at_the_end_of_a_remote_segment_returns_the_next_re
             gaps.append((last.base_offset, entry.end_offset))
         state = msgspec.structs.replace(remote, entries=tuple(entries))
         for start, end in gaps:
-            deps = dependencies(node, node.fresh_remote_log(state))
+            deps = dependencies(node, node.fresh_remote_log(*[state] * 9))
             data = await fetch(node, replica, start, deps)
             assert data.error_code == ErrorCode.NONE
             assert next(iter(iter_batches(content(data.records))))[1].base_offset == end

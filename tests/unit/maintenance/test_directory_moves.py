@@ -100,7 +100,7 @@ async def test_truncation_deletion_and_rolls_during_the_copy_apply_to_it(tmp_pat
     assert node.values() == expected
     node.fill(115, 10)
     await node.kill()
-    node = await Node(tmp_path).start(image_of())
+    node = await Node(tmp_path).start(image_of(leader_epoch=2))
     assert node.values() == [*expected, *range(115, 125)]
     assert node.replica.log.recovered_dropped_segments == 0
     await node.stop()
