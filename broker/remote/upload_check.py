@@ -99,6 +99,7 @@ class CheckedSegment:
         if segment.has_transactions is None:
             segment.has_transactions = self._scrub.has_transactions  # so the export does not read the segment
         exported = self._replica.log.export_segment(self.base_offset)
+        self._scrub.release()
         if exported is None:
             raise NotUploadable(f"{segment.path()} is deleted")
         return exported, self._chunks

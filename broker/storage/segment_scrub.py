@@ -54,6 +54,11 @@ class SegmentScrub:
         self._at = BatchBoundary(0, segment.base_offset)
         self._batches = self._scan()
 
+    def release(self) -> None:
+        """Let go of the file and the sink: they would keep each other, and a deleted file's space, until the
+        garbage collector runs."""
+        self._sink, self._batches = None, iter(())
+
     @property
     def is_current(self) -> bool:
         """Whether the log still has the content that was read, in the same directory."""
