@@ -104,7 +104,7 @@ async def turns(count: int = 5) -> None:
 
 
 async def all_released(cache: ChunkCache) -> None:
-    """Wait until nothing refers to a buffer: a thread refers to a write that failed a moment after its end."""
+    """Wait until nothing refers to a buffer: the thread of a failed write drops it a moment later."""
     async with asyncio.timeout(30):
         while True:
             cache._released.clear()
