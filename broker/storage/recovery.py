@@ -161,14 +161,14 @@ def _load(known: LogToOpen, *, use_epochs: bool) -> LoadedLog:
         if intact:
             if epochs is None or loaded.rebuilt:  # a rebuild drops the epochs of later segments
                 next_header = None if end is None else _first_header(files, directory, end)
-                _add_epochs(segment, loaded.epochs, gaps, next_header)
+                _add_epochs(segment, loaded, gaps, next_header)
             loaded.segments.append(segment)
             continue
         loaded.rebuilt.append(base)
         loaded.epochs.truncate_from_end(base)  # the epoch checkpoint may be older than a truncation
         next_header = None if end is None else _first_header(files, directory, end)
         truncated, damaged = _rebuild(
-            segment, known.interval_bytes, loaded.epochs, rules, next_header, allow_torn=allow_torn
+            segment, known.interval_bytes, loaded, rules, next_header, allow_torn=allow_torn
         )
         loaded.damaged = loaded.damaged or damaged
         loaded.segments.append(segment)
@@ -427,12 +427,14 @@ def _first_header(files: Files, directory: Path, base: int) -> BatchHeader | Non
     return header if header is not None and header.base_offset == base else None
 
 
-def _add_epochs(segment: Segment, epochs: LeaderEpochs, gaps: bool, next_header: BatchHeader | None) -> None:
-    rules, last = HeaderRules(gaps=gaps, epochs=LeaderEpochs()), epochs.latest
+def _add_epochs(segment: Segment, loaded: LoadedLog, gaps: bool, next_header: BatchHeader | None) -> None:
+    rules, last = HeaderRules(gaps=gaps, epochs=LeaderEpochs()), loaded.epochs.latest
     with suppress(CorruptLog, RecordsError):  # reads report it; a start does not depend on it
-        start, last_epoch = segment.base_offset, NO_EPOCH if last is None else last.epoch
-        for batch in consistent_prefix(segment.scan(0), start, rules, last_epoch, next_header):
-            epochs.assign_if_newer(batch.header.leader_epoch, batch.header.base_offset)
+        end, last_epoch = segment.base_offset, NO_EPOCH if last is None else last.epoch
+        for batch in consistent_prefix(segment.scan(0), end, rules, last_epoch, next_header):
+            header = batch.header
+            loaded.epochs.rebuild(header.leader_epoch, header.base_offset, loaded.saved_epochs, end)
+            end = header.next_offset
     segment.unload()
 
 
@@ -510,26 +512,26 @@ def _last_entry(entry: struct.Struct, index: bytearray) -> tuple[int, ...] | Non
 def _rebuild(
     segment: Segment,
     interval_bytes: int,
-    epochs: LeaderEpochs,
+    loaded: LoadedLog,
     rules: HeaderRules,
     next_header: BatchHeader | None,
     *,
     allow_torn: bool,
 ) -> tuple[int, bool]:
-    """Rebuild indexes, totals and epochs from the batches.
+    """Rebuild indexes and totals from the batches, and the epochs from these and the checkpoint.
 
     Returns the number of bytes truncated from the end, and whether they are damage rather than an incomplete
     write. With `allow_torn` any truncation counts as an incomplete write.
     """
     segment.reset_indexes()
-    good, before = 0, epochs.latest
+    good, before, end = 0, loaded.epochs.latest, segment.base_offset
     last_epoch = NO_EPOCH if before is None else before.epoch
     for position, header, _ in verified_batches(
         segment, rules, last_epoch=last_epoch, next_header=next_header
     ):
         segment.index_batch(position, header, header.base_offset, interval_bytes)
-        epochs.assign_if_newer(header.leader_epoch, header.base_offset)
-        good = position + header.size
+        loaded.epochs.rebuild(header.leader_epoch, header.base_offset, loaded.saved_epochs, end)
+        good, end = position + header.size, header.next_offset
     truncated = segment.size - good
     if truncated:
         _check_epoch_file(segment, good, rules)

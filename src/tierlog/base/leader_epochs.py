@@ -62,9 +62,22 @@ class LeaderEpochs:
         self._entries = [*kept, EpochEntry(epoch, start_offset)]
         return True
 
-    def assign_if_newer(self, epoch: int, base_offset: int) -> None:
-        """Rebuild from batches: record a batch's epoch. Called in offset order."""
-        if epoch >= 0 and (not self._entries or epoch > self._entries[-1].epoch):
+    def rebuild(self, epoch: int, base_offset: int, saved: "LeaderEpochs", gap_start: int) -> None:
+        """Rebuild from the batches of a log that may be compacted: record a batch's epoch. Called in offset
+        order.
+
+        The epoch may have started in the gap [gap_start, base_offset) before the batch, at a record that
+        compaction removed, and other epochs may have left no record at all. `saved`, the checkpoint, knows
+        their starts.
+        """
+        latest = self.latest
+        last_epoch = NO_EPOCH if latest is None else latest.epoch
+        if epoch <= last_epoch:
+            return
+        for entry in saved.covering(gap_start, base_offset) if gap_start < base_offset else ():
+            if entry.start_offset >= gap_start and last_epoch < entry.epoch <= epoch:
+                self.assign(*entry)
+        if self.latest is None or self.latest.epoch < epoch:
             self.assign(epoch, base_offset)
 
     def epoch_of(self, offset: int) -> int:

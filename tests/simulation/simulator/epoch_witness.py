@@ -39,8 +39,7 @@ class EpochWitness:
             return
         for replica in replicas:
             log = replica.log
-            # An empty log may be about to start elsewhere. Compaction may remove all records of an epoch.
-            if not (log.is_empty or log.damage or log.may_have_gaps):
+            if not (log.is_empty or log.damage):  # an empty log may be about to start elsewhere
                 epochs, deleted_end = LeaderEpochs(log.epochs.entries), log.local_log_start_offset
                 start = max([log.log_start_offset, *(entry.start_offset for entry in epochs.entries[:1])])
                 end = log.recovery_point if loses_power else max(log.recovery_point, deleted_end)

@@ -33,7 +33,7 @@ def log_of(*records: int) -> FakeLog:
     """One record of each epoch given."""
     log = FakeLog(len(records))
     for offset, epoch in enumerate(records):
-        log.epochs.assign_if_newer(epoch, offset)
+        log.epochs.assign(epoch, offset)
     return log
 
 
