@@ -47,6 +47,7 @@ from tierlog.tiering.object_store import (
     PreconditionFailed,
     deadline,
 )
+from tierlog.tiering.rate_limit import RateLimit
 
 _log = structlog.get_logger("tierlog.tiering")
 
@@ -89,7 +90,13 @@ class ManifestMoved(ObjectStoreError):
 class TierManager:
     """All writes of this broker to the cluster's bucket."""
 
-    def __init__(self, store: ObjectStore, keys: Keys, limits: TierLimits | None = None) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        keys: Keys,
+        limits: TierLimits | None = None,
+        copy_rate: RateLimit | None = None,
+    ) -> None:
         self._store = store
         self._keys = keys
         self._limits = limits or TierLimits()
@@ -98,6 +105,7 @@ class TierManager:
         announcement."""
         self._roots: dict[TopicIdPartition, tuple[ManifestRoot, str]] = {}
         """The roots in the bucket, with their ETags. Their pages and entries are the objects of the image."""
+        self.copy_rate = copy_rate or RateLimit()
         self.counts = TierCounts()
 
     # -- copies --
@@ -108,10 +116,12 @@ class TierManager:
         return self._limits.check_seconds
 
     async def copy(self, body: SegmentBody, attempt: Attempt) -> RemoteSegment:
-        """Upload and verify one segment. The caller holds a slot of `copies`.
+        """Upload and verify one segment. The caller holds a slot of `copies`. The time in which the copy
+        waits for the rate does not count towards its deadline.
 
         Raises ObjectStoreError, NotUploadable, or OSError of the local file.
         """
+        await self.copy_rate.take(body.size)
         limits = self._limits
         mib = body.size / (1 << 20)
         async with self._alarm(attempt, limits.stall_seconds + limits.stall_seconds_per_mib * mib):

@@ -69,8 +69,8 @@ class StoreHealth:
 
 
 class HealthyStore:
-    """An object store whose calls pass a circuit breaker. `copy_rate` limits the bodies of segments, and
-    `fetch_rate` the ranges that consumers read (`get_into`)."""
+    """An object store whose calls pass a circuit breaker. `fetch_rate` limits the ranges that consumers read
+    (`get_into`)."""
 
     def __init__(
         self,
@@ -79,13 +79,12 @@ class HealthyStore:
         *,
         check: Callable[[ObjectStore], Awaitable[None]] | None = None,
         probe_key: str = "probe",
-        copy_rate: RateLimit | None = None,
         fetch_rate: RateLimit | None = None,
     ) -> None:
         """`check`: the suitability check, which raises UnsuitableStore; runs before the first call.
         `probe_key`: an object that the probe asks for; it need not exist."""
         self.health = StoreHealth()
-        self.copy_rate, self.fetch_rate = copy_rate or RateLimit(), fetch_rate or RateLimit()
+        self.fetch_rate = fetch_rate or RateLimit()
         self.inner = inner
         self._tasks = tasks
         self._events = 0
@@ -106,8 +105,7 @@ class HealthyStore:
     ) -> ObjectInfo:
         await self._admit()
         with self._watched(key):
-            sent = body if isinstance(body, bytes | Path) else _LimitedBody(body, self.copy_rate)
-            return await self.inner.put(key, sent, crc32c=crc32c, condition=condition)
+            return await self.inner.put(key, body, crc32c=crc32c, condition=condition)
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         await self._admit()
@@ -289,16 +287,3 @@ class HealthyStore:
                 await self._checked(self._check, attempts=1)
         self.health.state = BreakerState.CLOSED
         _log.info("the object store is accepted")
-
-
-class _LimitedBody:
-    """A segment, which is read no faster than the rate."""
-
-    def __init__(self, body: Body, rate: RateLimit) -> None:
-        self.size = body.size
-        self._body = body
-        self._rate = rate
-
-    async def read_into(self, buffer: memoryview) -> None:
-        await self._rate.take(len(buffer))
-        await self._body.read_into(buffer)

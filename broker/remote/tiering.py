@@ -85,7 +85,6 @@ class RemoteTier:
             self.tasks,
             check=check,
             probe_key=probe_key,
-            copy_rate=RateLimit(settings.remote_log_manager_copy_max_bytes_per_second),
             fetch_rate=RateLimit(settings.remote_log_manager_fetch_max_bytes_per_second),
         )
         self.cache = ChunkCache(
@@ -101,7 +100,8 @@ class RemoteTier:
             topic = metadata.image.topics.get(where.topic_id)
             return TopicPartition(str(where.topic_id) if topic is None else topic.name, where.partition)
 
-        self.manager = TierManager(self.store, keys)
+        copy_rate = RateLimit(settings.remote_log_manager_copy_max_bytes_per_second)
+        self.manager = TierManager(self.store, keys, copy_rate=copy_rate)
         resolve = lambda where: metadata.image.remote_partition(*where)  # noqa: E731
         self.log = RemoteLog(
             self.store,
@@ -138,7 +138,7 @@ class RemoteTier:
     def configure(self, settings: NodeSettings) -> None:
         """Apply remote.log.reader.threads and the rates of remote.log.manager.*."""
         self.cache.limit_downloads(settings.remote_log_reader_threads)
-        self.store.copy_rate.change(settings.remote_log_manager_copy_max_bytes_per_second)
+        self.manager.copy_rate.change(settings.remote_log_manager_copy_max_bytes_per_second)
         self.store.fetch_rate.change(settings.remote_log_manager_fetch_max_bytes_per_second)
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DamageFound, OnReplicaEvent
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.segment import CorruptLog, Segment
-from tierlog.broker.storage.segment_scrub import SegmentScrub
+from tierlog.broker.storage.segment_scrub import BatchSink, SegmentScrub
 from tierlog.records.batch import BatchHeader
 from tierlog.records.chunks import ChunkBuilder
 from tierlog.tiering.copier import NotUploadable
@@ -47,7 +47,7 @@ class CheckedSegment:
         self._timeout_s = timeout_s
         self._chunks = ChunkBuilder()
         self._batches: deque[memoryview] = deque()  # verified, and not yet sent
-        self._scrub = SegmentScrub(replica.log, segment, self)
+        self._scrub = SegmentScrub(replica.log, segment)
 
     def add(self, header: BatchHeader, content: memoryview) -> None:
         """Called by the scrub."""
@@ -75,7 +75,7 @@ class CheckedSegment:
     async def _step(self) -> None:
         if self._scrub.done:
             raise NotUploadable(f"{self._segment.path()} ends before its size")
-        await _step(self._replica, self._scrub, self._timeout_s)
+        await _step(self._replica, self._scrub, self._timeout_s, self)
         self._require_current()
         if not self._scrub.found:
             return
@@ -99,7 +99,6 @@ class CheckedSegment:
         if segment.has_transactions is None:
             segment.has_transactions = self._scrub.has_transactions  # so the export does not read the segment
         exported = self._replica.log.export_segment(self.base_offset)
-        self._scrub.release()
         if exported is None:
             raise NotUploadable(f"{segment.path()} is deleted")
         return exported, self._chunks
@@ -151,9 +150,11 @@ async def is_intact_from(
     return all(one.end_offset <= start_offset for one in segment.damage)
 
 
-async def _step(replica: Replica, scrub: SegmentScrub, timeout_s: float) -> None:
+async def _step(
+    replica: Replica, scrub: SegmentScrub, timeout_s: float, sink: BatchSink | None = None
+) -> None:
     await asyncio.sleep(0)  # let requests run between two steps
-    step = asyncio.get_running_loop().run_in_executor(replica.log_dir.threads, scrub.step)
+    step = asyncio.get_running_loop().run_in_executor(replica.log_dir.threads, scrub.step, sink)
     try:
         async with asyncio.timeout(timeout_s) as deadline:
             await step

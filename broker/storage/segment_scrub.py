@@ -34,14 +34,12 @@ class BatchSink(Protocol):
 class SegmentScrub:
     """Scrub of a segment that is not empty. The constructor and the steps raise OSError."""
 
-    def __init__(self, log: PartitionLog, segment: Segment, batches: BatchSink | None = None) -> None:
-        """`batches`: gets every intact batch."""
+    def __init__(self, log: PartitionLog, segment: Segment) -> None:
         self.segment = segment
         self.done = False
         self.found: list[Damage] = []
         self.batches = 0
         self.has_transactions = False
-        self._sink = batches
         self._log = log
         self._rules = HeaderRules(
             gaps=log.may_have_gaps, epochs=LeaderEpochs(log.epochs.entries), end_offset=segment.end_offset
@@ -54,11 +52,6 @@ class SegmentScrub:
         self._at = BatchBoundary(0, segment.base_offset)
         self._batches = self._scan()
 
-    def release(self) -> None:
-        """Let go of the file and the sink: they would keep each other, and a deleted file's space, until the
-        garbage collector runs."""
-        self._sink, self._batches = None, iter(())
-
     @property
     def is_current(self) -> bool:
         """Whether the log still has the content that was read, in the same directory."""
@@ -67,8 +60,9 @@ class SegmentScrub:
             segment.content_version == self._content_version and log.swaps is self._swaps and log.has(segment)
         )
 
-    def step(self) -> int:
-        """Check the next batches, in a thread. Returns the number of bytes read."""
+    def step(self, sink: BatchSink | None = None) -> int:
+        """Check the next batches, in a thread. `sink` gets every intact one. Returns the number of bytes
+        read."""
         began, batches = self._at.position, self.batches
         while self._at.position < self._end.position:
             found = next(self._batches, None)
@@ -76,8 +70,8 @@ class SegmentScrub:
                 self._skip_damage()
                 continue
             header = found.header
-            if self._sink is not None:
-                self._sink.add(header, found.content)
+            if sink is not None:
+                sink.add(header, found.content)
             self._at = BatchBoundary(found.position + header.size, header.next_offset)
             self.batches += 1
             self.has_transactions = self.has_transactions or header.is_transactional

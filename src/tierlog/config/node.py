@@ -547,8 +547,9 @@ class NodeSettings(TopicDefaults):
 
     remote_log_manager_copy_max_bytes_per_second: int = long_(
         UNLIMITED_RATE,
-        "Maximum bytes of segments that the broker uploads per second (KIP-956). Set it if uploads take "
-        "bandwidth from clients. At least 1 MiB: with less, uploads time out.",
+        "Maximum bytes of segments that the broker uploads per second, on average over several segments "
+        "(KIP-956): an upload begins once the bytes of those before it fit the rate. Set it if uploads take "
+        "bandwidth from clients.",
         minimum=MIB,
     )
     remote_log_manager_fetch_max_bytes_per_second: int = long_(

@@ -3,7 +3,9 @@ check."""
 
 import asyncio
 import errno
+import gc
 import shutil
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -293,3 +295,19 @@ async def test_check_finds_out_whether_a_segment_has_transactions(tmp_path: Path
         await body.read_into(memoryview(bytearray(body.size)))
         exported, _ = body.finish()
         assert segment.has_transactions is False and exported.descriptor.has_transactions is False
+
+
+async def test_upload_that_ends_early_keeps_no_file_open(tmp_path: Path) -> None:
+    """A cycle of objects would keep a deleted segment's space until the garbage collector runs."""
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await filled(node)
+        body = checked_segment(replica, 0, node.emit, lambda: True, 30.0)
+        assert body is not None
+        await body.read_into(memoryview(bytearray(1)))
+        freed = weakref.ref(body)
+        gc.disable()
+        try:
+            del body
+            assert freed() is None
+        finally:
+            gc.enable()
