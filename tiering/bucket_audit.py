@@ -24,8 +24,8 @@ NAMES_MAX = 1000
 """Unknown objects that a report names."""
 
 LISTED, QUEUED, UNKNOWN, UNREADABLE = "listed", "queued", "unknown", "unreadable"
-"""A manifest or a copy in progress names the object; the delete queue does; nothing does; or it belongs to a
-partition of which a manifest page cannot be read."""
+"""A manifest or a copy in progress names the object; the delete queue does; nothing does; or it lies in the
+range of a manifest page that cannot be read."""
 
 GROUP_MAX = 200
 """Objects that are classified in one turn of the event loop: about a millisecond."""
@@ -51,11 +51,12 @@ class BucketAudit:
 @dataclass(frozen=True, slots=True)
 class _Names:
     """The objects of a partition that an image names. `ranges`: of queued pages, whose segments are queued
-    too."""
+    too. `unreadable`: ranges of pages that cannot be read. Ends of ranges are inclusive."""
 
     listed: frozenset[UUID]
     queued: frozenset[UUID]
     ranges: tuple[tuple[int, int], ...]
+    unreadable: tuple[tuple[int, int], ...]
     topic_is_deleted: bool
     exists: bool
 
@@ -70,8 +71,9 @@ class _Names:
             return UNKNOWN
         if uuid in self.listed:
             return LISTED
-        covered = any(first <= base_offset and last_offset <= last for first, last in self.ranges)
-        return QUEUED if uuid in self.queued or covered else UNKNOWN
+        if uuid in self.queued or _is_covered(base_offset, last_offset, self.ranges):
+            return QUEUED
+        return UNREADABLE if _is_covered(base_offset, last_offset, self.unreadable) else UNKNOWN
 
 
 _Source = tuple[TopicIdPartition, RemotePartition | None, DeleteQueue]
@@ -102,7 +104,7 @@ class BucketAuditor:
         audit = BucketAudit()
         async for where, infos in self._groups():
             kinds = await self._kinds(self._image(), where, infos)
-            if UNKNOWN in kinds:
+            if UNKNOWN in kinds or UNREADABLE in kinds:  # a page may have been written again
                 kinds = await self._kinds(await self._current(), where, infos)
             for info, kind in zip(infos, kinds, strict=True):
                 if kind != UNKNOWN or await self._exists(info.key):
@@ -134,12 +136,7 @@ class BucketAuditor:
     ) -> list[str]:
         if where is None:
             return [self._kind_of_document(image, info.key) for info in infos]
-        try:
-            names = await self._names(image, where)
-        except STORE_FAILURES:
-            raise
-        except ObjectStoreError:
-            return [UNREADABLE] * len(infos)
+        names = await self._names(image, where)
         return [names.kind(info.key) for info in infos]
 
     def _kind_of_document(self, image: ClusterImage, key: str) -> str:
@@ -151,21 +148,29 @@ class BucketAuditor:
         return LISTED if topic_id in image.topics else UNKNOWN
 
     async def _names(self, image: ClusterImage, where: TopicIdPartition) -> _Names:
-        """The same object until the image changes. Raises ObjectStoreError if a page cannot be read."""
+        """The same object until the image changes, if all pages can be read. Raises STORE_FAILURES."""
         of = where, image.remote.get(where), image.delete_queue
-        if self._names_of is None or not _is_same(self._names_of[0], of):
-            self._names_of = of, await self._read_names(image, where)
-        return self._names_of[1]
+        if self._names_of is not None and _is_same(self._names_of[0], of):
+            return self._names_of[1]
+        names = await self._read_names(image, where)
+        self._names_of = None if names.unreadable else (of, names)
+        return names
 
     async def _read_names(self, image: ClusterImage, where: TopicIdPartition) -> _Names:
         remote = image.remote_partition(*where)
         listed: set[UUID] = {copy.uuid for copy in remote.started}
         left: list[Node] = list(remote.nodes)
+        unreadable: list[tuple[int, int]] = []
         while left:
             node = left.pop()
             listed.add(node.uuid)
             if isinstance(node, PageRef):
-                left += await self._log.indexes.page(where, node)
+                try:
+                    left += await self._log.indexes.page(where, node)
+                except STORE_FAILURES:
+                    raise
+                except ObjectStoreError:
+                    unreadable.append((node.base_offset, node.last_offset))
         if self._lines_of[0] is not image.delete_queue:
             lines_of = await asyncio.to_thread(_lines_by_partition, image.delete_queue)
             self._lines_of = image.delete_queue, lines_of
@@ -175,6 +180,7 @@ class BucketAuditor:
             listed=frozenset(listed),
             queued=frozenset(line.uuid for line in lines),
             ranges=tuple((page.base_offset, page.last_offset) for page in pages),
+            unreadable=tuple(unreadable),
             topic_is_deleted=where.topic_id in image.delete_queue,
             exists=where in image.remote,
         )
@@ -185,6 +191,10 @@ class BucketAuditor:
         except ObjectNotFound:
             return False
         return True
+
+
+def _is_covered(base_offset: int, last_offset: int, ranges: tuple[tuple[int, int], ...]) -> bool:
+    return any(first <= base_offset and last_offset <= last for first, last in ranges)
 
 
 def _is_same(one: _Source, other: _Source) -> bool:

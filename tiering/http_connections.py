@@ -31,6 +31,10 @@ class TransferCancelled(Exception):
     """The call has been cancelled: its thread stops."""
 
 
+class UnsupportedProxy(ValueError):
+    """The environment names a proxy to which no connection is possible; the message says what to set."""
+
+
 class Transfer:
     """One call in an I/O thread. The event loop calls `cancel` and `until_released`, the thread the rest."""
 
@@ -134,12 +138,13 @@ class HttpConnections:
     def __init__(
         self, *, connect_s: float, read_s: float, tls: Callable[[], ssl.SSLContext], proxy: str | None = None
     ) -> None:
-        """`read_s`: between two bytes. `proxy`: URL of an HTTP proxy."""
+        """`read_s`: between two bytes. `proxy`: URL of an HTTP proxy; also `host:port`. Raises
+        UnsupportedProxy."""
         self._connect_s = connect_s
         self._read_s = read_s
         self._make_tls = tls
         self._tls: ssl.SSLContext | None = None
-        self._proxy = urlsplit(proxy) if proxy else None
+        self._proxy = _proxy_at(proxy) if proxy else None
         self._idle: dict[tuple[str, str, int], list[HTTPConnection]] = {}
         self._lock = threading.Lock()
         self._closed = False
@@ -226,6 +231,16 @@ def _host(url: SplitResult) -> str:
     host = url.hostname or ""
     host = f"[{host}]" if ":" in host else host
     return host if url.port in (None, _DEFAULT_PORTS[url.scheme]) else f"{host}:{url.port}"
+
+
+def _proxy_at(url: str) -> SplitResult:
+    proxy = urlsplit(url if "://" in url else f"http://{url}")
+    if proxy.scheme != "http" or not proxy.hostname:
+        raise UnsupportedProxy(
+            f"the environment's proxy {proxy.scheme}://{proxy.hostname or ''} cannot be used for the object "
+            "store: set HTTPS_PROXY or HTTP_PROXY to http://host:port, or add the store to NO_PROXY"
+        )
+    return proxy
 
 
 def _proxy_authorization(proxy: SplitResult) -> dict[str, str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from http.client import HTTPException
 from typing import Any
 
-from tierlog.tiering.http_connections import HttpConnections, IoThreads
+from tierlog.tiering.http_connections import HttpConnections, IoThreads, UnsupportedProxy
 from tierlog.tiering.object_store import (
     CorruptObject,
     ObjectNotFound,
@@ -58,7 +58,7 @@ class S3Client:
     """An open client. `api`: botocore's, whose calls run in `threads`."""
 
     def __init__(self, options: S3Options, threads: IoThreads) -> None:
-        """Blocks for a second. Raises BotoCoreError."""
+        """Blocks for a second. Raises BotoCoreError or UnsupportedProxy."""
         import botocore.session
         from botocore.config import Config
         from botocore.utils import get_environ_proxies
@@ -155,7 +155,7 @@ def translate(what: str, error: Exception) -> ObjectStoreError | None:
         return ObjectStoreTimeout(f"{what}: {type(error).__name__}: {error}")
     if is_transient(error):
         return ObjectStoreUnavailable(f"{what}: {type(error).__name__}: {error}")
-    if isinstance(error, (BotoCoreError, ResponseParserError, HTTPException, OSError)):
+    if isinstance(error, (BotoCoreError, ResponseParserError, HTTPException, OSError, UnsupportedProxy)):
         return ObjectStoreError(f"{what}: {type(error).__name__}: {error}")
     return None
 

@@ -6,14 +6,14 @@ their back-off. Called by the bucket scrubber and by `tier verify`.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
 
 from tierlog.base.types import TopicIdPartition
-from tierlog.metadata.records import RemoteSegment
+from tierlog.metadata.records import Node, PageRef, RemoteSegment
 from tierlog.tiering.chunk_cache import ChunkKey
 from tierlog.tiering.download import verify_chunk
 from tierlog.tiering.format.keys import Keys
@@ -29,6 +29,9 @@ from tierlog.tiering.store_health import STORE_FAILURES
 
 WHOLE_OBJECT = -2
 """The position under which a complete object is in quarantine; see also `segment_index.WHOLE_BUNDLE`."""
+
+DAMAGE = (CorruptObject, ObjectNotFound)
+"""Failures of a page that another attempt does not mend."""
 
 T = TypeVar("T")
 
@@ -63,14 +66,34 @@ class RemoteVerifier:
                     offset = entry.end_offset
                     yield entry
                 return
-            except ObjectStoreError as failure:
-                failed = next((page for page in pages if page.last_offset >= offset), None)
-                if failed is None or isinstance(failure, STORE_FAILURES):
+            except STORE_FAILURES:
+                raise
+            except ObjectStoreError:
+                unreadable = await self._unreadable_page(where, offset)
+                if unreadable is not None:
+                    offset = unreadable.end_offset
+                    yield unreadable
+                elif pages == self._resolve(where).pages:  # else retention or a rewrite has deleted the page
                     raise
-                if failed in self._resolve(where).pages:  # else retention or a rewrite has deleted it
-                    first, offset = max(offset, failed.base_offset), failed.last_offset + 1
-                    is_damaged = isinstance(failure, CorruptObject | ObjectNotFound)
-                    yield UnreadablePage(first, offset, str(failure), is_damaged)
+
+    async def _unreadable_page(self, where: TopicIdPartition, offset: int) -> UnreadablePage | None:
+        """The page that hides the first segment above an offset, by the newest manifest. None if all pages
+        that lead to it can be read. Raises STORE_FAILURES."""
+        remote = self._resolve(where)
+        nodes: Sequence[Node] = remote.nodes
+        while True:
+            page = next((node for node in nodes if node.last_offset >= offset), None)
+            if not isinstance(page, PageRef):
+                return None
+            try:
+                nodes = await self._log.indexes.page(where, page)
+            except STORE_FAILURES:
+                raise
+            except ObjectStoreError as failure:
+                if remote.pages != self._resolve(where).pages:
+                    return await self._unreadable_page(where, offset)
+                first, is_damaged = max(offset, page.base_offset), isinstance(failure, DAMAGE)
+                return UnreadablePage(first, page.last_offset + 1, str(failure), is_damaged)
 
     async def listed(self, where: TopicIdPartition, base_offset: int, uuid: UUID) -> RemoteSegment:
         """A segment, by the newest manifest. Raises ObjectNotFound if that does not list it, or another

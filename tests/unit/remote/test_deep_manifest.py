@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from changed_bucket import verifier
 from simulator.merger import put_merged
 from tier_node import START_MS, TierNode, content, produce
 
@@ -12,10 +13,12 @@ from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.records import Node, PageRef, RemoteSegment
 from tierlog.tiering import page_tree
+from tierlog.tiering.bucket_audit import LISTED, UNREADABLE, BucketAuditor
 from tierlog.tiering.copier import Attempt
 from tierlog.tiering.format.manifest import decode_page, decode_root
 from tierlog.tiering.memory_store import MemoryStore
 from tierlog.tiering.object_store import ObjectNotFound, ObjectStoreError
+from tierlog.tiering.verifier import UnreadablePage
 
 LIMITS = page_tree.TreeLimits(entries=3, references=2, page_nodes=3)
 
@@ -201,6 +204,32 @@ async def test_missing_object_below_pages_of_pages_is_in_quarantine(tmp_path: Pa
                 await log.read(replica.id, offset, 1 << 20, min_one=True)
             assert [one.place.key for one in log.quarantine.damaged] == [key]
             assert log.quarantine.due() == [] and log.quarantine.objects == 1
+
+
+async def test_damaged_page_hides_only_its_own_segments_from_checks(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica, _ = await uploaded(node)
+        where = node.where(replica)
+        pages, entries = await named_nodes(node, replica)
+        damaged = [page for page in pages if page.level == 0][1]  # below a page of pages
+        await node.store.put(node.keys.page(where, damaged), b"damaged")
+        hidden = [one for one in entries if damaged.base_offset <= one.base_offset <= damaged.last_offset]
+
+        found = [one async for one in verifier(node).entries(where)]
+        unreadable = [one for one in found if isinstance(one, UnreadablePage)]
+        assert [(one.base_offset, one.end_offset) for one in unreadable] == [
+            (damaged.base_offset, damaged.last_offset + 1)
+        ]
+        assert unreadable[0].is_damaged
+        assert len(found) == len(entries) - len(hidden) + 1
+
+        log = node.fresh_remote_log()
+        image = node.metadata.image
+        audit = await BucketAuditor(node.store, node.keys, log, lambda: image, node.metadata.current).run(
+            lambda _: asyncio.sleep(0)
+        )
+        assert audit.objects[UNREADABLE] == 2 * len(hidden)
+        assert audit.objects[LISTED] >= 2 * (len(entries) - len(hidden)) and not audit.unknown
 
 
 async def test_interrupted_replacement_is_abandoned(tmp_path: Path) -> None:
