@@ -368,3 +368,25 @@ def test_work_that_finds_a_lock_held_is_done_once_it_is_released() -> None:
 
     loop.run_for(main())
     assert len(done) == 1 and done[0] > 1
+
+
+@pytest.mark.parametrize("is_synced", (True, False))
+def test_lost_names_of_a_renamed_directory_are_not_those_of_its_successor(
+    tmp_path: Path, is_synced: bool
+) -> None:
+    """A log that moves away and back leaves its old directory, in which some names were not synced."""
+    disk = Disk(tmp_path)
+    files = disk.attach()
+    old, away, new = tmp_path / "t-0", tmp_path / "t-0-delete", tmp_path / "t-0-future"
+    for directory in (old, new):
+        files.make_directory(directory)
+        files.close(files.open(directory / "1.log", create=True))
+    files.sync_directory(new)
+    files.rename(old, away)
+    files.rename(new, old)
+    if is_synced:
+        files.sync_directory(tmp_path)
+    files.die()
+    disk.lose_power(random.Random(1), keep=0.0)
+    assert (old if is_synced else new).joinpath("1.log").exists()
+    assert not (away if is_synced else old).joinpath("1.log").exists()

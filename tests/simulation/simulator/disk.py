@@ -34,13 +34,22 @@ class _Unsynced:
     """(position, previous bytes, previous file size)."""
 
 
+@dataclass(slots=True)
+class _NameChange:
+    """A name that was created, renamed or removed since its directory was synced. `directory`: its path now,
+    also after the directory was renamed itself. `undo` gets that path."""
+
+    directory: Path
+    undo: Callable[[Path], None]
+
+
 class Disk:
     """The files of a node, which outlive its processes, and their unsynced changes."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.unsynced: dict[int, _Unsynced] = {}  # by inode
-        self.names: list[tuple[Path, Callable[[], None]]] = []  # (directory, undo function)
+        self.names: list[_NameChange] = []  # oldest first
         self.free_bytes = UNLIMITED_BYTES
         self.fails_at: dict[str, int] = {}
         """Operation -> errno of its next call."""
@@ -69,20 +78,30 @@ class Disk:
         """Lose unsynced changes, except the share `keep` (by default random). All processes must be dead."""
         share = rng.choice((0.0, rng.random(), rng.random(), 1.0)) if keep is None else keep
         kept = int(len(self.names) * share)
-        for _, undo in reversed(self.names[kept:]):
-            undo()
+        for change in reversed(self.names[kept:]):
+            change.undo(change.directory)
         self.names.clear()
         for path in sorted(self.root.rglob("*")):
             if path.is_file() and (unsynced := self.unsynced.get(path.stat().st_ino)):
                 _undo_writes(path, unsynced.undo, share, rng)
         self.unsynced.clear()
 
+    def move_names(self, source: Path, target: Path) -> None:
+        """A directory was renamed: the changes of names in it go with it."""
+        for change in self.names:
+            if change.directory.is_relative_to(source):
+                change.directory = target / change.directory.relative_to(source)
+
+    def forget_names(self, path: Path) -> None:
+        """The changes of names in this directory and below are durable, or void."""
+        self.names = [change for change in self.names if not change.directory.is_relative_to(path)]
+
     def wipe_directory(self, path: Path) -> None:
         """Replace the directory, which has a disk of its own, by an empty one. All processes must be dead."""
         for below in path.rglob("*"):
             self.unsynced.pop(below.stat().st_ino, None)
         shutil.rmtree(path, ignore_errors=True)
-        self.names = [name for name in self.names if not name[0].is_relative_to(path)]
+        self.forget_names(path)
 
     def copy(self) -> Path:
         """Copy all files, with synced and unsynced bytes. Returns the directory of the copy."""
@@ -96,7 +115,7 @@ class Disk:
         for found in _content(path):
             if found.name != except_name:
                 self.wipe_directory(found) if found.is_dir() else found.unlink()
-        self.names = [name for name in self.names if not name[0].is_relative_to(path)]
+        self.forget_names(path)
         path.mkdir(exist_ok=True)
         for found in _content(copy / directory):
             if found.is_dir():
@@ -177,7 +196,7 @@ class DiskFiles(OsFiles):
         fd = super().open(path, create=create, exclusive=exclusive)
         self._fds[fd] = path
         if is_new:
-            self._name_changed(path, lambda: path.unlink(missing_ok=True))
+            self._name_changed(path, lambda directory: (directory / path.name).unlink(missing_ok=True))
         return fd
 
     def close(self, fd: int) -> None:  # type: ignore[override]
@@ -228,23 +247,27 @@ class DiskFiles(OsFiles):
 
     # --- names
 
-    def _name_changed(self, path: Path, undo: Callable[[], None]) -> None:
-        self._disk.names.append((path.parent, undo))
+    def _name_changed(self, path: Path, undo: Callable[[Path], None]) -> None:
+        self._disk.names.append(_NameChange(path.parent, undo))
 
     def rename(self, source: Path, target: Path) -> None:  # type: ignore[override]
         self._begin("rename")
         replaced = self._disk.keep_removed(target) if target.is_file() else None
         os.replace(source, target)
+        self._disk.move_names(source, target)
+        is_within = source.parent == target.parent
 
-        def undo() -> None:
-            if target.exists():
-                os.replace(target, source)
+        def undo(directory: Path) -> None:
+            new, old = directory / target.name, directory / source.name if is_within else source
+            if new.exists():
+                os.replace(new, old)
+                self._disk.move_names(new, old)
             if replaced is not None:
-                os.replace(replaced, target)
+                os.replace(replaced, new)
 
         self._name_changed(target, undo)
-        if source.parent != target.parent:
-            self._name_changed(source, lambda: None)
+        if not is_within:
+            self._name_changed(source, lambda _: None)
 
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
         self._begin("unlink")
@@ -255,11 +278,7 @@ class DiskFiles(OsFiles):
         self._disk.free_bytes += path.stat().st_size
         kept = self._disk.keep_removed(path)
 
-        def undo() -> None:
-            if path.parent.exists():  # otherwise the removal of the directory and all files in it is durable
-                os.replace(kept, path)
-
-        self._name_changed(path, undo)
+        self._name_changed(path, lambda directory: os.replace(kept, directory / path.name))
 
     def make_directory(self, path: Path) -> None:
         self._begin("mkdir")
@@ -268,10 +287,11 @@ class DiskFiles(OsFiles):
     def remove_directory(self, path: Path) -> None:
         self._begin("rmdir")
         super().remove_directory(path)
+        self._disk.forget_names(path)  # the removal of the directory and all files in it is durable
 
     def sync_directory(self, path: Path) -> None:
         self._begin("sync")
-        self._disk.names = [(directory, undo) for directory, undo in self._disk.names if directory != path]
+        self._disk.names = [change for change in self._disk.names if change.directory != path]
 
     def space(self, path: Path) -> Space:
         return Space(UNLIMITED_BYTES, max(self._disk.free_bytes, 0))
