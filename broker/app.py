@@ -273,6 +273,7 @@ class Broker(NodeBase):
             self.scrubber.configure,
             self.tier.configure,
             self.tiering.scrubber.configure,
+            self.tiering.merger.configure,
             lambda settings: self.listener.configure(bounds_of(settings)),
         )
 
@@ -339,6 +340,7 @@ class Broker(NodeBase):
                 tiering=self.tiering.log_manager,
                 storage_cleaner=self.tiering.storage_cleaner,
                 bucket_scrubber=self.tiering.scrubber,
+                merger=self.tiering.merger,
                 remote=self.tier,
                 disk_pressure=self.disk_pressure,
                 moves=self.moves,

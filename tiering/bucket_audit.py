@@ -24,8 +24,8 @@ NAMES_MAX = 1000
 """Unknown objects that a report names."""
 
 LISTED, QUEUED, UNKNOWN, UNREADABLE = "listed", "queued", "unknown", "unreadable"
-"""A manifest or a copy in progress names the object; the delete queue does; nothing does; or it lies in the
-range of a manifest page that cannot be read."""
+"""A manifest or a copy in progress names the object; the delete queue does; nothing does; or it is in the
+range of an unreadable manifest page."""
 
 GROUP_MAX = 200
 """Objects that are classified in one turn of the event loop: about a millisecond."""

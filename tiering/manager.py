@@ -106,6 +106,7 @@ class TierManager:
         self._roots: dict[TopicIdPartition, tuple[ManifestRoot, str]] = {}
         """The roots in the bucket, with their ETags. Their pages and entries are the objects of the image."""
         self.copy_rate = copy_rate or RateLimit()
+        """The caller takes the bytes of a segment before StartCopy."""
         self.counts = TierCounts()
 
     # -- copies --
@@ -116,12 +117,17 @@ class TierManager:
         return self._limits.check_seconds
 
     async def copy(self, body: SegmentBody, attempt: Attempt) -> RemoteSegment:
-        """Upload and verify one segment. The caller holds a slot of `copies`. The time in which the copy
-        waits for the rate does not count towards its deadline.
+        """Upload and verify one segment. The caller holds a slot of `copies`.
 
         Raises ObjectStoreError, NotUploadable, or OSError of the local file.
         """
-        await self.copy_rate.take(body.size)
+        entry = await self.merge(body, attempt)
+        self.counts.copies += 1
+        self.counts.copied_bytes += entry.log_bytes
+        return entry
+
+    async def merge(self, body: SegmentBody, attempt: Attempt) -> RemoteSegment:
+        """Upload and verify a segment whose records are remote already. Raises as `copy` does."""
         limits = self._limits
         mib = body.size / (1 << 20)
         async with self._alarm(attempt, limits.stall_seconds + limits.stall_seconds_per_mib * mib):
@@ -129,12 +135,9 @@ class TierManager:
             try:
                 seconds = limits.copy_seconds + limits.copy_seconds_per_mib * mib
                 async with deadline(seconds, f"copy of {attempt.partition}"):
-                    entry = await copy_segment(self._store, self._keys, body, attempt)
+                    return await copy_segment(self._store, self._keys, body, attempt)
             finally:
                 self.counts.uploading -= 1
-        self.counts.copies += 1
-        self.counts.copied_bytes += entry.log_bytes
-        return entry
 
     @asynccontextmanager
     async def _alarm(self, attempt: Attempt, seconds: float) -> AsyncIterator[None]:

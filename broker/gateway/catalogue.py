@@ -455,6 +455,13 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "tierlog_remote_copy_stalls_total",
             "Uploads that took longer than 30 s and 1 s for each MiB",
         ),
+        _counter("tierlog_remote_merges_total", "Merges of small remote segments into one"),
+        _counter("tierlog_remote_merged_segments_total", "Remote segments that merges replaced"),
+        _counter("tierlog_remote_merged_bytes_total", "Bytes of remote segments that merges replaced"),
+        _counter(
+            "tierlog_remote_merge_errors_total",
+            "Merges that failed although the object store responds; the old segments stay",
+        ),
         _counter("tierlog_remote_scrub_passes_total", "Complete passes of the bucket scrubber"),
         _gauge(
             "tierlog_remote_scrub_progress_ratio",

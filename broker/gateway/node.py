@@ -25,6 +25,7 @@ from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.remote.bucket_scrubber import BucketScrubber
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
+from tierlog.broker.remote.segment_merger import SegmentMerger
 from tierlog.broker.remote.tiering import RemoteTier
 from tierlog.broker.replication.alter_partition_manager import AlterPartitionManager
 from tierlog.broker.replication.group_commit import GroupCommit
@@ -52,6 +53,7 @@ class Serving:
     tiering: RemoteLogManager
     storage_cleaner: RemoteStorageCleaner
     bucket_scrubber: BucketScrubber
+    merger: SegmentMerger
     remote: RemoteTier
     cleaner: LogCleaner
     scrubber: Scrubber

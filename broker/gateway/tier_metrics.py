@@ -41,6 +41,11 @@ def tier_families(serving: Serving, image: ClusterImage) -> Iterator[Family]:
     counts = tier.manager.counts
     yield "tierlog_remote_copies_running", single(counts.uploading)
     yield "tierlog_remote_copy_stalls_total", single(counts.stalls)
+    merger = serving.merger
+    yield "tierlog_remote_merges_total", single(merger.merges)
+    yield "tierlog_remote_merged_segments_total", single(merger.segments)
+    yield "tierlog_remote_merged_bytes_total", single(merger.bytes)
+    yield "tierlog_remote_merge_errors_total", single(merger.errors)
     scrubber = serving.bucket_scrubber
     yield "tierlog_remote_scrub_passes_total", single(scrubber.passes)
     yield "tierlog_remote_scrub_progress_ratio", single(scrubber.progress)

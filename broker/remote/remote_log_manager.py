@@ -501,6 +501,7 @@ class RemoteLogManager:
 
     async def _upload(self, where: TopicIdPartition, state: _State, body: SegmentBody) -> None:
         replica, base, end = state.replica, body.base_offset, body.end_offset
+        await self._manager.copy_rate.take(body.size)
         attempt = Attempt(where, random_uuid(self._rng), replica.leader_epoch)
         await self._submit(
             c.StartCopy(

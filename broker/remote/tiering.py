@@ -20,6 +20,7 @@ from tierlog.broker.remote.bucket_scrubber import BucketScrubber
 from tierlog.broker.remote.diverged_segments import DivergedSegments
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
+from tierlog.broker.remote.segment_merger import SegmentMerger
 from tierlog.broker.remote.tier_state_machine import TierStateMachine
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.config.node import NodeSettings
@@ -75,7 +76,7 @@ class RemoteTier:
         url = settings.object_store_url or self.directory.as_uri()
         opened = objects or (store_from_url(url) if self.has_store else NoStore(NO_STORE_URL))
         is_foreign = objects is None and url.startswith("s3:")  # the other stores are tierlog's own
-        keys = Keys(cluster_id)
+        self.keys = keys = Keys(cluster_id)
         probe_key = keys.probe(settings.node_id)
         check = partial(probe_store, key=probe_key) if is_foreign and self.has_store else None
         metered = MeteredStore(opened)
@@ -193,6 +194,16 @@ class Tiering:
         )
 
         self.scrubber = BucketScrubber(settings, metadata, tier.verifier, tier.auditor, tier.tasks, rng)
+        self.merger = SegmentMerger(
+            settings,
+            metadata,
+            self.log_manager,
+            tier.manager,
+            tier.log,
+            tier.store,
+            tier.keys,
+            tier.tasks,
+        )
 
     def start(self) -> None:
         """Start the background tasks, even while the store is unavailable."""
@@ -201,6 +212,7 @@ class Tiering:
             self.storage_cleaner.start()
             self._tier.tasks.spawn("check of the object store", self._check_store())
             self.scrubber.start()
+            self.merger.start()
         self._tier.log_unreachable_data()
 
     async def _check_store(self) -> None:

@@ -19,8 +19,10 @@ from tierlog.base.types import TopicIdPartition, TopicPartition
 from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
+from tierlog.broker.remote.segment_merger import SegmentMerger
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DamageFound, ReplicaEvent
+from tierlog.config.node import NodeSettings
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.brokers import SUPPORTED_FORMATS
@@ -126,6 +128,7 @@ class TierNode:
             metadata_cache_bytes=256 << 20,
             first_backoff_s=0.001,
         )
+        self.merger = self._merger()
         self.storage_cleaner = RemoteStorageCleaner(
             broker_id=1,
             metadata=self.metadata,
@@ -135,6 +138,10 @@ class TierNode:
             delete_grace_ms=grace_ms,
             first_backoff_s=0.001,
         )
+
+    def _merger(self) -> SegmentMerger:
+        settings, parts = NodeSettings(node_id=1), (self.log_manager, self.manager, self.remote_log)
+        return SegmentMerger(settings, self.metadata, *parts, self.store, self.keys, self.tasks)
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(list(self.replicas.values()))

@@ -41,6 +41,8 @@ DYNAMIC_SETTINGS = REPLICATION_RATES | {
     "remote.fetch.max.wait.ms",
     "remote.log.manager.copy.max.bytes.per.second",
     "remote.log.manager.fetch.max.bytes.per.second",
+    "remote.log.merge.max.bytes.per.second",
+    "remote.log.merge.min.segments",
     "remote.log.reader.threads",
     "remote.log.scrub.interval.ms",
     "remote.log.scrub.max.bytes.per.second",

@@ -530,6 +530,18 @@ class NodeSettings(TopicDefaults):
         "or limits requests.",
         minimum=1,
     )
+    remote_log_merge_min_segments: int = int_(
+        8,
+        "Number of successive small remote segments above which a broker merges them into one of at most "
+        "`segment.bytes`, and of at most an eighth of the topic's retention. 0: segments are not merged.",
+        minimum=0,
+    )
+    remote_log_merge_max_bytes_per_second: int = long_(
+        32 * MIB,
+        "Maximum bytes of remote segments that a broker merges per second, on average: each byte is read "
+        "from the object store once and written once. Lower it if merges take bandwidth from others.",
+        minimum=MIB,
+    )
     remote_log_metadata_cache_bytes: int = long_(
         256 * MIB,
         "Bytes of memory for manifests: three quarters for entries that every controller and broker keeps, "

@@ -139,6 +139,7 @@ class Tiering:
         return {
             "log.segment.bytes": str(self._segment_bytes[node % 2]),
             "remote.log.manager.task.interval.ms": "1000",
+            "remote.log.merge.min.segments": "4",
             "remote.log.delete.grace.ms": str(self._grace_ms),
             "log.dir.free.bytes.min": str(self._free_bytes_min),
             "follower.fetch.last.tiered.offset.enable": str(self._skips).lower(),

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from changed_bucket import verifier
-from simulator.merger import put_merged
 from tier_node import START_MS, TierNode, content, produce
 
 from tierlog.broker.replication.replica import Replica
@@ -132,29 +131,16 @@ def keys_of(node: TierNode, replica: Replica, entry: RemoteSegment) -> tuple[str
     return node.keys.log(where, entry), node.keys.index(where, entry)
 
 
-async def merge(node: TierNode, replica: Replica, old: list[RemoteSegment]) -> None:
-    """Replace segments by one with the same records."""
-    where = node.where(replica)
-
-    async def upload(attempt: Attempt, base: int, last: int) -> RemoteSegment:
-        return await put_merged(node.store, node.keys, attempt, old)
-
-    await node.log_manager.editor.replace(
-        where, replica.leader_epoch, lambda: node.remote(replica), old, (old[-1].end_offset,), upload
-    )
-
-
 async def test_merged_segments_replace_others_in_pages_and_in_the_quorum(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica, data = await uploaded(node)
         _, before = await named_nodes(node, replica)
         leaf = [entry for entry in before if entry.end_offset <= node.remote(replica).pages[0].end_offset][:2]
-        await merge(node, replica, leaf)
-        await merge(node, replica, list(node.remote(replica).entries[:2]))
+        await node.merger.merge(replica, leaf)
+        await node.merger.merge(replica, list(node.remote(replica).entries[:2]))
         await node.finish_tiering()
         _, entries = await named_nodes(node, replica)
         assert len(entries) == len(before) - 2
-        assert [entry.tags for entry in entries if entry.tags] == [(("merged", "2"),)] * 2
         assert await remote_bytes(node, replica) == data
         root = decode_root(await node.store.get(node.keys.root(node.where(replica))))
         assert root.nodes == node.remote(replica).nodes
@@ -164,7 +150,7 @@ async def test_merged_segments_replace_others_in_pages_and_in_the_quorum(tmp_pat
         assert await remote_bytes(node, replica) == data
         assert len(await node.objects(node.keys.data(node.where(replica)))) == 2 * len(entries)
         with pytest.raises(ObjectNotFound):  # they are replaced already
-            await merge(node, replica, leaf)
+            await node.merger.merge(replica, leaf)
 
 
 async def test_walk_of_the_manifest_continues_after_its_pages_were_replaced_and_deleted(
@@ -177,7 +163,7 @@ async def test_walk_of_the_manifest_continues_after_its_pages_were_replaced_and_
         first = await anext(walk)
         _, before = await named_nodes(node, replica)
         page = node.remote(replica).pages[0]
-        await merge(node, replica, [one for one in before if one.end_offset <= page.end_offset][-2:])
+        await node.merger.merge(replica, [one for one in before if one.end_offset <= page.end_offset][-2:])
         while node.metadata.image.delete_queue:
             node.clock.pass_time(3_600_000)
             await node.storage_cleaner.clean()

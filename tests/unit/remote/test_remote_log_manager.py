@@ -20,9 +20,10 @@ from tierlog.records.batch import iter_batches
 from tierlog.records.record import iter_records
 from tierlog.tiering.format.manifest import TopicDocument, decode_root, decode_topic
 from tierlog.tiering.local_store import LocalStore
-from tierlog.tiering.manager import KEYS_PER_REQUEST, UPLOAD_AGE_S
+from tierlog.tiering.manager import KEYS_PER_REQUEST, UPLOAD_AGE_S, TierLimits
 from tierlog.tiering.memory_store import MemoryStore
 from tierlog.tiering.object_store import ObjectStoreError
+from tierlog.tiering.rate_limit import RateLimit
 
 
 def whole_log(replica) -> bytes:
@@ -476,3 +477,33 @@ async def test_flush_is_refused_if_it_cannot_succeed(tmp_path: Path) -> None:
 def _set(topic: str, key: str, value: str) -> c.ConfigResource:
     change = c.ConfigChange(key=key, operation=c.ConfigOperation.SET, value=value)
     return c.ConfigResource(scope=c.ConfigScope.TOPIC, name=topic, changes=(change,))
+
+
+class WatchedRate(RateLimit):
+    """Says when a copy waits."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.requested = asyncio.Event()
+
+    async def take(self, size_bytes: int) -> None:
+        self.requested.set()
+        await super().take(size_bytes)
+
+
+async def test_copy_that_waits_for_the_rate_is_not_announced(tmp_path: Path) -> None:
+    """The wait is neither a stall nor a part of the time-out, and leaves nothing to abandon."""
+    limits = TierLimits(stall_seconds=0, stall_seconds_per_mib=0)
+    async with TierNode(tmp_path, MemoryStore(), limits=limits) as node:
+        rate = node.manager.copy_rate = WatchedRate()
+        await rate.take(1 << 60)
+        rate.requested.clear()
+        replica = await node.create("t")
+        produce(replica, 60)
+        node.log_manager.wake_all()
+        await rate.requested.wait()
+        await asyncio.sleep(0)
+        assert not node.remote(replica).started and node.manager.counts.stalls == 0
+        rate.change(1 << 80)
+        await node.finish_tiering()
+        assert node.remote(replica).entries

@@ -40,7 +40,7 @@ def put(log: PartitionLog, epoch: int, key: str) -> None:
 
 @pytest.fixture
 def compacted(tmp_path: Path) -> PartitionLog:
-    """Two records of each epoch. Of epochs 2 and 3 compaction leaves none, of epoch 5 the second one."""
+    """Two records of each epoch. Compaction leaves none of epochs 2 and 3, and the second one of epoch 5."""
     log = open_log(tmp_path)
     for epoch, key in ((1, "a"), (1, "b"), (2, "x"), (2, "x"), (3, "x"), (3, "x"), (5, "x"), (5, "x")):
         put(log, epoch, key)

@@ -1,15 +1,9 @@
 """Rates of copies and remote reads, on a loop whose time is counted by its waits."""
 
 import asyncio
-import uuid
 from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
 
 from tierlog.base.tasks import TaskGroup
-from tierlog.base.types import TopicIdPartition
-from tierlog.tiering.copier import Attempt
-from tierlog.tiering.format.keys import Keys
-from tierlog.tiering.manager import TierLimits, TierManager
 from tierlog.tiering.memory_store import MemoryStore
 from tierlog.tiering.rate_limit import RateLimit
 from tierlog.tiering.store_health import HealthyStore
@@ -68,13 +62,3 @@ async def test_ranges_are_limited_and_small_objects_are_not() -> None:
     assert await ended(lambda: store.get("root"))
     assert not await ended(lambda: store.get_into("root", 0, memoryview(bytearray(3))))
     assert await ended(lambda: store.get("root", 0, 3)), "of an index, or to verify an upload"
-
-
-async def test_copy_that_waits_for_the_rate_is_neither_stalled_nor_late() -> None:
-    at_once = TierLimits(copy_seconds=0, copy_seconds_per_mib=0, stall_seconds=0, stall_seconds_per_mib=0)
-    manager = TierManager(MemoryStore(), Keys("cluster"), at_once, RateLimit(SLOW))
-    attempt = Attempt(TopicIdPartition(uuid.uuid4(), 0), uuid.uuid4(), 0)
-    body = SimpleNamespace(size=1)  # which is not read
-    await manager.copy_rate.take(HUGE)
-    assert not await ended(lambda: manager.copy(body, attempt))  # type: ignore[arg-type]
-    assert manager.counts.stalls == 0

@@ -1,0 +1,220 @@
+"""Segment merger: replaces runs of small remote segments by one, in the background.
+
+A topic that rolls often has many small segments, and each costs an entry of the manifest, two objects, and
+requests of every reader. The leader of a partition looks for runs in the quorum's entries and in each
+manifest page. It reads a run from the object store, uploads one segment with the same batches, and commits
+ReplaceSegments, which the leader epoch fences. Readers finish on the old objects, which are deleted after the
+grace. If a merge is interrupted, the planner abandons its copy. Each broker runs one merge at a time, within
+`remote.log.merge.max.bytes.per.second`. Owned by `tiering`.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from tierlog.base.tasks import TaskGroup
+from tierlog.base.types import TopicIdPartition
+from tierlog.broker.remote.remote_log_manager import CommandRejected, RemoteLogManager
+from tierlog.broker.replication.replica import Replica
+from tierlog.config.node import NodeSettings
+from tierlog.config.topic import TopicConfig
+from tierlog.metadata.image import RemotePartition
+from tierlog.metadata.quorum.client import MetadataClient
+from tierlog.metadata.quorum.peers import MetadataUnavailable
+from tierlog.metadata.records import Node, RemoteSegment
+from tierlog.tiering.copier import Attempt
+from tierlog.tiering.format.keys import Keys
+from tierlog.tiering.manager import TierManager
+from tierlog.tiering.merged_segment import MergedSegment
+from tierlog.tiering.object_store import ObjectStore, ObjectStoreError
+from tierlog.tiering.rate_limit import RateLimit
+from tierlog.tiering.remote_log import RemoteLog
+from tierlog.tiering.store_health import STORE_FAILURES
+
+LARGEST_SHARE = 4
+"""The largest segment of a run has at most one part in so many of its bytes. So each merge makes the segment
+of a record larger by this factor, and a record is written again only a few times."""
+
+RETENTION_SHARE = 8
+"""A merged segment has at most one part in so many of the time and bytes that retention keeps, because it is
+deleted as a whole."""
+
+OFFSETS_MAX = (1 << 31) - 1  # indexes have relative offsets of 32 bits
+PAGES_PER_PASS = 16  # a long history is searched in several passes
+PASSES_SKIPPED_MAX = 128  # after failures
+
+_FAILURES = (ObjectStoreError, CommandRejected, MetadataUnavailable)
+_log = structlog.get_logger("tierlog.tiering")
+
+
+@dataclass(frozen=True, slots=True)
+class MergeLimits:
+    """`segments_min`: of a run. `bytes_max`, `span_ms_max`: of a merged segment; `span_ms_max` is None if its
+    time is not limited."""
+
+    segments_min: int
+    bytes_max: int
+    span_ms_max: int | None = None
+
+
+def limits_of(config: TopicConfig, segments_min: int) -> MergeLimits:
+    by_retention = config.retention_bytes // RETENTION_SHARE
+    return MergeLimits(
+        segments_min,
+        config.segment_bytes if config.retention_bytes < 0 else min(config.segment_bytes, by_retention),
+        None if config.retention_ms < 0 else config.retention_ms // RETENTION_SHARE,
+    )
+
+
+def run_to_merge(entries: Sequence[RemoteSegment], limits: MergeLimits) -> Sequence[RemoteSegment]:
+    """The first run of successive segments to merge, as long as the limits allow; empty if there is none."""
+    for first in range(len(entries) - limits.segments_min + 1):
+        if entries[first].log_bytes * LARGEST_SHARE <= limits.bytes_max:  # else it is not small
+            count = _run_length(entries, first, limits)
+            if count:
+                return entries[first : first + count]
+    return ()
+
+
+def _run_length(entries: Sequence[RemoteSegment], first: int, limits: MergeLimits) -> int:
+    size = largest = found = 0
+    newest = oldest = entries[first].max_timestamp
+    for count, entry in enumerate(entries[first:], start=1):
+        size, largest = size + entry.log_bytes, max(largest, entry.log_bytes)
+        newest, oldest = max(newest, entry.max_timestamp), min(oldest, entry.max_timestamp)
+        is_long = limits.span_ms_max is not None and newest - oldest > limits.span_ms_max
+        if size > limits.bytes_max or is_long or entry.last_offset - entries[first].base_offset > OFFSETS_MAX:
+            break
+        if count >= limits.segments_min and largest * LARGEST_SHARE <= size:
+            found = count
+    return found
+
+
+class SegmentMerger:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        metadata: MetadataClient,
+        log_manager: RemoteLogManager,
+        manager: TierManager,
+        remote_log: RemoteLog,
+        store: ObjectStore,
+        keys: Keys,
+        tasks: TaskGroup,
+    ) -> None:
+        self._settings = settings
+        self._metadata = metadata
+        self._log_manager = log_manager
+        self._manager = manager
+        self._remote_log = remote_log
+        self._store = store
+        self._keys = keys
+        self._tasks = tasks
+        self._searched: dict[TopicIdPartition, int] = {}
+        """End of the pages of each partition in which no run is left."""
+        self._finished: dict[TopicIdPartition, tuple[RemotePartition, MergeLimits]] = {}
+        """The remote state of each partition in which no run is left, and the limits by which."""
+        self._failed: Counter[TopicIdPartition] = Counter()  # merges in a row
+        self._skipped: Counter[TopicIdPartition] = Counter()  # passes that are left to skip
+        self._rate = RateLimit(settings.remote_log_merge_max_bytes_per_second)
+        self.merges = self.segments = self.bytes = self.errors = 0
+
+    def start(self) -> None:
+        """Start the task."""
+        self._tasks.repeat("merge segments", self._turn)
+
+    def configure(self, settings: NodeSettings) -> None:
+        """Apply changed settings."""
+        self._settings = settings
+        self._rate.change(settings.remote_log_merge_max_bytes_per_second)
+
+    async def _turn(self) -> None:
+        await asyncio.sleep(self._settings.remote_log_manager_task_interval_ms / 1000)
+        await self.merge_all()
+
+    async def merge_all(self) -> None:
+        """One pass over the partitions that this broker leads. Ends early if the store is unavailable."""
+        if not self._settings.remote_log_merge_min_segments or self._metadata.image.format_version < 2:
+            return
+        led = self._log_manager.tiered
+        self._forget_all_but({replica.id for replica in led})
+        for replica in led:
+            where = replica.id
+            if self._skipped[where] > 0:
+                self._skipped[where] -= 1
+                continue
+            try:
+                await self._merge_runs(replica)
+            except STORE_FAILURES:
+                return  # reported by the circuit breaker
+            except _FAILURES as failure:
+                self.errors += 1
+                self._failed[where] += 1
+                self._skipped[where] = min(2 ** self._failed[where], PASSES_SKIPPED_MAX)
+                _log.warning("segments were not merged", partition=str(replica.name), error=str(failure))
+            else:
+                self._failed[where] = 0
+            await asyncio.sleep(0)  # a partition without runs has not waited
+
+    def _forget_all_but(self, led: set[TopicIdPartition]) -> None:
+        for states in (self._searched, self._finished, self._failed, self._skipped):
+            for where in states.keys() - led:
+                del states[where]
+
+    async def _merge_runs(self, replica: Replica) -> None:
+        where = replica.id
+        limits = limits_of(replica.config, self._settings.remote_log_merge_min_segments)
+        pages = 0
+        while replica.is_leader and not replica.config.remote_log_copy_disable and pages < PAGES_PER_PASS:
+            remote = self._metadata.image.remote_partition(*where)
+            if self._finished.get(where) == (remote, limits):
+                return
+            offset = max(self._searched.get(where, 0), remote.first_offset or 0)
+            entries, is_page = await self._leaf(where, remote, offset)
+            run = run_to_merge(entries, limits)
+            if run:
+                await self.merge(replica, run)
+            elif not is_page:
+                self._finished[where] = remote, limits
+                return
+            else:
+                self._searched[where] = entries[-1].end_offset
+                pages += 1
+
+    async def _leaf(
+        self, where: TopicIdPartition, remote: RemotePartition, offset: int
+    ) -> tuple[Sequence[RemoteSegment], bool]:
+        """The entries of the page that contains an offset, or else those of the quorum; and whether they are
+        a page's."""
+        loaded = await self._remote_log.pages_to(where, remote.nodes, offset)
+        nodes: Sequence[Node] = list(loaded.values())[-1] if loaded else remote.entries
+        return list(_segments(nodes)), bool(loaded)
+
+    async def merge(self, replica: Replica, old: Sequence[RemoteSegment]) -> None:
+        """Replace successive segments of one page, or of the quorum, by one. Raises ObjectStoreError,
+        CommandRejected or MetadataUnavailable; then the manifest keeps the old ones."""
+        where, log = replica.id, self._remote_log
+        size = sum(entry.log_bytes for entry in old)
+        await self._rate.take(size)
+
+        async def upload(attempt: Attempt, base: int, last: int) -> RemoteSegment:
+            body = MergedSegment(self._store, self._keys, log.indexes, log.quarantine, where, old)
+            return await self._manager.merge(body, attempt)
+
+        await self._log_manager.editor.replace(
+            where,
+            replica.leader_epoch,
+            lambda: self._metadata.image.remote_partition(*where),
+            old,
+            (old[-1].end_offset,),
+            upload,
+        )
+        self.merges, self.segments, self.bytes = self.merges + 1, self.segments + len(old), self.bytes + size
+        _log.info("segments merged", partition=str(replica.name), segments=len(old), bytes=size)
+
+
+def _segments(nodes: Sequence[Node]) -> Iterator[RemoteSegment]:
+    return (node for node in nodes if isinstance(node, RemoteSegment))

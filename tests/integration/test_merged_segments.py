@@ -1,0 +1,98 @@
+"""Small segments in S3 are merged while a real client consumes from offset 0: every record stays the same."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import s3_servers
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tierlog.cli.admin import AdminApi
+from tierlog.testing import TierlogBroker
+
+TOPIC, PREFIX = "events", "merged"
+SEGMENTS, RECORDS = 40, 5  # records of each segment
+SETTINGS = {
+    "remote.log.manager.task.interval.ms": 200,
+    "remote.log.delete.grace.ms": 0,
+}
+CONFIG = {"remote.storage.enable": "true", "local.retention.ms": "0", "retention.ms": "-1"}
+
+
+@pytest.fixture
+def s3(tmp_path: Path) -> Iterator[s3_servers.S3Server]:
+    with s3_servers.running("versitygw", tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+async def broker(tierlog_broker_factory, s3: s3_servers.S3Server) -> TierlogBroker:
+    keys = {"AWS_ACCESS_KEY_ID": s3_servers.ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": s3_servers.SECRET_KEY}
+    url = s3.url(PREFIX)
+    return await asyncio.to_thread(tierlog_broker_factory, SETTINGS, object_store=url, environment=keys)
+
+
+def value(number: int) -> bytes:
+    return b"value %06d " % number * 20
+
+
+def fill(broker: TierlogBroker) -> None:
+    """Segments of a few records, as of a topic that rolls often."""
+    bootstrap = {"bootstrap.servers": broker.bootstrap}
+    admin = AdminClient(bootstrap)
+    admin.create_topics([NewTopic(TOPIC, 1, 1, config=CONFIG)])[TOPIC].result(10)
+    producer, api = Producer(bootstrap), AdminApi(broker.admin_url, timeout_s=60)
+    for segment in range(SEGMENTS):
+        for number in range(segment * RECORDS, (segment + 1) * RECORDS):
+            producer.produce(TOPIC, value(number), key=b"%d" % number, timestamp=1_700_000_000_000 + number)
+        producer.flush()
+        api.post("/v1/tier/flush", {"topic": TOPIC})
+
+
+def consumed(broker: TierlogBroker) -> list[tuple[int, bytes, bytes, int]]:
+    """Offset, key, value and timestamp of all records, from offset 0. An error of any kind fails."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "reader",
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+            "check.crcs": True,
+        }
+    )
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    found = []
+    while True:
+        message = consumer.poll(30)
+        assert message is not None
+        if message.error() is not None:
+            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+            consumer.close()
+            return found
+        found.append((message.offset(), message.key(), message.value(), message.timestamp()[1]))
+
+
+def objects(s3: s3_servers.S3Server) -> int:
+    bucket = s3.directory / "data" / s3_servers.BUCKET / PREFIX
+    return len(list(bucket.glob("**/*.log")))
+
+
+async def test_consumers_read_the_same_while_segments_are_merged(
+    broker: TierlogBroker, s3: s3_servers.S3Server
+) -> None:
+    await asyncio.to_thread(fill, broker)
+    expected = [
+        (number, b"%d" % number, value(number), 1_700_000_000_000 + number)
+        for number in range(SEGMENTS * RECORDS)
+    ]
+    reads = 0
+    async with asyncio.timeout(120):
+        while objects(s3) > SEGMENTS // 4 or not reads:  # also until the old objects are deleted
+            assert await asyncio.to_thread(consumed, broker) == expected
+            reads += 1
+    assert await asyncio.to_thread(consumed, broker) == expected
+    [line] = AdminApi(broker.admin_url).get("/v1/tier/status")["partitions"]
+    assert line["local_log_start_offset"] == SEGMENTS * RECORDS, "all of it was read from the bucket"
