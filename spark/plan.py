@@ -16,12 +16,15 @@ from tierlog.records.indexes import (
     find_aborted,
     find_end_position,
     find_position,
+    last_offset_at,
     next_position,
 )
 from tierlog.spark.options import EARLIEST, LATEST, Bound, InvalidOption, ReadOptions
 from tierlog.tiering.format.bundle import IndexBundle
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestRoot, TopicDocument
+
+MAX_OFFSET = 2**63 - 1
 
 
 class OffsetsUnavailable(ValueError):
@@ -61,13 +64,15 @@ class OffsetRange:
 @dataclass(frozen=True, slots=True)
 class Split:
     """Bytes [start, end) of an object: complete batches. The reader drops records outside
-    `offsets` and records of `aborted` transactions."""
+    `offsets` and records of `aborted` transactions. `last_offsets`: range of the batches' last offsets, by
+    which they are found in an object that has replaced this one."""
 
     source: Source
     key: str
     start: int
     end: int
     offsets: OffsetRange
+    last_offsets: OffsetRange
     aborted: tuple[AbortedTxn, ...] = ()
 
 
@@ -78,7 +83,7 @@ class Pruning:
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
-    offsets: OffsetRange = field(default_factory=lambda: OffsetRange(0, 2**63 - 1))
+    offsets: OffsetRange = field(default_factory=lambda: OffsetRange(0, MAX_OFFSET))
 
     def keeps(self, source: Source) -> bool:
         return (self.topics is None or source.topic in self.topics) and (
@@ -190,8 +195,12 @@ def split_segment(
         if cut is None or cut >= end:
             break
         cuts.append(cut)
-    ends = [*cuts[1:], end]
-    return [Split(source, key, at, to, offsets, aborted) for at, to in zip(cuts, ends, strict=True)]
+    firsts = [offsets.start, *(last_offset_at(index, entry.base_offset, cut) for cut in cuts[1:])]
+    last_offsets = map(OffsetRange, firsts, [*firsts[1:], MAX_OFFSET])
+    return [
+        Split(source, key, at, to, offsets, batches, aborted)
+        for at, to, batches in zip(cuts, [*cuts[1:], end], last_offsets, strict=True)
+    ]
 
 
 def _clipped(offsets: OffsetRange, comparison: str, value: int) -> OffsetRange:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tierlog.metadata.records import Node, PageRef, RemoteSegment
 from tierlog.records.batch import BatchHeader, check_batch, iter_batches
-from tierlog.records.indexes import find_offset_for_time, find_position
+from tierlog.records.indexes import find_end_position, find_offset_for_time, find_position
 from tierlog.records.record import iter_records
 from tierlog.spark.bucket import Bucket
 from tierlog.spark.options import Bound, InvalidOption, ReadOptions
@@ -53,6 +53,18 @@ def plan_splits(bucket: Bucket, options: ReadOptions, pruning: Pruning) -> list[
         return [split for splits in planned for split in splits]
 
 
+def read_split(bucket: Bucket, options: ReadOptions, split: Split) -> Iterator[bytes]:
+    """The batches of a split. If a merge has replaced its object after the query was planned, they are read
+    from the one that the newest manifest lists. Raises ObjectNotFound if retention has deleted them."""
+    try:
+        content = bucket.read(split.key, split.start, split.end)
+    except ObjectNotFound:
+        view = PartitionView(bucket, Keys(find_cluster(bucket, options.cluster)), split.source)
+        yield from view.batches_of(split)
+    else:
+        yield content
+
+
 def find_cluster(bucket: Bucket, wanted: str | None) -> str:
     """The id of the wanted cluster, or of the only one in the bucket. Raises InvalidOption."""
     candidates = bucket.folders() if wanted is None else [wanted]
@@ -88,6 +100,26 @@ class PartitionView:
             needed = entry.log_bytes > options.split_bytes or entry.has_aborts
             bundle = self._bundle(entry) if needed else None
             yield from split_segment(self._keys, self._source, entry, bundle, wanted, options.split_bytes)
+
+    def batches_of(self, split: Split) -> Iterator[bytes]:
+        """The batches of a split, in the objects that this version of the manifest lists."""
+        offsets, wanted = split.offsets, split.last_offsets
+        is_complete = self.committed.start <= offsets.start and offsets.end <= self.committed.end
+        if self._root is None or not is_complete:
+            raise ObjectNotFound(split.key)
+        end_offset = max(min(wanted.end, offsets.end), wanted.start + 1)  # a batch may end above `offsets`
+        for entry in self._entries(self._root, OffsetRange(wanted.start, end_offset)):
+            index = self._bundle(entry).offset_index
+            start = find_position(index, entry.base_offset, wanted.start)
+            end = find_end_position(index, entry.base_offset, end_offset) or entry.log_bytes
+            content = self._bucket.read(self._keys.log(self._source.id, entry), start, end)
+            batches = [
+                (position, position + header.size)
+                for position, header in iter_batches(content)
+                if wanted.start <= header.last_offset < wanted.end
+            ]
+            if batches:
+                yield content[batches[0][0] : batches[-1][1]]
 
     def offset_at(self, timestamp_ms: int) -> int:
         """The first committed offset with this timestamp or a later one; the end if there is none."""

@@ -92,24 +92,25 @@ class TierlogReader(DataSourceReader):
     def _read(self, split: Split) -> Iterator[pa.RecordBatch]:
         from tierlog.records.columnar import COLUMNS as DECODED
         from tierlog.records.columnar import AbortedRange, decode_columns
+        from tierlog.spark.snapshot import read_split
 
         schema = to_arrow_schema(self._schema, timezone="UTC")
         wanted = [name for name in schema.names if name in DECODED]
         place = f"{split.source}: {split.key}, bytes {split.start} to {split.end}"
         try:
-            data = open_bucket(self._options.store).read(split.key, split.start, split.end)
-            for columns in decode_columns(
-                data,
-                wanted,
-                first_offset=split.offsets.start,
-                end_offset=split.offsets.end,
-                aborted=[AbortedRange(*line[:3]) for line in split.aborted],
-            ):
-                arrays = {**columns.arrays, **_constants(split.source, columns.rows)}
-                if columns.rows:
-                    yield pa.RecordBatch.from_arrays(
-                        [_as(arrays[field.name], field.type) for field in schema], schema=schema
-                    )
+            for data in read_split(open_bucket(self._options.store), self._options, split):
+                for columns in decode_columns(
+                    data,
+                    wanted,
+                    first_offset=split.offsets.start,
+                    end_offset=split.offsets.end,
+                    aborted=[AbortedRange(*line[:3]) for line in split.aborted],
+                ):
+                    arrays = {**columns.arrays, **_constants(split.source, columns.rows)}
+                    if columns.rows:
+                        yield pa.RecordBatch.from_arrays(
+                            [_as(arrays[field.name], field.type) for field in schema], schema=schema
+                        )
         except ObjectNotFound:
             raise ObjectStoreError(
                 f"{place}: the object was deleted after the query was planned; run the query again"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tierlog.base.leader_epochs import EpochEntry
 from tierlog.base.segments import SegmentDescriptor, SegmentExport
-from tierlog.base.types import TopicIdPartition
+from tierlog.base.types import TopicIdPartition, require
 from tierlog.metadata.records import RemoteSegment
 from tierlog.records.batch import iter_batches
 from tierlog.records.chunks import ChunkBuilder
@@ -55,8 +55,13 @@ class MergedSegment:
         self._where = where
         self._old = old
         self._chunks = ChunkBuilder()
-        self._bundles: list[IndexBundle] = []
+        self._offset_index, self._time_index = bytearray(), bytearray()
+        self._newest = -1  # the largest timestamp in the time index
+        self._aborted: set[AbortedTxn] = set()
+        self._epoch_starts: dict[int, int] = {}
+        self._producer_snapshot = b""
         self._unread = list(reversed(old))
+        self._position = 0  # where the next segment begins
         self._chunks_left: Iterator[ChunkKey] = iter(())
         self._index: SegmentIndex | None = None  # the current segment's
         self._unsent = memoryview(b"")
@@ -75,7 +80,8 @@ class MergedSegment:
         chunk = next(self._chunks_left, None)
         while chunk is None or self._index is None:
             entry = self._unread.pop()
-            self._bundles.append(await self._indexes.bundle(self._where, entry))
+            bundle = await self._indexes.bundle(self._where, entry)
+            await asyncio.to_thread(self._add_indexes, entry, bundle)
             self._index = await self._indexes.index(self._where, entry)
             self._chunks_left = self._index.chunks_from(entry.base_offset)
             chunk = next(self._chunks_left, None)
@@ -94,16 +100,32 @@ class MergedSegment:
         place = ObjectRange(self._where, key, chunk.start, *index.offsets_of(chunk))
         return await self._quarantine.read(place, load)
 
+    def _add_indexes(self, entry: RemoteSegment, bundle: IndexBundle) -> None:
+        """Keeps no more than what the new bundle needs: a run may have hundreds of segments."""
+        base = self.base_offset
+        for line in decode_offset_index(bundle.offset_index, entry.base_offset):
+            self._offset_index += encode_offset_entry(base, line.offset, self._position + line.position)
+        for timestamp, offset in decode_time_index(bundle.time_index, entry.base_offset):
+            if timestamp > self._newest:
+                self._newest = timestamp
+                self._time_index += encode_time_entry(base, timestamp, offset)
+        self._aborted.update(decode_txn_index(bundle.txn_index))
+        self._position += entry.log_bytes
+        self._producer_snapshot = bundle.producer_snapshot
+        for epoch, start in (*entry.leader_epochs, *bundle.leader_epochs):
+            # a bundle lacks early offsets if the log start had moved before it was written
+            self._epoch_starts[epoch] = min(start, self._epoch_starts.get(epoch, start))
+
     def _add(self, content: bytes) -> None:
         for position, header in iter_batches(content):
             self._chunks.add(header, memoryview(content)[position : position + header.size])
 
     def finish(self) -> tuple[SegmentExport, ChunkBuilder]:
         """The indexes and chunks of the bytes, which have all been read."""
-        old, last = self._old, self._bundles[-1]
+        require(not self._unread, "a merged segment is finished before it is read")
+        old = self._old
         newest = max(entry.max_timestamp for entry in old)
-        epochs = self._leader_epochs()
-        aborted = self._aborted()
+        epochs = tuple(EpochEntry(*line) for line in sorted(self._epoch_starts.items()))
         descriptor = SegmentDescriptor(
             base_offset=self.base_offset,
             end_offset=self.end_offset,
@@ -113,47 +135,19 @@ class MergedSegment:
             last_modified_ms=newest,
             rolled=True,
             has_transactions=any(entry.has_transactions for entry in old),
-            has_aborts=bool(aborted),
+            has_aborts=bool(self._aborted),
             leader_epochs=epochs,
             directory=Path(),
             file_name="",  # there is no file
         )
         export = SegmentExport(
             descriptor=descriptor,
-            offset_index=b"".join(self._offset_entries()),
-            time_index=b"".join(self._time_entries()),
-            txn_index=encode_txn_index(aborted),
-            producer_snapshot=last.producer_snapshot,
+            offset_index=bytes(self._offset_index),
+            time_index=bytes(self._time_index),
+            txn_index=encode_txn_index(
+                sorted(self._aborted, key=lambda txn: (txn.last_offset, txn.producer_id))
+            ),
+            producer_snapshot=self._producer_snapshot,
             leader_epochs=epochs,
         )
         return export, self._chunks
-
-    def _leader_epochs(self) -> tuple[EpochEntry, ...]:
-        """All that are known at the end. The last bundle may lack early ones: it was written after the log
-        start had moved."""
-        starts: dict[int, int] = {}
-        lines = [line for entry in self._old for line in entry.leader_epochs]
-        for epoch, start in (*lines, *self._bundles[-1].leader_epochs):
-            starts[epoch] = min(start, starts.get(epoch, start))
-        return tuple(EpochEntry(epoch, starts[epoch]) for epoch in sorted(starts))
-
-    def _aborted(self) -> list[AbortedTxn]:
-        """The aborted transactions, in the order of last offsets. One that overlaps several segments is in
-        the index of each."""
-        found = {txn for bundle in self._bundles for txn in decode_txn_index(bundle.txn_index)}
-        return sorted(found, key=lambda txn: (txn.last_offset, txn.producer_id))
-
-    def _offset_entries(self) -> Iterator[bytes]:
-        position = 0
-        for entry, bundle in zip(self._old, self._bundles, strict=True):
-            for line in decode_offset_index(bundle.offset_index, entry.base_offset):
-                yield encode_offset_entry(self.base_offset, line.offset, position + line.position)
-            position += entry.log_bytes
-
-    def _time_entries(self) -> Iterator[bytes]:
-        largest = -1
-        for entry, bundle in zip(self._old, self._bundles, strict=True):
-            for line in decode_time_index(bundle.time_index, entry.base_offset):
-                if line.timestamp > largest:
-                    largest = line.timestamp
-                    yield encode_time_entry(self.base_offset, line.timestamp, line.offset)

@@ -32,7 +32,8 @@ from tierlog.tiering.merged_segment import MergedSegment
 from tierlog.tiering.object_store import ObjectStore, ObjectStoreError
 from tierlog.tiering.rate_limit import RateLimit
 from tierlog.tiering.remote_log import RemoteLog
-from tierlog.tiering.store_health import STORE_FAILURES
+from tierlog.tiering.store_health import BreakerOpen
+from tierlog.tiering.store_probe import UnsuitableStore
 
 LARGEST_SHARE = 4
 """The largest segment of a run has at most one part in so many of its bytes. So each merge makes the segment
@@ -46,7 +47,6 @@ OFFSETS_MAX = (1 << 31) - 1  # indexes have relative offsets of 32 bits
 PAGES_PER_PASS = 16  # a long history is searched in several passes
 PASSES_SKIPPED_MAX = 128  # after failures
 
-_FAILURES = (ObjectStoreError, CommandRejected, MetadataUnavailable)
 _log = structlog.get_logger("tierlog.tiering")
 
 
@@ -148,9 +148,9 @@ class SegmentMerger:
                 continue
             try:
                 await self._merge_runs(replica)
-            except STORE_FAILURES:
-                return  # reported by the circuit breaker
-            except _FAILURES as failure:
+            except (BreakerOpen, UnsuitableStore, MetadataUnavailable):
+                return  # reported elsewhere; the next pass tries again
+            except (ObjectStoreError, CommandRejected) as failure:
                 self.errors += 1
                 self._failed[where] += 1
                 self._skipped[where] = min(2 ** self._failed[where], PASSES_SKIPPED_MAX)

@@ -98,6 +98,12 @@ def find_position(index: Buffer, base_offset: int, offset: int) -> int:
     return int(OFFSET_ENTRY.unpack_from(index, at)[1]) if at >= 0 else 0
 
 
+def last_offset_at(index: Buffer, base_offset: int, position: int) -> int:
+    """The last offset of the batch at an indexed position."""
+    at = _last_at_or_below(OFFSET_ENTRY, index, 1, position)
+    return base_offset + int(OFFSET_ENTRY.unpack_from(index, at)[0])
+
+
 def find_end_position(index: Buffer, base_offset: int, end_offset: int) -> int | None:
     """A position after all records below end_offset, or None for the end of the file.
 

@@ -7,11 +7,14 @@ import pytest
 from spark_bucket import CLUSTER, BucketWriter
 from spark_history import FIRST_MS, LOG_START, write_history
 
+from tierlog.base.types import TopicIdPartition
+from tierlog.records.batch import iter_batches
+from tierlog.records.record import iter_records
 from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.spark.bucket import DirectoryBucket, open_bucket
 from tierlog.spark.options import InvalidOption, StoreAddress, parse_options
-from tierlog.spark.plan import Pruning, Source
-from tierlog.spark.snapshot import PartitionView, find_cluster, plan_splits
+from tierlog.spark.plan import Pruning, Source, Split
+from tierlog.spark.snapshot import PartitionView, find_cluster, plan_splits, read_split
 from tierlog.tiering.object_store import CorruptObject, ObjectNotFound
 
 
@@ -55,6 +58,51 @@ def test_small_segments_are_planned_without_their_indexes(history: BucketWriter)
     options = parse_options({"path": str(history.root), "topic": "weather"})
     splits = plan_splits(open_bucket(options.store), options, Pruning())
     assert len(splits) == 6 and all(split.start == 0 for split in splits)
+
+
+@pytest.mark.parametrize("index_bytes", (1, 300, 1 << 20))
+def test_splits_of_merged_objects_have_the_same_batches(tmp_path: Path, index_bytes: int) -> None:
+    """The objects of a plan are merged, and deleted, before its splits are read."""
+    writer = BucketWriter(tmp_path)
+    topic_id = writer.topic("t", 1)
+    batches = [
+        encode_batch([NewRecord(at + n, None, b"%060d" % (at + n)) for n in range(3)], base_offset=at)
+        for at in range(0, 180, 3)
+    ]
+    for first in range(0, 60, 12):
+        writer.segment("t", 0, batches[first : first + 12], index_bytes)
+    writer.commit("t", 0)
+    where = TopicIdPartition(topic_id, 0)
+    options = parse_options(
+        {
+            "path": str(tmp_path),
+            "topic": "t",
+            "splitBytes": "500",
+            "startingOffsets": '{"t":{"0":40}}',
+            "endingOffsets": '{"t":{"0":160}}',
+        }
+    )
+    bucket = open_bucket(options.store)
+    splits = plan_splits(bucket, options, Pruning())
+
+    def records(split: Split) -> list[tuple[int, bytes | None]]:
+        data = b"".join(read_split(bucket, options, split))
+        found = (one for at, _ in iter_batches(data) for one in iter_records(data, at, max_bytes=1 << 20))
+        return [
+            (one.offset, one.value) for one in found if split.offsets.start <= one.offset < split.offsets.end
+        ]
+
+    before = [records(split) for split in splits]
+    assert [offset for part in before for offset, _ in part] == list(range(40, 160))
+    for entry in writer.entries.pop(where):
+        (tmp_path / writer.keys.log(where, entry)).unlink()
+    writer.segment("t", 0, batches[:24], index_bytes)
+    writer.segment("t", 0, batches[24:], index_bytes)
+    writer.commit("t", 0)
+    assert [records(split) for split in splits] == before
+    writer.commit("t", 0, log_start=100)
+    with pytest.raises(ObjectNotFound):
+        list(read_split(bucket, options, splits[0]))
 
 
 def test_a_bucket_names_its_clusters(tmp_path: Path) -> None:
