@@ -36,7 +36,6 @@ SEGMENT_BYTES, SEGMENT_RECORDS = 1024, 10
 
 CONFIG = {
     "remote.storage.enable": "true",
-    "segment.bytes": str(SEGMENT_BYTES),
     "local.retention.ms": "0",
     "retention.ms": "-1",
 }
@@ -166,9 +165,10 @@ class Log:
         self.broker = broker
         self.records = 0
 
-    def create_topic(self) -> None:
+    def create_topic(self, **settings: int) -> None:
+        config = {**CONFIG, **{name.replace("_", "."): str(number) for name, number in settings.items()}}
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, 1, 1, config=CONFIG)])[TOPIC].result(10)
+        admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(10)
 
     def produce(self, records: int) -> None:
         client = Client(self.broker.bootstrap)
@@ -239,9 +239,7 @@ async def log(tierlog_broker_factory, proxy) -> Log:
     broker = await asyncio.to_thread(
         tierlog_broker_factory, SETTINGS, object_store=proxy.url(), environment=keys
     )
-    log = Log(broker)
-    await asyncio.to_thread(log.create_topic)
-    return log
+    return Log(broker)
 
 
 async def kill_at(step: Step, proxy: KillingProxy, log: Log, work: Callable[[], Any] | None = None) -> None:
@@ -259,6 +257,7 @@ async def kill_at(step: Step, proxy: KillingProxy, log: Log, work: Callable[[], 
 
 
 async def test_kills_at_each_request_of_a_copy(log: Log, proxy: KillingProxy) -> None:
+    await asyncio.to_thread(log.create_topic)
     for step in COPY * ROUNDS:
         await asyncio.to_thread(log.produce, 5)
         await kill_at(step, proxy, log, log.flush)
@@ -267,6 +266,7 @@ async def test_kills_at_each_request_of_a_copy(log: Log, proxy: KillingProxy) ->
 
 
 async def test_kills_at_each_request_of_merges_and_deletions(log: Log, proxy: KillingProxy) -> None:
+    await asyncio.to_thread(log.create_topic)
     for _ in range(30):
         await asyncio.to_thread(log.produce, 5)
         await asyncio.to_thread(log.flush)
@@ -281,6 +281,7 @@ async def test_kills_at_each_request_of_merges_and_deletions(log: Log, proxy: Ki
 
 async def test_kills_at_each_request_of_a_spill(log: Log, proxy: KillingProxy) -> None:
     def fill() -> None:
+        log.create_topic(segment_bytes=SEGMENT_BYTES)
         for _ in range(SPILL_SEGMENTS):
             log.produce(SEGMENT_RECORDS)
         log.flush()
