@@ -25,6 +25,7 @@ from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.records import Node, RemoteSegment
+from tierlog.records.errors import RecordsError
 from tierlog.tiering.copier import Attempt
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.manager import TierManager
@@ -150,7 +151,7 @@ class SegmentMerger:
                 await self._merge_runs(replica)
             except (BreakerOpen, UnsuitableStore, MetadataUnavailable):
                 return  # reported elsewhere; the next pass tries again
-            except (ObjectStoreError, CommandRejected) as failure:
+            except (ObjectStoreError, CommandRejected, RecordsError) as failure:
                 self.errors += 1
                 self._failed[where] += 1
                 self._skipped[where] = min(2 ** self._failed[where], PASSES_SKIPPED_MAX)
@@ -195,7 +196,8 @@ class SegmentMerger:
 
     async def merge(self, replica: Replica, old: Sequence[RemoteSegment]) -> None:
         """Replace successive segments of one page, or of the quorum, by one. Raises ObjectStoreError,
-        CommandRejected or MetadataUnavailable; then the manifest keeps the old ones."""
+        CommandRejected, MetadataUnavailable, or RecordsError of an index; then the manifest keeps the old
+        ones."""
         where, log = replica.id, self._remote_log
         size = sum(entry.log_bytes for entry in old)
         await self._rate.take(size)
