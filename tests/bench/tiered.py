@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Reads of tiered data from an S3 server on this machine: throughput, CPU, first byte, many consumers, hot
-latency.
+"""Tiered data in an S3 server on this machine: reads, first byte, many consumers, hot latency, uploads and
+merges.
 
-    tiered.py [--cases sequential,slow-link,first-byte,fan-out,hot] [--bytes 1g] [--set NAME=VALUE …]
+    tiered.py [--cases sequential,slow-link,first-byte,fan-out,hot,uploads,small,merges] [--bytes 1g]
+              [--set NAME=VALUE …]
 
 Each case prints a JSON line. The history is written once; each case that reads it has a new broker process on
 the same data, so that its caches are empty. Broker, server and generator share the machine's cores."""
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -75,22 +77,21 @@ class Tiered:
     def __init__(self, options, server, directory):
         self.options, self.server, self.directory = options, server, directory
         self.settings = dict(text.split("=", 1) for text in options.set)
-        with self.broker() as started:
-            arguments = [
-                "--batch",
-                str(BATCH),
-                "--fill-bytes",
-                str(options.bytes),
-                "--segment",
-                str(options.segment),
-            ]
-            [filled] = suite.run_case(started, "tier-fill", *arguments)
-        self.topic, self.end = filled["topic"], filled["local_start"]
         self.records = BATCH // 1024
-        self.bytes = self.end // self.records * BATCH
+        with self.broker() as started:
+            self.topic, self.end, self.bytes = self.fill(started, options.bytes, options.segment)
 
-    def broker(self, url=None):
-        return broker(self.directory, url or self.server.url("bench"), self.settings)
+    def fill(self, started, size_bytes, segment_bytes):
+        """Fill a new topic until its older segments are only remote. Returns its name, their end and bytes."""
+        arguments = {"--batch": BATCH, "--fill-bytes": size_bytes, "--segment": segment_bytes}
+        words = [str(word) for pair in arguments.items() for word in pair]
+        [filled] = suite.run_case(started, "tier-fill", *words)
+        end = filled["local_start"]
+        return filled["topic"], end, end // self.records * BATCH
+
+    def broker(self, url=None, **settings):
+        changed = {name.replace("_", "."): value for name, value in settings.items()}
+        return broker(self.directory, url or self.server.url("bench"), {**self.settings, **changed})
 
     def read_once(self, started, seconds):
         """A single consumer's pass over the history, or as much as it reads in `seconds`."""
@@ -261,6 +262,46 @@ def hot(tiered):
     return {"p99_ratio": round(beside / alone, 2), **figures}
 
 
+def uploads(tiered):
+    """Produce, upload and local deletion together, until the history is only remote."""
+    with tiered.broker(remote_log_merge_min_segments=0) as started, Meter([started.pid]) as meter:
+        _, _, size_bytes = tiered.fill(started, tiered.options.bytes, tiered.options.segment)
+    return {"mb_s": round(size_bytes / 1e6 / meter.wall, 1), **meter.report(size_bytes)}
+
+
+def small(tiered):
+    """The same in segments of 1 MiB, not merged: CPU time of a segment from its records to its deletion."""
+    with tiered.broker(remote_log_merge_min_segments=0) as started, Meter([started.pid]) as meter:
+        _, _, size_bytes = tiered.fill(started, tiered.options.bytes // 4, MIB)
+    segments = size_bytes // MIB
+    return {
+        "segments": segments,
+        "cpu_ms_per_segment": round(meter.broker * 1e3 / segments, 2),
+        **meter.report(size_bytes),
+    }
+
+
+def merges(tiered):
+    """Merges of segments of 1 MiB, as those of `small`, without a limit of their rate."""
+    with tiered.broker(remote_log_merge_min_segments=0) as started:
+        topic, _, size_bytes = tiered.fill(started, tiered.options.bytes // 4, MIB)
+        Topics(started.bootstrap).configure(topic, "segment.bytes", str(1 << 30))
+    pace = {"remote_log_merge_max_bytes_per_second": 1 << 40, "remote_log_manager_task_interval_ms": 1000}
+    with tiered.broker(**pace) as started, Meter([started.pid]) as meter:
+        while merged(started, "tierlog_remote_merged_bytes_total") < size_bytes // 2:
+            time.sleep(0.2)
+        size_bytes = merged(started, "tierlog_remote_merged_bytes_total")
+        segments = merged(started, "tierlog_remote_merged_segments_total")
+        count = merged(started, "tierlog_remote_merges_total")
+    return {"merges": count, "segments": segments, "merged_bytes": size_bytes, **meter.report(size_bytes)}
+
+
+def merged(started, name):
+    with urllib.request.urlopen(f"{started.admin}/metrics", timeout=30) as response:
+        lines = dict(line.rsplit(" ", 1) for line in response.read().decode().splitlines() if " " in line)
+    return int(float(lines.get(name, 0)))
+
+
 CASES = {
     "plain-gets": plain_gets,
     "sequential": sequential,
@@ -268,6 +309,9 @@ CASES = {
     "first-byte": first_byte,
     "fan-out": fan_out,
     "hot": hot,
+    "uploads": uploads,
+    "small": small,
+    "merges": merges,
 }
 
 
