@@ -82,7 +82,7 @@ class Tiered:
             self.topic, self.end, self.bytes = self.fill(started, options.bytes, options.segment)
 
     def fill(self, started, size_bytes, segment_bytes):
-        """Fill a new topic until its older segments are only remote. Returns its name, their end and bytes."""
+        """Fill a new topic until its older segments are only remote. Returns its name, their end, bytes."""
         arguments = {"--batch": BATCH, "--fill-bytes": size_bytes, "--segment": segment_bytes}
         words = [str(word) for pair in arguments.items() for word in pair]
         [filled] = suite.run_case(started, "tier-fill", *words)
