@@ -572,8 +572,8 @@ def _(original: Function, manager: Any, replica: Any) -> int:
     "segments are rolled in time for remote.log.copy.max.lag.ms",
     breaks="the loss of all brokers loses older records than allowed",
 )
-def _(original: Function, *_: Any) -> None:
-    return
+def _(original: Function, *_: Any) -> bool:
+    return False
 
 
 @without("an upload is verified before it is committed", breaks="the manifest lists an incomplete object")
