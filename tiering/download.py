@@ -20,6 +20,7 @@ from tierlog.records.batch import HEADER_SIZE, LOG_OVERHEAD, check_batch, read_h
 from tierlog.records.errors import RecordsError
 from tierlog.tiering.chunk_cache import MARK_BYTES, BatchMarks, ChunkKey
 from tierlog.tiering.object_store import CorruptObject, ObjectStore
+from tierlog.tiering.quarantine import ObjectRange, Quarantine
 from tierlog.tiering.segment_index import SegmentIndex
 
 T = TypeVar("T")
@@ -61,6 +62,21 @@ async def download_chunk(
         finally:
             del first
     return await run(lambda: verify_chunk(name, index, key, buffer))
+
+
+async def read_chunk(
+    store: ObjectStore, name: str, index: SegmentIndex, key: ChunkKey, quarantine: Quarantine
+) -> bytes:
+    """A verified chunk, for a caller that needs it once. Raises CorruptObject, ObjectNotFound or another
+    ObjectStoreError."""
+
+    async def load() -> bytes:
+        content = await store.get(name, key.start, key.end)
+        await asyncio.to_thread(verify_chunk, name, index, key, content)
+        return content
+
+    place = ObjectRange(index.partition, name, key.start, *index.offsets_of(key))
+    return await quarantine.read(place, load)
 
 
 def verify_chunk(name: str, index: SegmentIndex, key: ChunkKey, content: Content) -> BatchMarks:

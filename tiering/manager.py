@@ -121,13 +121,13 @@ class TierManager:
 
         Raises ObjectStoreError, NotUploadable, or OSError of the local file.
         """
-        entry = await self.merge(body, attempt)
+        entry = await self.upload(body, attempt)
         self.counts.copies += 1
         self.counts.copied_bytes += entry.log_bytes
         return entry
 
-    async def merge(self, body: SegmentBody, attempt: Attempt) -> RemoteSegment:
-        """Upload and verify a segment whose records are remote already. Raises as `copy` does."""
+    async def upload(self, body: SegmentBody, attempt: Attempt) -> RemoteSegment:
+        """Upload and verify a segment, also one whose records are remote already. Raises as `copy` does."""
         limits = self._limits
         mib = body.size / (1 << 20)
         async with self._alarm(attempt, limits.stall_seconds + limits.stall_seconds_per_mib * mib):

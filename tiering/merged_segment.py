@@ -25,11 +25,11 @@ from tierlog.records.indexes import (
     encode_txn_index,
 )
 from tierlog.tiering.chunk_cache import ChunkKey
-from tierlog.tiering.download import verify_chunk
+from tierlog.tiering.download import read_chunk
 from tierlog.tiering.format.bundle import IndexBundle
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.object_store import ObjectStore
-from tierlog.tiering.quarantine import ObjectRange, Quarantine
+from tierlog.tiering.quarantine import Quarantine
 from tierlog.tiering.segment_index import SegmentIndex, SegmentIndexes
 
 
@@ -85,20 +85,10 @@ class MergedSegment:
             self._index = await self._indexes.index(self._where, entry)
             self._chunks_left = self._index.chunks_from(entry.base_offset)
             chunk = next(self._chunks_left, None)
-        content = await self._read(self._index, chunk)
+        key = self._keys.log(self._where, self._index.entry)
+        content = await read_chunk(self._store, key, self._index, chunk, self._quarantine)
         await asyncio.to_thread(self._add, content)
         return content
-
-    async def _read(self, index: SegmentIndex, chunk: ChunkKey) -> bytes:
-        key = self._keys.log(self._where, index.entry)
-
-        async def load() -> bytes:
-            content = await self._store.get(key, chunk.start, chunk.end)
-            await asyncio.to_thread(verify_chunk, key, index, chunk, content)
-            return content
-
-        place = ObjectRange(self._where, key, chunk.start, *index.offsets_of(chunk))
-        return await self._quarantine.read(place, load)
 
     def _add_indexes(self, entry: RemoteSegment, bundle: IndexBundle) -> None:
         """Keeps no more than what the new bundle needs: a run may have hundreds of segments."""

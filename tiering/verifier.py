@@ -5,7 +5,6 @@ reported and read again until it is right. A check reads objects that are in qua
 their back-off. Called by the bucket scrubber and by `tier verify`.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from uuid import UUID
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.records import Node, PageRef, RemoteSegment
 from tierlog.tiering.chunk_cache import ChunkKey
-from tierlog.tiering.download import verify_chunk
+from tierlog.tiering.download import read_chunk
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.object_store import (
     CorruptObject,
@@ -141,13 +140,8 @@ class RemoteVerifier:
         )
         chunk = index.chunk_at(position)
         key = self._keys.log(where, entry)
-        place = ObjectRange(where, key, chunk.start, *index.offsets_of(chunk))
-
-        async def load() -> None:
-            content = await self._store.get(key, chunk.start, chunk.end)
-            await asyncio.to_thread(verify_chunk, key, index, chunk, content)
-
-        await self._checked(where, entry, key, self._log.quarantine.read(place, load))
+        reading = read_chunk(self._store, key, index, chunk, self._log.quarantine)
+        await self._checked(where, entry, key, reading)
         return chunk
 
     async def _check(

@@ -204,7 +204,7 @@ class SegmentMerger:
 
         async def upload(attempt: Attempt, base: int, last: int) -> RemoteSegment:
             body = MergedSegment(self._store, self._keys, log.indexes, log.quarantine, where, old)
-            return await self._manager.merge(body, attempt)
+            return await self._manager.upload(body, attempt)
 
         await self._log_manager.editor.replace(
             where,

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import s3_servers
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_reader import read_from_start
 
 from tierlog.cli.admin import AdminApi
 from tierlog.testing import TierlogBroker
@@ -52,27 +53,9 @@ def fill(broker: TierlogBroker) -> None:
 
 
 def consumed(broker: TierlogBroker) -> list[tuple[int, bytes, bytes, int]]:
-    """Offset, key, value and timestamp of all records, from offset 0. An error of any kind fails."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": "reader",
-            "auto.offset.reset": "error",
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-            "check.crcs": True,
-        }
-    )
-    consumer.assign([TopicPartition(TOPIC, 0, 0)])
-    found = []
-    while True:
-        message = consumer.poll(30)
-        assert message is not None
-        if message.error() is not None:
-            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-            consumer.close()
-            return found
-        found.append((message.offset(), message.key(), message.value(), message.timestamp()[1]))
+    """Offset, key, value and timestamp of all records."""
+    found = read_from_start(broker.bootstrap, TOPIC)
+    return [(one.offset(), one.key(), one.value(), one.timestamp()[1]) for one in found]
 
 
 def objects(s3: s3_servers.S3Server) -> int:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 import s3_servers
 from cli_process import json_output
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_reader import read_from_start
 from scraping import metric
 from waiting import until
 from wire_client import Client
@@ -183,33 +183,10 @@ class Log:
         """Roll and upload. Fails if the broker is killed."""
         AdminApi(self.broker.admin_url, timeout_s=60).post("/v1/tier/flush", {"topic": TOPIC})
 
-    def consumed(self) -> list[bytes | None]:
-        """The values of all records from offset 0 on; each has its own offset. An error fails."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.broker.bootstrap,
-                "group.id": "reader",
-                "auto.offset.reset": "error",
-                "enable.partition.eof": True,
-                "enable.auto.commit": False,
-                "check.crcs": True,
-            }
-        )
-        consumer.assign([TopicPartition(TOPIC, 0, 0)])
-        found: list[bytes | None] = []
-        while True:
-            message = consumer.poll(30)
-            assert message is not None
-            if message.error() is not None:
-                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-                consumer.close()
-                return found
-            assert message.offset() == len(found)
-            found.append(message.value())
-
     def check(self) -> None:
         """Every record is there once, every object is right, and nothing else is in the bucket."""
-        assert self.consumed() == [value(number) for number in range(self.records)]
+        found = [(one.offset(), one.value()) for one in read_from_start(self.broker.bootstrap, TOPIC)]
+        assert found == [(number, value(number)) for number in range(self.records)]
         queued = partial(metric, self.broker, "kafka_server_brokertopicmetrics_remotedeletelagsegments")
         until(lambda: not queued(), "segments that are queued for their deletion stay")
         json_output("tier", "verify", "--admin", self.broker.admin_url, code=0)
