@@ -274,8 +274,7 @@ async def nothing_is_an_orphan(node: TierNode, replica) -> None:
 
 
 async def cleaned_up(node: TierNode) -> None:
-    """Everything that may be deleted is deleted; retried as the cleaner does, also what has failed and waits for
-    its back-off."""
+    """Delete everything that may be deleted; what has failed is tried again after its back-off."""
     tried = False
     while not tried or node.metadata.image.delete_queue or node.storage_cleaner.failing:
         with suppress(ObjectStoreError):
