@@ -44,6 +44,20 @@ class QuotaKey(StrEnum):
     CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 
+COMPACTED_TO = "compacted.to"
+"""Tag of a remote segment: the keys of its records below this offset have been applied to everything before
+them, so that compaction need not read them again to know its keys."""
+
+COMPACTED_AT = "compacted.at"
+"""Tag of a remote segment: when compaction last replaced it, in milliseconds since 1970."""
+
+
+def compaction_tags(to: int, at: int) -> tuple[tuple[str, str], ...]:
+    """The tags of a segment; -1: none."""
+    tags = (COMPACTED_TO, to), (COMPACTED_AT, at)
+    return tuple((name, str(value)) for name, value in tags if value >= 0)
+
+
 class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     """Manifest entry: the records of a range of offsets, in one object. Offsets are inclusive, as in its key.
 
@@ -68,11 +82,24 @@ class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, kw_only=True, 
     control_records: int = -1  # how many of `records` are transaction markers; -1: unknown
     min_timestamp: int = -1  # smallest timestamp with which one of its batches begins
     key_id: str | None = None  # key that encrypts the objects; None: they are not encrypted
-    tags: tuple[tuple[str, str], ...] = ()  # names and values, for later versions
+    tags: tuple[tuple[str, str], ...] = ()  # names and values, as of `compaction_tags`
 
     @property
     def end_offset(self) -> int:
         return self.last_offset + 1
+
+    @property
+    def compacted_to(self) -> int:
+        """End of the records whose keys compaction has applied (COMPACTED_TO); -1 if there are none."""
+        return self._number(COMPACTED_TO)
+
+    @property
+    def compacted_at(self) -> int:
+        """When compaction last replaced it, in milliseconds since 1970; -1: never."""
+        return self._number(COMPACTED_AT)
+
+    def _number(self, tag: str) -> int:
+        return next((int(value) for name, value in self.tags if name == tag), -1)
 
     @property
     def has_format_1(self) -> bool:

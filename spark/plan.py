@@ -65,7 +65,8 @@ class OffsetRange:
 class Split:
     """Bytes [start, end) of an object: complete batches. The reader drops records outside
     `offsets` and records of `aborted` transactions. `last_offsets`: range of the batches' last offsets, by
-    which they are found in an object that has replaced this one."""
+    which they are found in an object that has replaced this one. `compacted_at`: when compaction had last
+    changed them, in milliseconds since 1970; -1: never."""
 
     source: Source
     key: str
@@ -74,6 +75,7 @@ class Split:
     offsets: OffsetRange
     last_offsets: OffsetRange
     aborted: tuple[AbortedTxn, ...] = ()
+    compacted_at: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,7 @@ def split_segment(
     firsts = [offsets.start, *(last_offset_at(index, entry.base_offset, cut) for cut in cuts[1:])]
     last_offsets = map(OffsetRange, firsts, [*firsts[1:], MAX_OFFSET])
     return [
-        Split(source, key, at, to, offsets, batches, aborted)
+        Split(source, key, at, to, offsets, batches, aborted, entry.compacted_at)
         for at, to, batches in zip(cuts, [*cuts[1:], end], last_offsets, strict=True)
     ]
 

@@ -55,7 +55,8 @@ def plan_splits(bucket: Bucket, options: ReadOptions, pruning: Pruning) -> list[
 
 def read_split(bucket: Bucket, options: ReadOptions, split: Split) -> Iterator[bytes]:
     """The batches of a split. If a merge has replaced its object after the query was planned, they are read
-    from the one that the newest manifest lists. Raises ObjectNotFound if retention has deleted them."""
+    from the one that the newest manifest lists. Raises ObjectNotFound if retention has deleted them, or
+    compaction may have changed them."""
     try:
         content = bucket.read(split.key, split.start, split.end)
     except ObjectNotFound:
@@ -109,6 +110,8 @@ class PartitionView:
             raise ObjectNotFound(split.key)
         end_offset = max(min(wanted.end, offsets.end), wanted.start + 1)  # a batch may end above `offsets`
         for entry in self._entries(self._root, OffsetRange(wanted.start, end_offset)):
+            if entry.compacted_at > split.compacted_at:
+                raise ObjectNotFound(split.key)
             index = self._bundle(entry).offset_index
             start = find_position(index, entry.base_offset, wanted.start)
             end = find_end_position(index, entry.base_offset, end_offset) or entry.log_bytes

@@ -113,7 +113,8 @@ class TierlogReader(DataSourceReader):
                         )
         except ObjectNotFound:
             raise ObjectStoreError(
-                f"{place}: the object was deleted after the query was planned; run the query again"
+                f"{place}: retention or compaction deleted the object after the query was planned; "
+                "run the query again"
             ) from None
         except RecordsError as error:
             raise CorruptObject(f"{place}: {error}") from error

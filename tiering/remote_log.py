@@ -330,23 +330,25 @@ class RemoteLog:
     async def _find(
         self, where: TopicIdPartition, remote: RemotePartition, offset: int, *, is_urgent: bool = False
     ) -> _Batch | None:
-        """The first batch that ends above an offset of the remote log; None if compaction has removed it and
-        all later ones. `is_urgent`: whether nothing was read ahead for it."""
+        """The first batch with records that ends above an offset of the remote log; None if compaction has
+        removed them all. librdkafka gives up after a few responses without records, and each segment that
+        compaction has emptied would be one. `is_urgent`: whether nothing was read ahead for it."""
         while True:
             entry = await self._entry(where, remote, offset)
-            index = await self._indexes.index(where, entry)
-            for key in index.chunks_from(offset):
-                batch = await self._find_in(where, index, key, offset, is_urgent)
-                if batch is not None:
-                    return batch
-            offset = entry.end_offset  # the segment has a gap at its end
+            if entry.records:
+                index = await self._indexes.index(where, entry)
+                for key in index.chunks_from(offset):
+                    batch = await self._find_in(where, index, key, offset, is_urgent)
+                    if batch is not None:
+                        return batch
+            offset = entry.end_offset
             if offset == remote.end_offset:
                 return None
 
     async def _find_in(
         self, where: TopicIdPartition, index: SegmentIndex, key: ChunkKey, offset: int, is_urgent: bool
     ) -> _Batch | None:
-        """The first batch of a chunk that ends above an offset."""
+        """The first batch of a chunk that ends above an offset and has records."""
         return _find_in(
             await self.cache.get(key, self._download(where, index, key, is_urgent)), index, offset
         )
@@ -569,11 +571,11 @@ def _nodes_at(remote: RemotePartition, offset: int) -> Sequence[Node]:
 
 
 def _find_in(chunk: Chunk, index: SegmentIndex, offset: int) -> _Batch | None:
-    """The first batch of a chunk that ends above an offset."""
+    """The first batch of a chunk that ends above an offset and has records."""
     position = chunk.key.start + chunk.batches.position_for(offset)
     while position < chunk.key.end:
         header = _header_at(chunk, position)
-        if header.last_offset >= offset:
+        if header.last_offset >= offset and header.record_count:
             return _Batch(chunk, index, position, header)
         position += header.size
     return None

@@ -460,7 +460,16 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _counter("tierlog_remote_merged_bytes_total", "Bytes of remote segments that merges replaced"),
         _counter(
             "tierlog_remote_merge_errors_total",
-            "Merges that failed although the object store responds; the old segments stay",
+            "Merges and compactions that failed although the object store responds; the old segments stay",
+        ),
+        _counter("tierlog_remote_compactions_total", "Compactions of partitions in the object store"),
+        _counter("tierlog_remote_compacted_segments_total", "Remote segments that compaction replaced"),
+        _counter(
+            "tierlog_remote_compaction_read_bytes_total",
+            "Bytes of remote segments read by compaction, including those read twice",
+        ),
+        _counter(
+            "tierlog_remote_compaction_kept_bytes_total", "Bytes that compaction kept in remote segments"
         ),
         _counter("tierlog_remote_scrub_passes_total", "Complete passes of the bucket scrubber"),
         _gauge(

@@ -46,6 +46,11 @@ def tier_families(serving: Serving, image: ClusterImage) -> Iterator[Family]:
     yield "tierlog_remote_merged_segments_total", single(merger.segments)
     yield "tierlog_remote_merged_bytes_total", single(merger.bytes)
     yield "tierlog_remote_merge_errors_total", single(merger.errors)
+    compactor = merger.compactor
+    yield "tierlog_remote_compactions_total", single(compactor.compactions)
+    yield "tierlog_remote_compacted_segments_total", single(compactor.segments)
+    yield "tierlog_remote_compaction_read_bytes_total", single(compactor.bytes_read)
+    yield "tierlog_remote_compaction_kept_bytes_total", single(compactor.bytes_written)
     scrubber = serving.bucket_scrubber
     yield "tierlog_remote_scrub_passes_total", single(scrubber.passes)
     yield "tierlog_remote_scrub_progress_ratio", single(scrubber.progress)

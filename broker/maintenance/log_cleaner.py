@@ -269,7 +269,8 @@ async def _in_thread(replica: Replica, work: Callable[[], T]) -> T:
 
 
 def _is_compacted(config: TopicConfig) -> bool:
-    """Tiered topics are not compacted: their segments are immutable objects (KIP-405)."""
+    """A tiered topic is compacted in the object store, after its segments have left the local log
+    (`remote_compactor`)."""
     return "compact" in config.cleanup_policy and not config.remote_storage_enable
 
 

@@ -5,7 +5,8 @@ requests of every reader. The leader of a partition looks for runs in the quorum
 manifest page. It reads a run from the object store, uploads one segment with the same batches, and commits
 ReplaceSegments, which the leader epoch fences. Readers finish on the old objects, which are deleted after the
 grace. If a merge is interrupted, the planner abandons its copy. Each broker runs one merge at a time, within
-`remote.log.merge.max.bytes.per.second`. Owned by `tiering`.
+`remote.log.merge.max.bytes.per.second`. After its runs, a partition of a compacted topic is compacted
+(`remote_compactor`), so that only one of both changes a partition. Owned by `tiering`.
 """
 
 import asyncio
@@ -14,17 +15,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import structlog
+from msgspec.structs import replace
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
+from tierlog.broker.remote.remote_compactor import RemoteCompactor
 from tierlog.broker.remote.remote_log_manager import CommandRejected, RemoteLogManager
 from tierlog.broker.replication.replica import Replica
+from tierlog.broker.storage.segment import CorruptLog
 from tierlog.config.node import NodeSettings
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
-from tierlog.metadata.records import Node, RemoteSegment
+from tierlog.metadata.records import Node, RemoteSegment, compaction_tags
 from tierlog.records.errors import RecordsError
 from tierlog.tiering.copier import Attempt
 from tierlog.tiering.format.keys import Keys
@@ -62,6 +66,8 @@ class MergeLimits:
 
 
 def limits_of(config: TopicConfig, segments_min: int) -> MergeLimits:
+    if "delete" not in config.cleanup_policy:
+        return MergeLimits(segments_min, config.segment_bytes)
     by_retention = config.retention_bytes // RETENTION_SHARE
     return MergeLimits(
         segments_min,
@@ -94,6 +100,17 @@ def _run_length(entries: Sequence[RemoteSegment], first: int, limits: MergeLimit
     return found
 
 
+def merged_tags(old: Sequence[RemoteSegment]) -> tuple[tuple[str, str], ...]:
+    """How far a segment with the batches of these is compacted: up to the first one that is not, or not
+    completely."""
+    compacted_to = -1
+    for entry in old:
+        compacted_to = max(compacted_to, entry.compacted_to)
+        if entry.compacted_to < entry.end_offset:
+            break
+    return compaction_tags(compacted_to, max(entry.compacted_at for entry in old))
+
+
 class SegmentMerger:
     def __init__(
         self,
@@ -105,6 +122,8 @@ class SegmentMerger:
         store: ObjectStore,
         keys: Keys,
         tasks: TaskGroup,
+        rate: RateLimit,
+        compactor: RemoteCompactor,
     ) -> None:
         self._settings = settings
         self._metadata = metadata
@@ -120,7 +139,8 @@ class SegmentMerger:
         """The remote state of each partition in which no run is left, and the limits by which."""
         self._failed: Counter[TopicIdPartition] = Counter()  # merges in a row
         self._skipped: Counter[TopicIdPartition] = Counter()  # passes that are left to skip
-        self._rate = RateLimit(settings.remote_log_merge_max_bytes_per_second)
+        self._rate = rate
+        self.compactor = compactor
         self.merges = self.segments = self.bytes = self.errors = 0
 
     def start(self) -> None:
@@ -129,7 +149,7 @@ class SegmentMerger:
 
     def configure(self, settings: NodeSettings) -> None:
         """Apply changed settings."""
-        self._settings = settings
+        self._settings = self.compactor.settings = settings
         self._rate.change(settings.remote_log_merge_max_bytes_per_second)
 
     async def _turn(self) -> None:
@@ -138,7 +158,7 @@ class SegmentMerger:
 
     async def merge_all(self) -> None:
         """One pass over the partitions that this broker leads. Ends early if the store is unavailable."""
-        if not self._settings.remote_log_merge_min_segments or self._metadata.image.format_version < 2:
+        if self._metadata.image.format_version < 2:
             return
         led = self._log_manager.tiered
         self._forget_all_but({replica.id for replica in led})
@@ -149,13 +169,16 @@ class SegmentMerger:
                 continue
             try:
                 await self._merge_runs(replica)
+                await self.compactor.compact(replica)
             except (BreakerOpen, UnsuitableStore, MetadataUnavailable):
                 return  # reported elsewhere; the next pass tries again
-            except (ObjectStoreError, CommandRejected, RecordsError) as failure:
+            except (ObjectStoreError, CommandRejected, RecordsError, OSError, CorruptLog) as failure:
                 self.errors += 1
                 self._failed[where] += 1
                 self._skipped[where] = min(2 ** self._failed[where], PASSES_SKIPPED_MAX)
-                _log.warning("segments were not merged", partition=str(replica.name), error=str(failure))
+                _log.warning(
+                    "segments were not merged or compacted", partition=str(replica.name), error=str(failure)
+                )
             else:
                 self._failed[where] = 0
             await asyncio.sleep(0)  # a partition without runs has not waited
@@ -164,9 +187,12 @@ class SegmentMerger:
         for states in (self._searched, self._finished, self._failed, self._skipped):
             for where in states.keys() - led:
                 del states[where]
+        self.compactor.forget_all_but(led)
 
     async def _merge_runs(self, replica: Replica) -> None:
         where = replica.id
+        if not self._settings.remote_log_merge_min_segments:
+            return
         limits = limits_of(replica.config, self._settings.remote_log_merge_min_segments)
         pages = 0
         while replica.is_leader and not replica.config.remote_log_copy_disable and pages < PAGES_PER_PASS:
@@ -204,7 +230,7 @@ class SegmentMerger:
 
         async def upload(attempt: Attempt, base: int, last: int) -> RemoteSegment:
             body = MergedSegment(self._store, self._keys, log.indexes, log.quarantine, where, old)
-            return await self._manager.upload(body, attempt)
+            return replace(await self._manager.upload(body, attempt), tags=merged_tags(old))
 
         await self._log_manager.editor.replace(
             where,

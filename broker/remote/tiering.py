@@ -18,6 +18,7 @@ from tierlog.base.tasks import Report, TaskGroup
 from tierlog.base.types import TopicIdPartition, TopicPartition
 from tierlog.broker.remote.bucket_scrubber import BucketScrubber
 from tierlog.broker.remote.diverged_segments import DivergedSegments
+from tierlog.broker.remote.remote_compactor import RemoteCompactor
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
 from tierlog.broker.remote.segment_merger import SegmentMerger
@@ -44,6 +45,7 @@ _log = structlog.get_logger("tierlog.tiering")
 
 OBJECTS_DIRECTORY = "objects"
 CACHE_DIRECTORY = "remote-cache"
+SCRATCH_DIRECTORY = "remote-compaction"
 
 NO_STORE_URL = "object.store.url is not set: topics of a cluster need a store that all brokers reach"
 
@@ -72,6 +74,7 @@ class RemoteTier:
         self.tasks = TaskGroup(report)
         self._metadata = metadata
         self.directory = data_directory.absolute() / OBJECTS_DIRECTORY
+        self.scratch = data_directory / SCRATCH_DIRECTORY
         self.has_store = objects is not None or network is None or bool(settings.object_store_url)
         url = settings.object_store_url or self.directory.as_uri()
         opened = objects or (store_from_url(url) if self.has_store else NoStore(NO_STORE_URL))
@@ -194,16 +197,10 @@ class Tiering:
         )
 
         self.scrubber = BucketScrubber(settings, metadata, tier.verifier, tier.auditor, tier.tasks, rng)
-        self.merger = SegmentMerger(
-            settings,
-            metadata,
-            self.log_manager,
-            tier.manager,
-            tier.log,
-            tier.store,
-            tier.keys,
-            tier.tasks,
-        )
+        rate = RateLimit(settings.remote_log_merge_max_bytes_per_second)
+        rewrites = settings, metadata, self.log_manager, tier.manager, tier.log, tier.store, tier.keys
+        compactor = RemoteCompactor(*rewrites, files, clock, tier.scratch, rate)
+        self.merger = SegmentMerger(*rewrites, tier.tasks, rate, compactor)
 
     def start(self) -> None:
         """Start the background tasks, even while the store is unavailable."""

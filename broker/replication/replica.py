@@ -158,11 +158,8 @@ class Replica:
 
     @property
     def is_tiered(self) -> bool:
-        """Whether the remote log manager applies retention: also after tiering was switched off. A compacted
-        topic is not tiered (KIP-405), even if compaction is only this node's default."""
-        if self.config.remote_storage_enable:
-            return "compact" not in self.config.cleanup_policy
-        return self.log.has_been_tiered
+        """Whether the remote log manager applies retention: also after tiering was switched off."""
+        return self.config.remote_storage_enable or self.log.has_been_tiered
 
     @property
     def traffic(self) -> Traffic:

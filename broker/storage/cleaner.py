@@ -68,8 +68,9 @@ class CleaningStopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CleaningJob:
-    """Arguments of one cleaning. `sources`: rolled segments up to the end of the cleanable range, all of them
-    on disk.
+    """Arguments of one cleaning. [first_dirty_offset, end_offset) is the dirty range. `sources`: rolled
+    segments up to its end, all of them on disk; empty if the caller passes segments one by one (`add_keys`,
+    `clean`).
     """
 
     files: Files
@@ -77,6 +78,7 @@ class CleaningJob:
     config: TopicConfig
     sources: tuple[Segment, ...]
     first_dirty_offset: int
+    end_offset: int
     aborted: Sequence[AbortedTxn]
     producers: Mapping[int, LastRecord]
     epochs: LeaderEpochs
@@ -92,6 +94,7 @@ def take_job(log: PartitionLog, dirty: LogToClean, now_ms: int) -> CleaningJob:
         log.config,
         sources,
         dirty.first_offset,
+        sources[-1].end_offset,
         log.aborted(sources[0].base_offset, dirty.end_offset),
         last_records_of_producers(log.producers),
         LeaderEpochs(log.epochs.entries),
@@ -146,7 +149,7 @@ class Cleaner:
         self._files = job.files
         self._job = job
         self._throttler = throttler
-        most_keys = job.sources[-1].end_offset - job.first_dirty_offset
+        most_keys = job.end_offset - job.first_dirty_offset
         self._keys = OffsetMap(key_budget_bytes, job.first_dirty_offset, most_keys, load_factor)
         self._filter = BatchFilter(
             self._keys,
@@ -155,6 +158,7 @@ class Cleaner:
             job.now_ms,
             job.config.delete_retention_ms,
         )
+        self._fates: CleanedTransactionMetadata | None = None  # transactions of the dirty range
         self.bytes_read = self.bytes_written = 0
         self.malformed: dict[int, str] = {}
         """Batches whose records cannot be read although the CRC is valid, by base offset, with the reason.
@@ -175,18 +179,26 @@ class Cleaner:
         RecordsError and CleaningStopped, as `clean` does.
         """
         job, keys = self._job, self._keys
-        walked = [segment for segment in job.sources if segment.end_offset > job.first_dirty_offset]
-        begin = walked[0].base_offset if walked else 0
-        # a transaction that ended before the first segment would seem open, and later data aborted
-        fates = CleanedTransactionMetadata(entry for entry in job.aborted if entry.last_offset >= begin)
-        for segment in walked:
-            if not self._map_segment(segment, fates):
+        for segment in job.sources:
+            if segment.end_offset > job.first_dirty_offset and not self.add_keys(segment):
                 break
-            keys.end_offset = segment.end_offset  # includes a gap at its end
         touched = [segment for segment in job.sources if segment.base_offset < keys.end_offset]
         by_base = {segment.base_offset: segment for segment in touched}
         groups = group_segments(map(self._size_of, touched), job.config)
         return [tuple(by_base[size.base_offset] for size in group) for group in groups]
+
+    def add_keys(self, segment: Segment) -> bool:
+        """Read the next dirty segment, in the order of offsets. Returns False when the map is full."""
+        if self._fates is None:
+            # a transaction that ended before the first segment would seem open, and later data aborted
+            begin = segment.base_offset
+            self._fates = CleanedTransactionMetadata(
+                entry for entry in self._job.aborted if entry.last_offset >= begin
+            )
+        if not self._map_segment(segment, self._fates):
+            return False
+        self._keys.end_offset = segment.end_offset  # includes a gap at its end
+        return True
 
     def _map_segment(self, segment: Segment, fates: CleanedTransactionMetadata) -> bool:
         """Add a segment's keys. Returns False when the map is full."""

@@ -47,9 +47,9 @@ def copy_suffix(
         first = source.find(offset)
         if first is None or first.header.base_offset != offset:
             raise CorruptLog(f"{source.path()}: no batch begins at offset {offset}")
-        _require_space(files, source.size - first.position, suffix)
+        require_space(files, source.size - first.position, suffix)
         _copy(files, source, first, suffix)
-        chunks = _index(suffix, interval_bytes, exported.leader_epochs)
+        chunks = index_file(suffix, interval_bytes, exported.leader_epochs)
     except BaseException:
         with suppress(OSError):
             files.unlink(suffix.path(), missing_ok=True)
@@ -75,8 +75,9 @@ def copy_suffix(
     return export, chunks
 
 
-def _require_space(files: Files, count: int, suffix: Segment) -> None:
-    usable = files.space(suffix.directory).usable
+def require_space(files: Files, count: int, segment: Segment) -> None:
+    """Raises OSError (ENOSPC) if a copy of so many bytes would leave too little space for appends."""
+    usable = files.space(segment.directory).usable
     if usable < count + FREE_BYTES_KEPT:
         what = f"not enough space to copy {count} bytes for an upload: {usable} bytes are free, and "
         what += f"{FREE_BYTES_KEPT} are kept for appends"
@@ -99,14 +100,16 @@ def _copy(files: Files, source: Segment, first: BatchAt, suffix: Segment) -> Non
     suffix.size = source.size - first.position
 
 
-def _index(suffix: Segment, interval_bytes: int, epochs: Iterable[EpochEntry]) -> ChunkBuilder:
+def index_file(segment: Segment, interval_bytes: int, epochs: Iterable[EpochEntry]) -> ChunkBuilder:
+    """Verify a segment's batches, add them to its empty indexes, and return its chunks. Raises OSError and
+    CorruptLog."""
     good, chunks = 0, ChunkBuilder()
     rules = HeaderRules(gaps=True, epochs=LeaderEpochs(epochs))  # it may have been compacted earlier
-    for position, header, content in verified_batches(suffix, rules):
-        suffix.index_batch(position, header, header.base_offset, interval_bytes)
+    for position, header, content in verified_batches(segment, rules):
+        segment.index_batch(position, header, header.base_offset, interval_bytes)
         chunks.add(header, content)
         good = position + header.size
-    if good != suffix.size:
-        raise CorruptLog(f"{suffix.path()}: damaged at or after offset {suffix.end_offset}")
-    suffix.add_time_entry()
+    if good != segment.size:
+        raise CorruptLog(f"{segment.path()}: damaged at or after offset {segment.end_offset}")
+    segment.add_time_entry()
     return chunks

@@ -85,8 +85,6 @@ def check_topic_settings(overrides: Mapping[str, str]) -> None:
             check_local_retention(config)
     except InvalidSetting as invalid:
         raise Refusal(ErrorCode.INVALID_CONFIG, str(invalid)) from None
-    if config.remote_storage_enable and "compact" in config.cleanup_policy:
-        _refuse("remote.storage.enable: a compacted topic cannot be tiered (KIP-405)")
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         _refuse("min.compaction.lag.ms must not be above max.compaction.lag.ms")
 

@@ -196,7 +196,7 @@ def test_corrupt_bytes_fail_the_query(spark: SparkSession, tmp_path: Path) -> No
 def test_error_names_a_missing_object(spark: SparkSession, tmp_path: Path) -> None:
     damaged = write_history(tmp_path)
     damaged.log_key("weather", 0, 2).unlink()
-    with pytest.raises(PySparkException, match="was deleted after the query was planned"):
+    with pytest.raises(PySparkException, match="deleted the object after the query was planned"):
         load(spark, damaged, topic="weather").count()
 
 

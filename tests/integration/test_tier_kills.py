@@ -1,4 +1,5 @@
-"""A broker is killed with SIGKILL at each request by which it copies, merges, spills and deletes segments.
+"""A broker is killed with SIGKILL at each request by which it copies, merges, compacts, spills and deletes
+segments.
 
 After each kill it is started again. In the end a consumer finds every record once and in order, the manifest
 names only objects that are right, and the bucket has no others. TIER_KILL_ROUNDS: kills at each request.
@@ -44,6 +45,8 @@ SETTINGS = {
     "remote.log.delete.grace.ms": 0,
     "remote.log.merge.min.segments": 0,
 }
+KEYS = 7
+COMPACTION = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01, "delete_retention_ms": 0}
 SPILL_SEGMENTS = 390
 """The quorum keeps at most 384 entries of a partition; the oldest ones are then spilled to a page."""
 
@@ -165,15 +168,15 @@ class Log:
         self.broker = broker
         self.records = 0
 
-    def create_topic(self, **settings: int) -> None:
-        config = {**CONFIG, **{name.replace("_", "."): str(number) for name, number in settings.items()}}
+    def create_topic(self, **settings: object) -> None:
+        config = {**CONFIG, **{name.replace("_", "."): str(value) for name, value in settings.items()}}
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
         admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(10)
 
     def produce(self, records: int) -> None:
         client = Client(self.broker.bootstrap)
         numbers = range(self.records, self.records + records)
-        new = [NewRecord(1_700_000_000_000 + number, None, value(number)) for number in numbers]
+        new = [NewRecord(1_700_000_000_000 + number, key(number), value(number)) for number in numbers]
         found = client.produce(TOPIC, encode_batch(new))
         client.close()
         assert (found.error_code, found.base_offset) == (ErrorCode.NONE, self.records)
@@ -185,13 +188,23 @@ class Log:
 
     def check(self) -> None:
         """Every record is there once, every object is right, and nothing else is in the bucket."""
-        found = [(one.offset(), one.value()) for one in read_from_start(self.broker.bootstrap, TOPIC)]
-        assert found == [(number, value(number)) for number in range(self.records)]
+        self.check_bucket()
+        assert self.read() == [(number, value(number)) for number in range(self.records)]
+
+    def read(self) -> list[tuple[int, bytes]]:
+        """Offset and value of all records."""
+        return [(one.offset(), one.value()) for one in read_from_start(self.broker.bootstrap, TOPIC)]
+
+    def check_bucket(self) -> None:
         queued = partial(metric, self.broker, "kafka_server_brokertopicmetrics_remotedeletelagsegments")
         until(lambda: not queued(), "segments that are queued for their deletion stay")
         json_output("tier", "verify", "--admin", self.broker.admin_url, code=0)
         [found] = json_output("tier", "gc", "--dry-run", "--admin", self.broker.admin_url)
         assert not found["unknown"], found
+
+
+def key(number: int) -> bytes:
+    return b"%d" % (number % KEYS)
 
 
 def value(number: int) -> bytes:
@@ -257,6 +270,22 @@ async def test_kills_at_each_request_of_merges_and_deletions(log: Log, proxy: Ki
     await asyncio.to_thread(log.check)
     [line] = AdminApi(log.broker.admin_url).get("/v1/tier/status")["partitions"]
     assert line["remote_segments"] < 8
+
+
+async def test_kills_at_each_request_of_a_compaction(log: Log, proxy: KillingProxy) -> None:
+    """It consists of the requests of merges, for each segment."""
+    await asyncio.to_thread(lambda: log.create_topic(**COMPACTION))
+    for step in MERGE * ROUNDS:
+        for _ in range(3):
+            await asyncio.to_thread(log.produce, 5)
+            await asyncio.to_thread(log.flush)
+        await kill_at(step, proxy, log)
+    last = range(log.records - KEYS, log.records)
+    async with asyncio.timeout(60):
+        while [number for number, _ in await asyncio.to_thread(log.read)] != list(last):
+            pass  # until the last pass has ended
+    await asyncio.to_thread(log.check_bucket)
+    assert await asyncio.to_thread(log.read) == [(number, value(number)) for number in last]
 
 
 async def test_kills_at_each_request_of_a_spill(log: Log, proxy: KillingProxy) -> None:

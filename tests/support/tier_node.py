@@ -17,6 +17,7 @@ from tierlog.base.slices import LogSlice
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition, TopicPartition
 from tierlog.broker.maintenance.log_repair import LogRepair
+from tierlog.broker.remote.remote_compactor import RemoteCompactor
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
 from tierlog.broker.remote.segment_merger import SegmentMerger
@@ -37,6 +38,7 @@ from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.manager import TierLimits, TierManager
 from tierlog.tiering.object_store import ObjectStore
 from tierlog.tiering.quarantine import Quarantine
+from tierlog.tiering.rate_limit import RateLimit
 from tierlog.tiering.remote_log import RemoteLog
 
 CLUSTER = "cluster-1"
@@ -140,8 +142,11 @@ class TierNode:
         )
 
     def _merger(self) -> SegmentMerger:
-        settings, parts = NodeSettings(node_id=1), (self.log_manager, self.manager, self.remote_log)
-        return SegmentMerger(settings, self.metadata, *parts, self.store, self.keys, self.tasks)
+        settings, rate = NodeSettings(node_id=1), RateLimit()
+        parts = self.metadata, self.log_manager, self.manager, self.remote_log, self.store, self.keys
+        scratch = self.directory / "scratch"
+        self.compactor = RemoteCompactor(settings, *parts, OsFiles(), self.clock, scratch, rate)
+        return SegmentMerger(settings, *parts, self.tasks, rate, self.compactor)
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(list(self.replicas.values()))

@@ -538,8 +538,9 @@ class NodeSettings(TopicDefaults):
     )
     remote_log_merge_max_bytes_per_second: int = long_(
         32 * MIB,
-        "Maximum bytes of remote segments that a broker merges per second, on average: each byte is read "
-        "from the object store once and written once. Lower it if merges take bandwidth from others.",
+        "Maximum bytes of remote segments that a broker merges or compacts per second, on average: each "
+        "byte is read from the object store, by compaction up to twice, and written once. Lower it if this "
+        "takes bandwidth from others, raise it if compaction of large topics takes too long.",
         minimum=MIB,
     )
     remote_log_metadata_cache_bytes: int = long_(

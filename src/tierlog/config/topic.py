@@ -154,7 +154,8 @@ class TopicConfig:
     remote_storage_enable: bool = boolean_(
         False,
         "Whether the topic is tiered: rolled segments are copied to the object store (KIP-405). A compacted "
-        "topic cannot be tiered. To change it to false, set remote.log.delete.on.disable=true too.",
+        "topic is compacted in the object store, after local retention has deleted its local segments. To "
+        "change it to false, set remote.log.delete.on.disable=true too.",
     )
     remote_log_copy_disable: bool = boolean_(
         False,

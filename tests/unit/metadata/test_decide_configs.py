@@ -61,7 +61,6 @@ def test_append_and_subtract_start_from_the_default(topic: World) -> None:
         [("retention.ms", Op.APPEND, "1")],
         [("no.such", Op.SET, "1")],
         [("cleanup.policy", Op.APPEND, "shred")],
-        [("remote.storage.enable", Op.SET, "true"), ("cleanup.policy", Op.SET, "compact")],
         [
             ("remote.storage.enable", Op.SET, "true"),
             ("retention.ms", Op.SET, "10"),

@@ -4,10 +4,12 @@ import random
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from spark_bucket import CLUSTER, BucketWriter
 from spark_history import FIRST_MS, LOG_START, write_history
 
 from tierlog.base.types import TopicIdPartition
+from tierlog.metadata.records import compaction_tags
 from tierlog.records.batch import iter_batches
 from tierlog.records.record import iter_records
 from tierlog.records.writer import NewRecord, encode_batch
@@ -100,6 +102,11 @@ def test_splits_of_merged_objects_have_the_same_batches(tmp_path: Path, index_by
     writer.segment("t", 0, batches[24:], index_bytes)
     writer.commit("t", 0)
     assert [records(split) for split in splits] == before
+    writer.entries[where][0] = replace(writer.entries[where][0], tags=compaction_tags(72, 1))
+    writer.commit("t", 0)
+    with pytest.raises(ObjectNotFound):
+        list(read_split(bucket, options, splits[0]))
+    assert records(splits[-1]) == before[-1], "its segment was not compacted"
     writer.commit("t", 0, log_start=100)
     with pytest.raises(ObjectNotFound):
         list(read_split(bucket, options, splits[0]))
