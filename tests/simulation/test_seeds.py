@@ -33,6 +33,8 @@ DONE = {
     "voters removed",
     "voters added",
     "segments tiered",
+    "segments compacted",
+    "records compacted in the bucket",
     "segments dropped on low disks",
     "starts after what is remote",
     "pages",

@@ -12,6 +12,7 @@ from operator import lt
 from pathlib import Path
 from typing import Any
 
+from simulator import compacted
 from simulator.bit_rot import BitRot, short_segments
 from simulator.broker import SimBroker
 from simulator.cluster_faults import ClusterFaults
@@ -250,6 +251,12 @@ class ClusterRun:
             work = produce_and_retry(client, 1000 * (n + 1), n, self.outcome.done)
             clients.watch(work, self._violations)
         self._start_operators(clients)
+        if (history := self.tiering.compacted) is not None:
+            for name, play in (("keys", compacted.produce_keys), ("scans", compacted.scan_keys)):
+                self.network.listen(name, clients)
+                draws = random.Random(f"{name} {self.outcome.seed}")
+                client = Client(name, self.network, self.brokers, self.history, draws, compacted.TOPIC)
+                clients.watch(play(client, history), self._violations)
         for n in range(MEMBERS) if self.group is not None else ():
             self.network.listen(f"member-{n}", clients)
             draws = random.Random(self._group_rng.random())
@@ -298,6 +305,11 @@ class ClusterRun:
         for partition in range(PARTITIONS):
             end = max(self.history.acknowledged.get(partition, {-1: b""})) + 1
             await reader.spawn(read_back(client, partition, end))
+        if (history := self.tiering.compacted) is not None:
+            client.topic = compacted.TOPIC
+            await reader.spawn(compacted.scan(client, history, is_quiet=True))
+            self.outcome.done["scans of a compacted topic"] = history.scans
+            self.outcome.done["records compacted in the bucket"] = history.removed
 
     def _start_operators(self, clients: Process) -> None:
         """Start the operators and special faults of this run. Each draws from its own generator."""
@@ -421,7 +433,11 @@ class ClusterRun:
         topic = NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=3, configs=own)
         configs = (("cleanup.policy", "compact"), *self._configs)
         offsets = NewTopic(name=OFFSETS_TOPIC, partitions=1, replication_factor=3, configs=configs)
-        command = CreateTopics(topics=(topic,) if self.group is None else (topic, offsets))
+        topics = (topic,) if self.group is None else (topic, offsets)
+        if self.tiering.compacted is not None:
+            kept = tuple({**dict(self._configs), **dict(self.tiering.compacted_topic)}.items())
+            topics += (NewTopic(name=compacted.TOPIC, partitions=1, replication_factor=3, configs=kept),)
+        command = CreateTopics(topics=topics)
         while True:
             await asyncio.sleep(0.2)
             self._raise_violation()

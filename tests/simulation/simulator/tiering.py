@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from simulator.broker import SimBroker
+from simulator.compacted import draw_history
 from simulator.loop import SimLoop
 from simulator.merger import merge_segments
 from simulator.object_store import Bucket, SimStore, store_outages
@@ -93,6 +94,7 @@ class Tiering:
         self._max_lag_ms, self._free_bytes_min = drawn.choice(MAX_LAG_MS), drawn.choice(FREE_BYTES_MIN)
         self._drops, self._skips = drawn.random() < DROPS, drawn.random() < SKIPS
         self._done = done
+        self.compacted = draw_history(random.Random(f"compacted {seed}")) if self.is_on else None
         limited = random.Random(f"retention {seed}")
         self._limits = {TOPIC: draw_limits(limited)} if limited.random() < SHARE and self.is_on else {}
         self.witness = TierWitness(
@@ -120,6 +122,18 @@ class Tiering:
         if self._drops:
             chosen.append(("remote.log.disk.pressure.policy", DROP))
         return tuple(chosen)
+
+    @property
+    def compacted_topic(self) -> Sequence[tuple[str, str]]:
+        """Topic configs of the topic that is compacted in the bucket."""
+        retention_ms = 0 if self.compacted is None else self.compacted.delete_retention_ms
+        own = {
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": "0.1",
+            "delete.retention.ms": str(retention_ms),
+            "segment.bytes": str(self._segment_bytes[0]),
+        }
+        return tuple({**dict(self.configs), **own}.items())
 
     @property
     def deletes(self) -> bool:

@@ -242,7 +242,7 @@ async def send(client: Client, partition: int, batch: bytes) -> int:
     while True:
         data = PartitionProduceData(index=partition, records=bytearray(batch))
         request = ProduceRequest(
-            acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=TOPIC, partition_data=[data])]
+            acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=client.topic, partition_data=[data])]
         )
         answer = await client.call_leader(partition, PRODUCE, 11, request)
         if answer is None:
