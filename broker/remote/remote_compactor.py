@@ -10,7 +10,7 @@ merger, the only other part that replaces segments.
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -117,7 +117,7 @@ class RemoteCompactor:
         """Compact a partition if it is dirty enough. Raises ObjectStoreError, CommandRejected,
         MetadataUnavailable, OSError of the scratch directory, RecordsError or CorruptLog; what was replaced
         before stays."""
-        if "compact" not in replica.config.cleanup_policy:
+        if "compact" not in replica.config.cleanup_policy or replica.config.remote_log_copy_disable:
             self._clean_to.pop(replica.id, None)
             return
         dirty = await self._dirty(replica)
@@ -167,12 +167,15 @@ class RemoteCompactor:
                 async with self._downloaded(where, entry) as segment:
                     if not await asyncio.to_thread(cleaner.add_keys, segment):
                         break
-            offset = self._resolve(where).first_offset
-            while offset is not None and offset < cleaner.cleaned_to:
+            offset = 0
+            while (first := self._resolve(where).first_offset) is not None:
+                offset = max(offset, first)  # retention continues
+                if offset >= cleaner.cleaned_to:
+                    break
                 if not replica.is_leader or replica.leader_epoch != leader_epoch:
                     return  # an unclean election may have removed segments whose keys were read
                 entry = await self._remote_log.entry(where, offset)
-                replaced += await self._clean_segment(replica, entry, cleaner)
+                replaced += await self._clean_segment(replica, leader_epoch, entry, cleaner, throttler.rest)
                 offset = entry.end_offset
         finally:
             stop.set()
@@ -211,7 +214,14 @@ class RemoteCompactor:
             self._clock.now_ms(),
         )
 
-    async def _clean_segment(self, replica: Replica, entry: RemoteSegment, cleaner: Cleaner) -> int:
+    async def _clean_segment(
+        self,
+        replica: Replica,
+        leader_epoch: int,
+        entry: RemoteSegment,
+        cleaner: Cleaner,
+        rest: Callable[[], None],
+    ) -> int:
         """Returns the number of replaced segments, 0 or 1."""
         where = replica.id
         async with self._downloaded(where, entry) as source:
@@ -222,19 +232,21 @@ class RemoteCompactor:
             cleaned = source if swap is None else swap.cleaned
             bundle = await self._remote_log.indexes.bundle(where, entry)
             interval_bytes = replica.config.index_interval_bytes
-            exported = partial(_exported, cleaned, entry, bundle, interval_bytes, is_changed=swap is not None)
-            await self._replace(replica, entry, await asyncio.to_thread(exported), end_offset)
+            export = partial(
+                _export, cleaned, entry, bundle, interval_bytes, rest, is_changed=swap is not None
+            )
+            await self._replace(where, leader_epoch, entry, await asyncio.to_thread(export), end_offset)
         self.segments += 1
         return 1
 
     async def _replace(
         self,
-        replica: Replica,
+        where: TopicIdPartition,
+        leader_epoch: int,
         old: RemoteSegment,
         exported: tuple[SegmentExport, ChunkBuilder],
         compacted_to: int,
     ) -> None:
-        where = replica.id
         compacted_at = max(self._clock.now_ms(), old.compacted_at + 1)
         tags = compaction_tags(compacted_to, compacted_at)
 
@@ -242,7 +254,7 @@ class RemoteCompactor:
             return replace(await self._manager.upload(SegmentFile(*exported), attempt), tags=tags)
 
         await self._log_manager.editor.replace(
-            where, replica.leader_epoch, lambda: self._resolve(where), (old,), (old.end_offset,), upload
+            where, leader_epoch, lambda: self._resolve(where), (old,), (old.end_offset,), upload
         )
 
     def _resolve(self, where: TopicIdPartition) -> RemotePartition:
@@ -287,14 +299,20 @@ class RemoteCompactor:
             self._files.unlink(self._scratch / name, missing_ok=True)
 
 
-def _exported(
-    cleaned: Segment, old: RemoteSegment, bundle: IndexBundle, interval_bytes: int, *, is_changed: bool
+def _export(
+    cleaned: Segment,
+    old: RemoteSegment,
+    bundle: IndexBundle,
+    interval_bytes: int,
+    rest: Callable[[], None],
+    *,
+    is_changed: bool,
 ) -> tuple[SegmentExport, ChunkBuilder]:
     """Indexes and chunks of a file. Epochs and producer state at its end are those of the old segment."""
     txn_index = bytes(cleaned.txn_index) if is_changed else bundle.txn_index
     epochs = _all_epochs(old, bundle)
     cleaned.reset_indexes()
-    chunks = index_file(cleaned, interval_bytes, epochs)
+    chunks = index_file(cleaned, interval_bytes, epochs, rest)
     descriptor = SegmentDescriptor(
         base_offset=old.base_offset,
         end_offset=old.end_offset,

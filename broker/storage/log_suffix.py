@@ -8,7 +8,7 @@ remote log manager.
 """
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -100,15 +100,21 @@ def _copy(files: Files, source: Segment, first: BatchAt, suffix: Segment) -> Non
     suffix.size = source.size - first.position
 
 
-def index_file(segment: Segment, interval_bytes: int, epochs: Iterable[EpochEntry]) -> ChunkBuilder:
-    """Verify a segment's batches, add them to its empty indexes, and return its chunks. Raises OSError and
-    CorruptLog."""
+def index_file(
+    segment: Segment,
+    interval_bytes: int,
+    epochs: Iterable[EpochEntry],
+    rest: Callable[[], None] = lambda: None,
+) -> ChunkBuilder:
+    """Verify a segment's batches, add them to its empty indexes, and return its chunks. `rest` is called
+    between two batches. Raises OSError and CorruptLog."""
     good, chunks = 0, ChunkBuilder()
     rules = HeaderRules(gaps=True, epochs=LeaderEpochs(epochs))  # it may have been compacted earlier
     for position, header, content in verified_batches(segment, rules):
         segment.index_batch(position, header, header.base_offset, interval_bytes)
         chunks.add(header, content)
         good = position + header.size
+        rest()
     if good != segment.size:
         raise CorruptLog(f"{segment.path()}: damaged at or after offset {segment.end_offset}")
     segment.add_time_entry()

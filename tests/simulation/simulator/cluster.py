@@ -252,7 +252,7 @@ class ClusterRun:
             clients.watch(work, self._violations)
         self._start_operators(clients)
         if (history := self.tiering.compacted) is not None:
-            for name, play in (("keys", compacted.produce_keys), ("scans", compacted.scan_keys)):
+            for name, play in compacted.CLIENTS.items():
                 self.network.listen(name, clients)
                 draws = random.Random(f"{name} {self.outcome.seed}")
                 client = Client(name, self.network, self.brokers, self.history, draws, compacted.TOPIC)
@@ -306,10 +306,7 @@ class ClusterRun:
             end = max(self.history.acknowledged.get(partition, {-1: b""})) + 1
             await reader.spawn(read_back(client, partition, end))
         if (history := self.tiering.compacted) is not None:
-            client.topic = compacted.TOPIC
-            await reader.spawn(compacted.scan(client, history, is_quiet=True))
-            self.outcome.done["scans of a compacted topic"] = history.scans
-            self.outcome.done["records compacted in the bucket"] = history.removed
+            await reader.spawn(compacted.scan_in_the_end(client, history, self.outcome.done))
 
     def _start_operators(self, clients: Process) -> None:
         """Start the operators and special faults of this run. Each draws from its own generator."""
@@ -434,10 +431,7 @@ class ClusterRun:
         configs = (("cleanup.policy", "compact"), *self._configs)
         offsets = NewTopic(name=OFFSETS_TOPIC, partitions=1, replication_factor=3, configs=configs)
         topics = (topic,) if self.group is None else (topic, offsets)
-        if self.tiering.compacted is not None:
-            kept = tuple({**dict(self._configs), **dict(self.tiering.compacted_topic)}.items())
-            topics += (NewTopic(name=compacted.TOPIC, partitions=1, replication_factor=3, configs=kept),)
-        command = CreateTopics(topics=topics)
+        command = CreateTopics(topics=(*topics, *self.tiering.compacted_topics(self._configs)))
         while True:
             await asyncio.sleep(0.2)
             self._raise_violation()

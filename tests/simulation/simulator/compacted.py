@@ -4,6 +4,7 @@
 
 import asyncio
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -51,7 +52,7 @@ class CompactedHistory:
         return {self.acknowledged[offset].key: offset for offset in sorted(self.acknowledged)}
 
     def check(self, found: list[tuple[int, Record]], last: dict[bytes, int], *, is_quiet: bool) -> None:
-        """`last`: of the keys when the scan began. `is_quiet`: nothing was written or compacted meanwhile.
+        """`last`: of the keys when the scan began. `is_quiet`: nothing was written or compacted since then.
         Raises Violation."""
         previous = -1
         for offset, record in found:
@@ -136,6 +137,18 @@ async def scan(client: Client, history: CompactedHistory, *, is_quiet: bool = Fa
         found += [one for one in _records(records) if one[0] >= offset]
         offset = max([offset, *(header.next_offset for _, header in iter_batches(records))])
     history.check(found, last, is_quiet=is_quiet)
+
+
+async def scan_in_the_end(client: Client, history: CompactedHistory, done: Counter[str]) -> None:
+    """No other client runs, and all tiering is done."""
+    client.topic = TOPIC
+    await scan(client, history, is_quiet=True)
+    done["scans of a compacted topic"] = history.scans
+    done["records compacted in the bucket"] = history.removed
+
+
+CLIENTS = {"keys": produce_keys, "scans": scan_keys}
+"""Clients of the topic, by their names."""
 
 
 def _records(batches: bytes) -> list[tuple[int, Record]]:

@@ -203,7 +203,7 @@ class TierWitness:
         self._done["segments tiered"] += 1
 
     def _check_compacted(self, where: TopicIdPartition, entry: RemoteSegment, content: bytes) -> None:
-        """Batches are in order and within the entry's range. What they contain, the readers check."""
+        """Batches are in order and within the entry's range. Readers check the records (`compacted`)."""
         following, records = entry.base_offset, 0
         for _, header in _batches(where, content):
             if header.base_offset < following:

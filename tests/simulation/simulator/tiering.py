@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from simulator.broker import SimBroker
+from simulator.compacted import TOPIC as COMPACTED
 from simulator.compacted import draw_history
 from simulator.loop import SimLoop
 from simulator.merger import merge_segments
@@ -22,6 +23,7 @@ from tierlog.broker.maintenance.disk_pressure import DROP, DiskPressure
 from tierlog.broker.remote.tier_state_machine import EARLIEST_PENDING_UPLOAD, TierStateMachine
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.controller import remote
+from tierlog.metadata.controller.commands import NewTopic
 from tierlog.metadata.image import ClusterImage
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -123,17 +125,19 @@ class Tiering:
             chosen.append(("remote.log.disk.pressure.policy", DROP))
         return tuple(chosen)
 
-    @property
-    def compacted_topic(self) -> Sequence[tuple[str, str]]:
-        """Topic configs of the topic that is compacted in the bucket."""
-        retention_ms = 0 if self.compacted is None else self.compacted.delete_retention_ms
+    def compacted_topics(self, configs: Sequence[tuple[str, str]]) -> Sequence[NewTopic]:
+        """The topic that is compacted in the bucket, if the run has one. `configs`: of all topics."""
+        if self.compacted is None:
+            return ()
         own = {
+            **dict(configs),
+            **dict(self.configs),
             "cleanup.policy": "compact",
             "min.cleanable.dirty.ratio": "0.1",
-            "delete.retention.ms": str(retention_ms),
+            "delete.retention.ms": str(self.compacted.delete_retention_ms),
             "segment.bytes": str(self._segment_bytes[0]),
         }
-        return tuple({**dict(self.configs), **own}.items())
+        return (NewTopic(name=COMPACTED, partitions=1, replication_factor=3, configs=tuple(own.items())),)
 
     @property
     def deletes(self) -> bool:

@@ -235,11 +235,11 @@ async def test_compacted_and_deleted_by_retention(tmp_path: Path) -> None:
         assert node.remote(replica).log_start_offset == 20
 
 
-async def test_compaction_of_an_earlier_epoch_ends(tmp_path: Path) -> None:
+async def test_compaction_ends_when_the_leader_epoch_changes(tmp_path: Path) -> None:
+    """After an unclean election, segments whose keys were read may have left the manifest."""
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t", **COMPACTED)
         await tiered(node, replica, [values(turn) for turn in range(4)])
-        before = node.remote(replica)
         clean_segment = node.compactor._clean_segment
 
         async def elected_meanwhile(*arguments):
@@ -248,25 +248,44 @@ async def test_compaction_of_an_earlier_epoch_ends(tmp_path: Path) -> None:
 
         node.compactor._clean_segment = elected_meanwhile
         await node.merger.merge_all()
-        assert node.remote(replica).entries == before.entries
-        assert not node.log_manager.editor.copies
+        assert [entry.compacted_to for entry in node.remote(replica).entries] == [5, -1, -1, -1]
+        assert node.compactor.compactions == 0 and not node.log_manager.editor.copies
 
 
-async def test_segments_that_delete_records_removes_meanwhile_end_the_pass(tmp_path: Path) -> None:
+async def test_pass_continues_after_retention_has_deleted_segments(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t", **COMPACTED)
         await tiered(node, replica, [values(turn) for turn in range(4)])
-        clean_segment, moved = node.compactor._clean_segment, False
+        clean_segment = node.compactor._clean_segment
+
+        async def deleted_before(*arguments):
+            replaced = await clean_segment(*arguments)
+            await node.move_log_start(replica, 12)
+            return replaced
+
+        node.compactor._clean_segment = deleted_before
+        await node.merger.merge_all()
+        await node.finish_tiering()
+        assert (node.merger.errors, node.compactor.compactions) == (0, 1)
+        assert await read_all(node, replica) == [(15 + n, b"k%d" % n, b"%d 3" % n) for n in range(5)]
+
+
+async def test_segment_that_is_deleted_while_it_is_compacted_is_left(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t", **COMPACTED)
+        await tiered(node, replica, [values(turn) for turn in range(4)])
+        upload, moved = node.manager.upload, False
 
         async def deleted_meanwhile(*arguments):
             nonlocal moved
             if not moved:
                 moved = True
-                await node.move_log_start(replica, 10)
-            return await clean_segment(*arguments)
+                await node.move_log_start(replica, 7)
+            return await upload(*arguments)
 
-        node.compactor._clean_segment = deleted_meanwhile
+        node.manager.upload = deleted_meanwhile
         await node.merger.merge_all()
+        assert node.merger.errors == 1
         await node.finish_tiering()
         for _ in range(3):  # passes that are skipped after the failure
             await node.merger.merge_all()
@@ -338,7 +357,11 @@ async def test_remote_log_is_a_valid_compacted_log_at_any_time(tmp_path: Path, s
                     start = node.remote(replica).log_start_offset
                     await node.move_log_start(replica, start + rng.randrange(6))
                     await node.finish_tiering()
-            check_compacted(node, replica, history, await read_all(node, replica), horizon)
+            found = await read_all(node, replica)
+            check_compacted(node, replica, history, found, horizon)
+            for offset, _, _ in found[:: max(1, len(found) // 4)]:
+                record = await node.fresh_remote_log().offset_for_timestamp(replica.id, START_MS + offset)
+                assert record is not None and record[:2] == (offset, START_MS + offset)
         assert not node.remote(replica).started
         assert node.compactor.compactions > 1
 
