@@ -1,11 +1,11 @@
 """The Java client and Kafka's own command line tools against one broker."""
 
 import json
-import subprocess
 import uuid
 from pathlib import Path
 
 import pytest
+from java_process import TOOLS, java
 from waiting import until
 
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
@@ -13,22 +13,6 @@ from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(240)]
 
 ROUND_TRIP = Path(__file__).parent / "java" / "RoundTrip.java"
-TOOLS = "org.apache.kafka.tools"
-
-
-def java(classpath: str, *arguments: str, text: str | None = None) -> str:
-    command = [
-        "java",
-        "-Xmx256m",
-        "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1",
-        "-cp",
-        classpath,
-        *arguments,
-    ]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

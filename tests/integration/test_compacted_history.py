@@ -1,4 +1,4 @@
-"""A tiered topic is compacted in S3 while real clients consume it from offset 0, and by Spark's reader."""
+"""A tiered topic is compacted in S3 while real clients consume it from offset 0."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -8,8 +8,16 @@ import pytest
 import s3_servers
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioPartition
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from compacted_history import (
+    END_OFFSET,
+    KEYS,
+    SETTINGS,
+    TOPIC,
+    Record,
+    check_compacted,
+    fill,
+    last_records,
+)
 from confluent_reader import read_from_start
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonPartition
@@ -18,19 +26,7 @@ from scraping import metric
 from tierlog.cli.admin import AdminApi
 from tierlog.testing import TierlogBroker
 
-TOPIC, PREFIX = "accounts", "compacted"
-SEGMENTS, RECORDS, KEYS = 30, 20, 23
-SETTINGS = {"remote.log.manager.task.interval.ms": 200, "remote.log.delete.grace.ms": 500}
-CONFIG = {
-    "remote.storage.enable": "true",
-    "cleanup.policy": "compact",
-    "min.cleanable.dirty.ratio": "0.01",
-    "local.retention.ms": "0",
-    "retention.ms": "-1",
-}
-
-Record = tuple[int, bytes, bytes | None]
-"""Offset, key and value."""
+PREFIX = "compacted"
 
 
 @pytest.fixture
@@ -47,25 +43,6 @@ async def broker(tierlog_broker_factory, s3: s3_servers.S3Server) -> TierlogBrok
     )
 
 
-def record(offset: int) -> Record:
-    """Every ninth record is a tombstone."""
-    value = None if offset % 9 == 0 else b"value %06d " % offset * 20
-    return offset, b"%d" % (offset % KEYS), value
-
-
-def fill(broker: TierlogBroker) -> None:
-    bootstrap = {"bootstrap.servers": broker.bootstrap}
-    admin = AdminClient(bootstrap)
-    admin.create_topics([NewTopic(TOPIC, 1, 1, config=CONFIG)])[TOPIC].result(10)
-    producer, api = Producer(bootstrap), AdminApi(broker.admin_url, timeout_s=60)
-    for segment in range(SEGMENTS):
-        for offset in range(segment * RECORDS, (segment + 1) * RECORDS):
-            _, key, value = record(offset)
-            producer.produce(TOPIC, value, key)
-        producer.flush()
-        api.post("/v1/tier/flush", {"topic": TOPIC})
-
-
 def by_confluent(broker: TierlogBroker) -> list[Record]:
     return [(one.offset(), one.key(), one.value()) for one in read_from_start(broker.bootstrap, TOPIC)]
 
@@ -76,7 +53,7 @@ def by_kafka_python(broker: TierlogBroker) -> list[Record]:
     consumer.assign([partition])
     consumer.seek(partition, 0)
     found: list[Record] = []
-    while consumer.position(partition) < SEGMENTS * RECORDS:
+    while consumer.position(partition) < END_OFFSET:
         polled = consumer.poll(1000).get(partition, ())
         found += [(one.offset, one.key, one.value) for one in polled]
     consumer.close()
@@ -90,7 +67,7 @@ def by_aiokafka(broker: TierlogBroker) -> list[Record]:
             consumer.assign([partition])
             consumer.seek(partition, 0)
             found: list[Record] = []
-            while await consumer.position(partition) < SEGMENTS * RECORDS:
+            while await consumer.position(partition) < END_OFFSET:
                 polled = (await consumer.getmany(timeout_ms=1000)).get(partition, ())
                 found += [(one.offset, one.key, one.value) for one in polled]
             return found
@@ -101,27 +78,18 @@ def by_aiokafka(broker: TierlogBroker) -> list[Record]:
 READERS: list[Callable[[TierlogBroker], list[Record]]] = [by_confluent, by_kafka_python, by_aiokafka]
 
 
-def check(found: list[Record]) -> None:
-    """A valid compacted log: records that were written, in order, and the last one of each key."""
-    assert found == [record(offset) for offset, _, _ in found]
-    assert sorted({offset for offset, _, _ in found}) == [offset for offset, _, _ in found]
-    end = SEGMENTS * RECORDS
-    assert {offset for offset, _, _ in found} >= set(range(end - KEYS, end))
-
-
 async def test_clients_read_a_valid_log_while_it_is_compacted(broker: TierlogBroker) -> None:
     await asyncio.to_thread(fill, broker)
-    end = SEGMENTS * RECORDS
     reads: list[list[Record]] = []
     async with asyncio.timeout(120):
         while not reads or len(reads[-1]) > KEYS:
             for read in READERS:
                 reads.append(await asyncio.to_thread(read, broker))
-                check(reads[-1])
+                check_compacted(reads[-1])
     for read in READERS:
         found = await asyncio.to_thread(read, broker)
-        assert found == [record(offset) for offset in range(end - KEYS, end)]
+        assert found == last_records()
     assert metric(broker, "tierlog_remote_compactions_total") > 0
     assert metric(broker, "tierlog_remote_compaction_kept_bytes_total") > 0
     [line] = AdminApi(broker.admin_url).get("/v1/tier/status")["partitions"]
-    assert line["local_log_start_offset"] == end, "all of it was read from the bucket"
+    assert line["local_log_start_offset"] == END_OFFSET, "all of it was read from the bucket"

@@ -1,0 +1,54 @@
+"""A tiered topic that is compacted in S3: its records, and what every reader must find."""
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tierlog.cli.admin import AdminApi
+from tierlog.testing import TierlogBroker
+
+TOPIC = "accounts"
+SEGMENTS, RECORDS, KEYS = 30, 20, 23
+END_OFFSET = SEGMENTS * RECORDS
+SETTINGS = {"remote.log.manager.task.interval.ms": 200, "remote.log.delete.grace.ms": 500}
+CONFIG = {
+    "remote.storage.enable": "true",
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.01",
+    "local.retention.ms": "0",
+    "retention.ms": "-1",
+}
+
+Record = tuple[int, bytes, bytes | None]
+"""Offset, key and value."""
+
+
+def record(offset: int) -> Record:
+    """Every ninth record is a tombstone."""
+    value = None if offset % 9 == 0 else b"value %06d " % offset * 20
+    return offset, b"%d" % (offset % KEYS), value
+
+
+def fill(broker: TierlogBroker) -> None:
+    """Write all records, in as many small segments, and upload them."""
+    bootstrap = {"bootstrap.servers": broker.bootstrap}
+    admin = AdminClient(bootstrap)
+    admin.create_topics([NewTopic(TOPIC, 1, 1, config=CONFIG)])[TOPIC].result(10)
+    producer, api = Producer(bootstrap), AdminApi(broker.admin_url, timeout_s=60)
+    for segment in range(SEGMENTS):
+        for offset in range(segment * RECORDS, (segment + 1) * RECORDS):
+            _, key, value = record(offset)
+            producer.produce(TOPIC, value, key)
+        producer.flush()
+        api.post("/v1/tier/flush", {"topic": TOPIC})
+
+
+def check_compacted(found: list[Record]) -> None:
+    """A valid compacted log: records that were written, in order, and the last one of each key."""
+    assert found == [record(offset) for offset, _, _ in found]
+    assert sorted({offset for offset, _, _ in found}) == [offset for offset, _, _ in found]
+    assert found[-KEYS:] == last_records()
+
+
+def last_records() -> list[Record]:
+    """All that is left at the end."""
+    return [record(offset) for offset in range(END_OFFSET - KEYS, END_OFFSET)]

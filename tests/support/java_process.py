@@ -1,0 +1,20 @@
+"""Kafka's command line tools and Java clients, as processes."""
+
+import subprocess
+
+TOOLS = "org.apache.kafka.tools"
+
+
+def java(classpath: str, *arguments: str, text: str | None = None) -> str:
+    command = [
+        "java",
+        "-Xmx256m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-cp",
+        classpath,
+        *arguments,
+    ]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
