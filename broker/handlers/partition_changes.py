@@ -31,7 +31,9 @@ from tierlog.protocol.messages.list_partition_reassignments import (
 )
 
 PARTITIONS_MAX = 10_000  # in one request, as in Kafka
-FACTOR_MAY_BE_HELD_FROM = 1  # KIP-860
+KEEPS_FACTOR_FROM = 1
+"""The first version whose requests can forbid a change of the replication factor (KIP-860)."""
+
 
 Change = tuple[str, int, tuple[int, ...] | None]
 
@@ -52,7 +54,7 @@ def elect_leaders_handler(deps: Dependencies) -> Handler:
 
 
 def _named(request: ElectLeadersRequest) -> tuple[tuple[str, int], ...] | None:
-    """Each once; None: all."""
+    """The named partitions, each once; None: all of the cluster."""
     if request.topic_partitions is None:
         return None
     return tuple(
@@ -77,7 +79,7 @@ def _elected(outcomes: Iterable[NamedOutcome]) -> list[ReplicaElectionResult]:
 def alter_partition_reassignments_handler(deps: Dependencies) -> Handler:
     @pending
     async def handle(context: RequestContext, request: AlterPartitionReassignmentsRequest) -> Reply:
-        may_change = request.allow_replication_factor_change or context.version < FACTOR_MAY_BE_HELD_FROM
+        may_change = request.allow_replication_factor_change or context.version < KEEPS_FACTOR_FROM
         changes = _changes(request)
         if len(changes) > PARTITIONS_MAX:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"more than {PARTITIONS_MAX} partitions")
@@ -117,7 +119,7 @@ def _reassigned(outcomes: Iterable[NamedOutcome]) -> list[ReassignableTopicRespo
 
 
 def list_partition_reassignments_handler(deps: Dependencies) -> Handler:
-    """Running reassignments only. The response includes those started at any broker before."""
+    """Lists running reassignments, also those which clients started through other brokers."""
 
     @pending
     async def handle(context: RequestContext, request: ListPartitionReassignmentsRequest) -> Reply:

@@ -2,8 +2,8 @@
 
 Responses are received into one buffer, which is reused, and a follower appends their records from it.
 Therefore a response's bytes are valid only until the next response is received, as `Caller` says. A caller
-that passes `again` sends its next request in the turn of the event loop that received the response. Used by
-the replica fetchers.
+that passes `follow_up` sends its next request in the turn of the event loop that received the response. Used
+by the replica fetchers.
 """
 
 import asyncio
@@ -34,20 +34,20 @@ _SIZE = struct.Struct(">i").unpack_from
 
 
 class _Call:
-    """A call in progress: one request, or several in succession if `again` returns the next one."""
+    """A call in progress: one request, or several in succession if `follow_up` returns the next one."""
 
     def __init__(
         self,
         api_key: int,
         version: int,
         timeout_s: float,
-        again: Callable[[Any], Any] | None,
+        follow_up: Callable[[Any], Any] | None,
         response: "asyncio.Future[Any]",
     ) -> None:
         self.api_key = api_key
         self.version = version
         self.timeout_s = timeout_s
-        self.again = again
+        self.follow_up = follow_up
         self.response = response
         self.correlation_id = 0
         self.deadline = 0.0
@@ -75,9 +75,9 @@ class BrokerConnection:
         version: int,
         request: Any,
         timeout_s: float,
-        again: Callable[[Any], Any] | None = None,
+        follow_up: Callable[[Any], Any] | None = None,
     ) -> Any:
-        call = _Call(api_key, version, timeout_s, again, self._loop.create_future())
+        call = _Call(api_key, version, timeout_s, follow_up, self._loop.create_future())
         self._send(call, request)
         try:
             return await call.response
@@ -179,7 +179,7 @@ class BrokerConnection:
 
     def _complete(self, call: _Call, message: Any) -> None:
         try:
-            next_request = None if call.again is None else call.again(message)
+            next_request = None if call.follow_up is None else call.follow_up(message)
             if next_request is not None:
                 self._send(call, next_request)
                 return

@@ -5,6 +5,8 @@ timeout), KIP-134 (initial delay), KIP-345 (static members), KIP-394 (member id 
 in SyncGroup), KIP-814 (skip_assignment). States and transitions: states.py. Called by coordinator.py.
 """
 
+from typing import NamedTuple
+
 from tierlog.broker.groups.core.events import (
     NO_MEMBER_ID,
     ErrorResponse,
@@ -171,39 +173,47 @@ def _replace_static(group: Group, request: Join, turn: Turn) -> None:
     refuse_waiting(group, group.members[old_id], turn, ErrorCode.FENCED_INSTANCE_ID)
     turn.cancel_timer(session_key(group, old_id))
     member = group.rename_static(instance_id, request.fresh_member_id)
-    before = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
+    timeouts = member.rebalance_timeout_ms, member.session_timeout_ms
+    replaced = _Replaced(old_id, old_leader, member.protocols, *timeouts)
     _update(group, member, request, turn)
     restart_session(group, member, turn)
     if group.state is GroupState.STABLE and group.select_protocol() == group.protocol_name:
-        _store_static(group, member, request, (old_id, old_leader, before), turn)
+        _store_static(group, member, request, replaced, turn)
     elif group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
         prepare_rebalance(group, turn)
     else:
         complete_join_if_all_joined(group, turn)
 
 
-_Before = tuple[str, str | None, tuple[tuple[tuple[str, bytes], ...], int, int]]
+class _Replaced(NamedTuple):
+    """State of a static member before its restart, which returns if the new member id cannot be stored."""
+
+    member_id: str
+    leader_id: str | None
+    protocols: tuple[tuple[str, bytes], ...]
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
 
 
-def _store_static(group: Group, member: Member, request: Join, before: _Before, turn: Turn) -> None:
+def _store_static(group: Group, member: Member, request: Join, replaced: _Replaced, turn: Turn) -> None:
     """Reply with the current generation once the new member id is stored. If that fails, the old id stays
     valid."""
-    old_id, old_leader, (protocols, rebalance_timeout_ms, session_timeout_ms) = before
 
     def stored(turn: Turn, error: ErrorCode) -> None:
         if member.joining != request.token:
             return  # it has left, was replaced, or was answered by a rebalance
         if error == ErrorCode.NONE:
-            reply_to_join(group, member, turn, _static_join_response(group, member, request, old_leader))
+            joined = _static_join_response(group, member, request, replaced.leader_id)
+            reply_to_join(group, member, turn, joined)
             restart_session(group, member, turn)
             return
         failed = JoinResponse(error=response_error(error), generation=group.generation)
         reply_to_join(group, member, turn, failed)
         turn.cancel_timer(session_key(group, member.member_id))
-        group.rename_static(request.group_instance_id or "", old_id)
-        group.update_protocols(member, protocols)
-        member.rebalance_timeout_ms = rebalance_timeout_ms
-        member.session_timeout_ms = session_timeout_ms
+        group.rename_static(request.group_instance_id or "", replaced.member_id)
+        group.update_protocols(member, replaced.protocols)
+        member.rebalance_timeout_ms = replaced.rebalance_timeout_ms
+        member.session_timeout_ms = replaced.session_timeout_ms
         restart_session(group, member, turn)
 
     turn.append([group.record({name: each.assignment for name, each in group.members.items()})], stored)

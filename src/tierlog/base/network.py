@@ -22,13 +22,13 @@ class Caller(Protocol):
         version: int,
         request: Any,
         timeout_s: float,
-        again: Callable[[Any], Any] | None = None,
+        follow_up: Callable[[Any], Any] | None = None,
     ) -> Any:
         """Send a request and return the decoded response. Its records are valid until the next response.
 
-        `again` is called with each response. If it returns another request, that is sent at once, with the
-        same timeout; otherwise the call returns the response. An exception of `again` is raised to the
-        caller. Raises Unreachable, also after a timeout; the connection is unusable then.
+        `follow_up` is called with each response. If it returns another request, that is sent at once, with
+        the same timeout; otherwise the call returns the response. An exception of `follow_up` is raised to
+        the caller. Raises Unreachable, also after a timeout; the connection is unusable then.
         """
 
     def close(self) -> None: ...

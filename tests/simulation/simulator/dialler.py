@@ -54,11 +54,11 @@ class SimCaller:
         version: int,
         request: Any,
         timeout_s: float,
-        again: Callable[[Any], Any] | None = None,
+        follow_up: Callable[[Any], Any] | None = None,
     ) -> Any:
         while True:
             response = await self._call(api_key, version, request, timeout_s)
-            request = None if again is None else again(response)
+            request = None if follow_up is None else follow_up(response)
             if request is None:
                 return response
 
