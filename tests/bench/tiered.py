@@ -44,11 +44,9 @@ def broker(directory, url, settings):
     """A broker process on `directory`, with the bucket's credentials."""
     command = [*suite.TIERLOG, "dev", "--json", "--port", "0", "--data-dir", str(directory)]
     command += [f"--set={name}={value}" for name, value in {"object.store.url": url, **settings}.items()]
-    keys = {"AWS_ACCESS_KEY_ID": s3_servers.ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": s3_servers.SECRET_KEY}
+    environment = {**os.environ, **s3_servers.CREDENTIALS}
     with open(directory / "broker.log", "ab") as log:
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **keys}
-        )
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
     try:
         ready = json.loads(process.stdout.readline())
         yield suite.Broker(ready["bootstrap"], ready["pid"], admin=ready["admin"])

@@ -39,8 +39,7 @@ def _parsed(line: str) -> Record:
 def test_console_consumer_reads_a_valid_log_while_it_is_compacted(
     java_classpath: str, tierlog_broker_factory: TierlogBrokerFactory, s3: s3_servers.S3Server
 ) -> None:
-    keys = {"AWS_ACCESS_KEY_ID": s3_servers.ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": s3_servers.SECRET_KEY}
-    broker = tierlog_broker_factory(SETTINGS, object_store=s3.url(PREFIX), environment=keys)
+    broker = tierlog_broker_factory(SETTINGS, object_store=s3.url(PREFIX), environment=s3_servers.CREDENTIALS)
     fill(broker)
     found = read(java_classpath, broker)
     check_compacted(found)

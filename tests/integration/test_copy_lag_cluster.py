@@ -124,10 +124,7 @@ def test_partition_that_is_not_uploaded_in_time_is_visible(
         broker = tierlog_broker_factory(
             {},
             object_store=s3.url("lag"),
-            environment={
-                "AWS_ACCESS_KEY_ID": s3_servers.ACCESS_KEY,
-                "AWS_SECRET_ACCESS_KEY": s3_servers.SECRET_KEY,
-            },
+            environment=s3_servers.CREDENTIALS,
         )
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic(TOPIC, 1, 1, config=CONFIGS)])[TOPIC].result(30)

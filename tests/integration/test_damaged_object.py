@@ -38,13 +38,9 @@ def s3(tmp_path) -> Iterator[s3_servers.S3Server]:
 @pytest.fixture
 async def broker(tierlog_broker_factory, proxy) -> TierlogBroker:
     """All records of its two topics are only in the bucket."""
-    keys = {
-        "AWS_ACCESS_KEY_ID": s3_servers.ACCESS_KEY,
-        "AWS_SECRET_ACCESS_KEY": s3_servers.SECRET_KEY,
-    }
     settings = {"remote.log.manager.task.interval.ms": 200, "remote.fetch.max.wait.ms": 30_000}
     broker = await asyncio.to_thread(
-        tierlog_broker_factory, settings, object_store=proxy.url(PREFIX), environment=keys
+        tierlog_broker_factory, settings, object_store=proxy.url(PREFIX), environment=s3_servers.CREDENTIALS
     )
     await asyncio.to_thread(fill, broker)
     return broker

@@ -30,9 +30,10 @@ def s3(tmp_path: Path) -> Iterator[s3_servers.S3Server]:
 
 @pytest.fixture
 async def broker(tierlog_broker_factory, s3: s3_servers.S3Server) -> TierlogBroker:
-    keys = {"AWS_ACCESS_KEY_ID": s3_servers.ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": s3_servers.SECRET_KEY}
     url = s3.url(PREFIX)
-    return await asyncio.to_thread(tierlog_broker_factory, SETTINGS, object_store=url, environment=keys)
+    return await asyncio.to_thread(
+        tierlog_broker_factory, SETTINGS, object_store=url, environment=s3_servers.CREDENTIALS
+    )
 
 
 def value(number: int) -> bytes:

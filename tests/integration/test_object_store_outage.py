@@ -42,10 +42,7 @@ def broker(tierlog_broker_factory, s3) -> TierlogBroker:
     broker = tierlog_broker_factory(
         {"remote.log.manager.task.interval.ms": 200, "remote.fetch.max.wait.ms": 60_000},
         object_store=s3.url("outage"),
-        environment={
-            "AWS_ACCESS_KEY_ID": s3_servers.ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": s3_servers.SECRET_KEY,
-        },
+        environment=s3_servers.CREDENTIALS,
     )
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(TOPIC, 1, 1, config=TIERED)])[TOPIC].result(10)

@@ -45,16 +45,12 @@ def bucket(s3, prefix) -> Path:
 
 @pytest.fixture
 def broker(tierlog_broker_factory, s3, prefix) -> TierlogBroker:
-    keys = {
-        "AWS_ACCESS_KEY_ID": s3_servers.ACCESS_KEY,
-        "AWS_SECRET_ACCESS_KEY": s3_servers.SECRET_KEY,
-    }
     settings = {
         "remote.log.manager.task.interval.ms": 200,
         "remote.log.scrub.max.requests.per.second": 1000,
         "remote.log.scrub.max.bytes.per.second": 1 << 30,
     }
-    broker = tierlog_broker_factory(settings, object_store=s3.url(prefix), environment=keys)
+    broker = tierlog_broker_factory(settings, object_store=s3.url(prefix), environment=s3_servers.CREDENTIALS)
     fill(broker, "orders")
     return broker
 

@@ -225,9 +225,8 @@ async def proxy(s3) -> AsyncIterator[KillingProxy]:
 
 @pytest.fixture
 async def log(tierlog_broker_factory, proxy) -> Log:
-    keys = {"AWS_ACCESS_KEY_ID": s3_servers.ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": s3_servers.SECRET_KEY}
     broker = await asyncio.to_thread(
-        tierlog_broker_factory, SETTINGS, object_store=proxy.url(), environment=keys
+        tierlog_broker_factory, SETTINGS, object_store=proxy.url(), environment=s3_servers.CREDENTIALS
     )
     return Log(broker)
 

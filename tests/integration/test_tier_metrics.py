@@ -29,12 +29,10 @@ TIERED = {
 
 @pytest.fixture
 def broker(tierlog_broker_factory, s3, tmp_path) -> TierlogBroker:
-    keys = {
-        "AWS_ACCESS_KEY_ID": s3_servers.ACCESS_KEY,
-        "AWS_SECRET_ACCESS_KEY": s3_servers.SECRET_KEY,
-    }
     settings = {"remote.log.manager.task.interval.ms": 200, "remote.fetch.max.wait.ms": 30_000}
-    return tierlog_broker_factory(settings, object_store=s3.url(tmp_path.name), environment=keys)
+    return tierlog_broker_factory(
+        settings, object_store=s3.url(tmp_path.name), environment=s3_servers.CREDENTIALS
+    )
 
 
 def fill(broker: TierlogBroker, topic: str, **changes: str) -> AdminClient:

@@ -38,10 +38,7 @@ def broker(tierlog_broker_factory, s3, prefix) -> TierlogBroker:
     return tierlog_broker_factory(
         {"remote.log.delete.grace.ms": 0, "remote.log.manager.task.interval.ms": 200, "cluster.id": "it"},
         object_store=s3.url(prefix),
-        environment={
-            "AWS_ACCESS_KEY_ID": s3_servers.ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": s3_servers.SECRET_KEY,
-        },
+        environment=s3_servers.CREDENTIALS,
     )
 
 

@@ -16,6 +16,8 @@ import minio
 
 SCRIPT = Path(__file__).parents[2] / "localstack" / "get-s3-server.sh"
 ACCESS_KEY, SECRET_KEY, REGION, BUCKET = "tierlog", "tierlog-secret", "us-east-1", "tierlog"
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+"""Environment of a process that uses a server."""
 
 
 @dataclass
