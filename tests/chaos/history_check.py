@@ -36,8 +36,9 @@ from tierlog.spark.bucket import DirectoryBucket
 from tierlog.tiering.object_store import ObjectNotFound
 
 PLAIN, COMPACTED, TIERED = "history-plain", "history-compacted", "history-tiered"
-KINDS = {PLAIN: "plain", COMPACTED: "compacted", TIERED: "tiered"}
-PARTITIONS = {PLAIN: 3, COMPACTED: 2, TIERED: 2}
+BOTH = "history-compacted-and-tiered"
+KINDS = {PLAIN: "plain", COMPACTED: "compacted", TIERED: "tiered", BOTH: "compacted and tiered"}
+PARTITIONS = {PLAIN: 3, COMPACTED: 2, TIERED: 2, BOTH: 2}
 CONFIGS: dict[str, dict[str, str]] = {
     PLAIN: {"segment.bytes": "262144"},
     COMPACTED: {
@@ -51,6 +52,16 @@ CONFIGS: dict[str, dict[str, str]] = {
     TIERED: {
         "remote.storage.enable": "true",
         "segment.bytes": "65536",
+        "local.retention.ms": "1000",
+        "file.delete.delay.ms": "1000",
+    },
+    BOTH: {
+        "cleanup.policy": "compact",
+        "remote.storage.enable": "true",
+        "segment.bytes": "65536",
+        "segment.ms": "5000",
+        "min.cleanable.dirty.ratio": "0.01",
+        "delete.retention.ms": "3000",
         "local.retention.ms": "1000",
         "file.delete.delay.ms": "1000",
     },
@@ -125,7 +136,9 @@ class Run:
             self._cluster_id = self._cluster.ask("/v1/cluster")["cluster_id"]
             changes = Changes(self._cluster, KINDS, random.Random(self._options.seed))
             workload = Workload(self._cluster.bootstrap, _places(PLAIN, TIERED), self._recorder)
-            keyed_workload = KeyedWorkload(self._cluster.bootstrap, _places(COMPACTED), self._keyed_recorder)
+            keyed_workload = KeyedWorkload(
+                self._cluster.bootstrap, _places(COMPACTED, BOTH), self._keyed_recorder
+            )
             workload.start()
             keyed_workload.start()
             changes.start()
@@ -236,6 +249,7 @@ class Run:
             "read": verdict.read,
             "batches_compared": compared.batches,
             "remote": compared.remote,
+            "removed_remotely": compared.removed,
             **counts,
             "network": self._cluster.network.name,
             "seed": self._options.seed,
@@ -256,6 +270,7 @@ class Run:
             anomalies=[*_compare(copies, keyed_events)],
             remote=sum(copy.end for copy in each if copy.name == replicas.REMOTE),
             batches=sum(len(copy.batches) for copy in each),
+            removed=sum(map(_gaps, (copies[place][0] for place in _places(BOTH)))),
         )
         for logs in _by_replica(copies):
             found = audit.against_history(events, logs, self._options.min_acknowledged)
@@ -267,7 +282,7 @@ class Run:
         """The copy in the object store, if the partition is tiered, then one for each node. A missing one is
         a problem."""
         found = []
-        if topic == TIERED:
+        if topic in (TIERED, BOTH):
             bucket = DirectoryBucket(self._directory / "objects")
             found.append(replicas.read_remote(bucket, self._cluster_id, topic, partition))
         for node in self._cluster.brokers.values():
@@ -285,6 +300,7 @@ class _Compared:
     invalid: list[str] = field(default_factory=list)
     remote: int = 0  # the ends of the logs in the object store, together
     batches: int = 0
+    removed: int = 0  # offsets whose records compaction has removed from the object store
 
 
 Copies = dict[tuple[str, int], list[Copy]]
@@ -293,10 +309,20 @@ Copies = dict[tuple[str, int], list[Copy]]
 def _compare(copies: Copies, keyed_events: Sequence[history.AnyEvent]) -> Iterator[Anomaly]:
     for number, place in enumerate(_places(PLAIN, TIERED)):
         yield from audit.compare(number, copies[place])
-    compacted = {number: copies[place] for number, place in enumerate(_places(COMPACTED))}
+    compacted = {number: _joined(copies[place]) for number, place in enumerate(_places(COMPACTED, BOTH))}
     yield from audit.compare_compacted(
         keyed_events, compacted, key_of=keyed.key_of, is_tombstone=keyed.is_tombstone
     )
+
+
+def _gaps(copy: Copy) -> int:
+    return copy.end - copy.start - sum(len(batch.records) for batch in copy.batches)
+
+
+def _joined(copies: list[Copy]) -> list[Copy]:
+    """The log as each broker serves it, in both tiers."""
+    first, *others = copies
+    return [audit.joined(first, local) for local in others] if first.name == replicas.REMOTE else copies
 
 
 def _by_replica(copies: Copies) -> Iterator[dict[int, Copy]]:

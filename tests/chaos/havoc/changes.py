@@ -36,6 +36,12 @@ FLIPS: dict[str, dict[str, Sequence[str]]] = {
         "delete.retention.ms": ("0", "3000"),
         "compression.type": ("producer", "lz4"),
     },
+    "compacted and tiered": {
+        "min.cleanable.dirty.ratio": ("0.01", "0.5"),
+        "delete.retention.ms": ("0", "3000"),
+        "local.retention.ms": ("1000", "20000"),
+        "compression.type": ("producer", "zstd"),
+    },
     "tiered": {
         "segment.bytes": ("32768", "65536"),
         "local.retention.ms": ("1000", "20000"),
