@@ -224,6 +224,8 @@ class RemoteCompactor:
     ) -> int:
         """Returns the number of replaced segments, 0 or 1."""
         where = replica.id
+        if not entry.records and entry.compacted_to >= entry.end_offset:
+            return 0  # nothing is left to remove
         async with self._downloaded(where, entry) as source:
             swap = await asyncio.to_thread(cleaner.clean, (source,))
             end_offset = min(cleaner.cleaned_to, entry.end_offset)

@@ -267,7 +267,7 @@ class Cleaner:
                     kept = self._filter.control(batch, header, read_marker(batch), stays=stays)
                 else:
                     kept = self._filtered(batch, header, stays=stays)
-                changed = changed or kept is not batch
+                changed = changed or kept != batch
                 if kept:
                     new = header if kept is batch else read_header(kept)
                     cleaned.append(kept, new, new.base_offset, interval, self._job.now_ms)

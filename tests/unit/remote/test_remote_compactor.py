@@ -121,6 +121,23 @@ async def test_clean_segments_are_not_written_again(tmp_path: Path) -> None:
         assert node.remote(replica).entries[4].compacted_to == 5
 
 
+async def test_empty_segments_are_neither_read_nor_written_again(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t", **COMPACTED)
+        await tiered(node, replica, [values(turn) for turn in range(5)])
+        await node.merger.merge_all()
+        empty = node.remote(replica).entries[:4]
+        assert not any(entry.records for entry in empty)
+        await tiered(node, replica, [values(5)])
+        before = node.remote(replica)
+        read = node.compactor.bytes_read
+        await node.merger.merge_all()
+        assert node.remote(replica).entries[:4] == empty
+        last, new = (entry.log_bytes for entry in before.entries[4:])
+        assert node.compactor.bytes_read - read == new + last + new, "its keys, then what is filtered"
+        assert [entry.records for entry in node.remote(replica).entries] == [0, 0, 0, 0, 0, 5]
+
+
 async def test_local_records_are_not_compacted(tmp_path: Path) -> None:
     """A reader of the local log sees all of them, and must find the tombstones of those that it has seen."""
     async with TierNode(tmp_path, MemoryStore()) as node:
