@@ -10,7 +10,7 @@ merger, the only other part that replaces segments.
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from tierlog.config.node import NodeSettings
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.quorum.client import MetadataClient
-from tierlog.metadata.records import RemoteSegment, compaction_tags
+from tierlog.metadata.records import Node, RemoteSegment, compaction_tags
 from tierlog.records.chunks import ChunkBuilder
 from tierlog.records.indexes import AbortedTxn, decode_txn_index
 from tierlog.tiering.copier import Attempt, SegmentFile
@@ -48,32 +48,18 @@ from tierlog.tiering.remote_log import RemoteLog
 _log = structlog.get_logger("tierlog.tiering")
 
 
-def dirty_range(
-    entries: Sequence[RemoteSegment],
-    config: TopicConfig,
-    *,
-    total_bytes: int,
-    local_start: int,
-    log_start: int,
-    now_ms: int,
-) -> LogToClean:
-    """The cleanable range among `entries`, of which the first one is dirty. It ends where the local log
-    begins: consumers of the local log see every record, and after one that was deleted they need
-    delete.retention.ms to reach its tombstone. `total_bytes`: of the whole remote log."""
-    first = max(log_start, entries[0].base_offset, entries[0].compacted_to) if entries else log_start
-    end, oldest, ready_bytes = first, None, 0
-    for entry in entries:
-        is_young = config.min_compaction_lag_ms > 0 and (
-            entry.max_timestamp > now_ms - config.min_compaction_lag_ms
-        )
-        if entry.end_offset > local_start or is_young:
-            break
-        end, ready_bytes = entry.end_offset, ready_bytes + entry.log_bytes
-        if entry.first_timestamp > 0:
-            oldest = min(oldest or entry.first_timestamp, entry.first_timestamp)
-    clean_bytes = total_bytes - sum(entry.log_bytes for entry in entries)
-    is_overdue = oldest is not None and oldest < now_ms - config.max_compaction_lag_ms
-    return LogToClean(first, end, clean_bytes, ready_bytes, is_overdue)
+def can_be_compacted(entry: RemoteSegment, config: TopicConfig, local_start: int, now_ms: int) -> bool:
+    """Whether a segment is below the local log, and older than min.compaction.lag.ms. Consumers of the local
+    log see every record, and after one that was deleted they need delete.retention.ms to reach its tombstone.
+    """
+    lag_ms = config.min_compaction_lag_ms
+    return entry.end_offset <= local_start and (lag_ms <= 0 or entry.max_timestamp <= now_ms - lag_ms)
+
+
+def _bytes_below(offset: int, node: Node) -> int:
+    """Bytes of a segment or page below an offset, estimated by the share of its offsets."""
+    offsets = node.end_offset - node.base_offset
+    return node.log_bytes * min(max(offset - node.base_offset, 0), offsets) // offsets
 
 
 class RemoteCompactor:
@@ -104,8 +90,8 @@ class RemoteCompactor:
         self._clock = clock
         self._scratch = scratch
         self._rate = rate
-        self._clean_to: dict[TopicIdPartition, int] = {}
-        """Where the dirty part of each partition begins at the earliest."""
+        self._clean_to: dict[TopicIdPartition, tuple[int, int]] = {}
+        """Leader epoch, and where the dirty part of the partition begins at the earliest."""
         self.compactions = self.segments = self.bytes_read = self.bytes_written = 0
 
     def forget_all_but(self, led: set[TopicIdPartition]) -> None:
@@ -125,25 +111,29 @@ class RemoteCompactor:
             await self._clean(replica, dirty)
 
     async def _dirty(self, replica: Replica) -> LogToClean:
-        where, entries = replica.id, list[RemoteSegment]()
-        remote = self._resolve(where)
+        """Reads the entries from the first dirty one to the first that cannot be compacted yet."""
+        where, config, now_ms = replica.id, replica.config, self._clock.now_ms()
+        remote, leader_epoch = self._resolve(where), replica.leader_epoch
         start = max(remote.log_start_offset, remote.first_offset or 0)
-        begin = max(self._clean_to.get(where, 0), start)
+        known_epoch, begin = self._clean_to.get(where, (leader_epoch, 0))
+        begin = max(begin, start) if known_epoch == leader_epoch else start
+        first, end, dirty_bytes, oldest = None, begin, 0, None
         if remote.first_offset is not None:
             async for entry in self._remote_log.entries(where, begin):
-                if entries or entry.compacted_to < entry.end_offset:
-                    entries.append(entry)
-                else:
-                    begin = entry.end_offset
-        self._clean_to[where] = begin
-        return dirty_range(
-            entries,
-            replica.config,
-            total_bytes=sum(node.log_bytes for node in remote.nodes),
-            local_start=replica.local_log_start_offset,
-            log_start=start,
-            now_ms=self._clock.now_ms(),
-        )
+                if first is None and entry.compacted_to >= entry.end_offset:
+                    begin = end = entry.end_offset
+                    continue
+                if not can_be_compacted(entry, config, replica.local_log_start_offset, now_ms):
+                    break
+                if first is None:
+                    first = max(start, entry.base_offset, entry.compacted_to)
+                end, dirty_bytes = entry.end_offset, dirty_bytes + entry.log_bytes
+                if entry.first_timestamp > 0:
+                    oldest = min(oldest or entry.first_timestamp, entry.first_timestamp)
+        self._clean_to[where] = leader_epoch, begin
+        clean_bytes = max(0, sum(_bytes_below(end, node) for node in remote.nodes) - dirty_bytes)
+        is_overdue = oldest is not None and oldest < now_ms - config.max_compaction_lag_ms
+        return LogToClean(begin if first is None else first, end, clean_bytes, dirty_bytes, is_overdue)
 
     async def _clean(self, replica: Replica, dirty: LogToClean) -> None:
         where, leader_epoch = replica.id, replica.leader_epoch

@@ -252,6 +252,21 @@ async def test_compacted_and_deleted_by_retention(tmp_path: Path) -> None:
         assert node.remote(replica).log_start_offset == 20
 
 
+async def test_new_leader_epoch_looks_for_dirty_segments_from_the_start(tmp_path: Path) -> None:
+    """An unclean election may have replaced clean segments by others."""
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t", **COMPACTED)
+        await tiered(node, replica, [values(turn) for turn in range(4)])
+        await node.merger.merge_all()
+        assert node.compactor._clean_to == {replica.id: (replica.leader_epoch, 0)}
+        await node.merger.merge_all()
+        assert node.compactor._clean_to == {replica.id: (replica.leader_epoch, 20)}
+        replica.become_leader(replica.leader_epoch + 1, 9, (1,), (1,))
+        await node.compactor.compact(replica)
+        assert node.compactor._clean_to == {replica.id: (replica.leader_epoch, 20)}
+        assert node.compactor.compactions == 1
+
+
 async def test_compaction_ends_when_the_leader_epoch_changes(tmp_path: Path) -> None:
     """After an unclean election, segments whose keys were read may have left the manifest."""
     async with TierNode(tmp_path, MemoryStore()) as node:
