@@ -74,7 +74,7 @@ class RemoteTier:
         self.tasks = TaskGroup(report)
         self._metadata = metadata
         self.directory = data_directory.absolute() / OBJECTS_DIRECTORY
-        self.scratch = data_directory / SCRATCH_DIRECTORY
+        self.scratch = (cache_directory or data_directory) / SCRATCH_DIRECTORY
         self.has_store = objects is not None or network is None or bool(settings.object_store_url)
         url = settings.object_store_url or self.directory.as_uri()
         opened = objects or (store_from_url(url) if self.has_store else NoStore(NO_STORE_URL))
