@@ -6,12 +6,12 @@ by the segment merger, and uploaded like a local segment (`copier`).
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tierlog.base.leader_epochs import EpochEntry
 from tierlog.base.segments import SegmentDescriptor, SegmentExport
-from tierlog.base.types import TopicIdPartition, require
+from tierlog.base.types import NO_TIMESTAMP, TopicIdPartition, require
 from tierlog.metadata.records import RemoteSegment
 from tierlog.records.batch import iter_batches
 from tierlog.records.chunks import ChunkBuilder
@@ -25,6 +25,7 @@ from tierlog.records.indexes import (
     encode_txn_index,
 )
 from tierlog.tiering.chunk_cache import ChunkKey
+from tierlog.tiering.copier import NotUploadable
 from tierlog.tiering.download import read_chunk
 from tierlog.tiering.format.bundle import IndexBundle
 from tierlog.tiering.format.keys import Keys
@@ -34,7 +35,7 @@ from tierlog.tiering.segment_index import SegmentIndex, SegmentIndexes
 
 
 class MergedSegment:
-    """Reads raise ObjectStoreError."""
+    """Reads raise ObjectStoreError, or NotUploadable once the copy is not announced any more."""
 
     def __init__(
         self,
@@ -44,8 +45,10 @@ class MergedSegment:
         quarantine: Quarantine,
         where: TopicIdPartition,
         old: Sequence[RemoteSegment],
+        is_announced: Callable[[], bool],
     ) -> None:
-        """`old`: segments without gaps between them, oldest first."""
+        """`old`: segments without gaps between them, oldest first. `is_announced`: whether the quorum still
+        knows the copy."""
         self.size = sum(entry.log_bytes for entry in old)
         self.base_offset, self.end_offset = old[0].base_offset, old[-1].end_offset
         self._store = store
@@ -54,6 +57,7 @@ class MergedSegment:
         self._quarantine = quarantine
         self._where = where
         self._old = old
+        self._is_announced = is_announced
         self._chunks = ChunkBuilder()
         self._offset_index, self._time_index = bytearray(), bytearray()
         self._newest = -1  # the largest timestamp in the time index
@@ -77,6 +81,7 @@ class MergedSegment:
             at += taken
 
     async def _next_chunk(self) -> bytes:
+        self._require_announced()
         chunk = next(self._chunks_left, None)
         while chunk is None or self._index is None:
             entry = self._unread.pop()
@@ -110,8 +115,15 @@ class MergedSegment:
         for position, header in iter_batches(content):
             self._chunks.add(header, memoryview(content)[position : position + header.size])
 
+    def _require_announced(self) -> None:
+        """An abandoned copy is in the delete queue: an object that is put after the grace would stay."""
+        if not self._is_announced():
+            offsets = f"{self.base_offset} to {self.end_offset - 1}"
+            raise NotUploadable(f"{self._where}: the copy of offsets {offsets} was abandoned")
+
     def finish(self) -> tuple[SegmentExport, ChunkBuilder]:
-        """The indexes and chunks of the bytes, which have all been read."""
+        """The indexes and chunks of the bytes, which have all been read. Raises NotUploadable."""
+        self._require_announced()
         require(not self._unread, "a merged segment is finished before it is read")
         old = self._old
         newest = max(entry.max_timestamp for entry in old)
@@ -120,7 +132,7 @@ class MergedSegment:
             base_offset=self.base_offset,
             end_offset=self.end_offset,
             size_bytes=self.size,
-            first_timestamp=old[0].first_timestamp,
+            first_timestamp=next((at for entry in old if (at := entry.first_timestamp) > 0), NO_TIMESTAMP),
             max_timestamp=newest,
             last_modified_ms=newest,
             rolled=True,

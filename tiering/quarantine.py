@@ -79,9 +79,13 @@ class Quarantine:
         return sorted(self._damaged.values(), key=lambda one: (one.name, one.place.first_offset))
 
     @property
+    def keys(self) -> set[str]:
+        """The objects with such a range."""
+        return {key for key, _ in self._damaged}
+
+    @property
     def objects(self) -> int:
-        """Number of objects with such a range."""
-        return len({key for key, _ in self._damaged})
+        return len(self.keys)
 
     @property
     def missing_objects(self) -> int:

@@ -532,8 +532,8 @@ class NodeSettings(TopicDefaults):
     )
     remote_log_merge_min_segments: int = int_(
         8,
-        "Number of successive small remote segments above which a broker merges them into one of at most "
-        "`segment.bytes`, and of at most an eighth of the topic's retention. 0: segments are not merged.",
+        "Least number of successive small remote segments that a broker merges into one, which has at most "
+        "`segment.bytes` and an eighth of the topic's retention. 0: segments are not merged.",
         minimum=0,
     )
     remote_log_merge_max_bytes_per_second: int = long_(

@@ -13,6 +13,7 @@ from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.records import Node, RemoteSegment
+from tierlog.tiering.copier import NotUploadable
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.object_store import ObjectStoreError
 
@@ -45,8 +46,8 @@ async def _merge(
         if len(old) > 1:
             await tiering.merger.merge(replica, old)
             done["segments merged"] += len(old)
-    except (ObjectStoreError, CommandRejected, MetadataUnavailable):
-        return  # the planner abandons the copy
+    except (ObjectStoreError, CommandRejected, MetadataUnavailable, NotUploadable):
+        return  # the planner abandons the copy, or has
 
 
 async def _neighbours(

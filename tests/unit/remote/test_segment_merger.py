@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from tier_node import ABORT, PRODUCER, START_MS, TierNode, content, produce, write_transactional
 
+from tierlog.broker.remote import segment_merger
 from tierlog.broker.remote.remote_log_manager import CommandRejected
 from tierlog.broker.remote.segment_merger import MergeLimits, limits_of, run_to_merge
 from tierlog.broker.replication.replica import Replica
@@ -19,9 +20,11 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.records import RemoteSegment
 from tierlog.records.batch import read_header
 from tierlog.records.writer import NewRecord
+from tierlog.tiering.copier import NotUploadable
 from tierlog.tiering.format.bundle import IndexBundle
 from tierlog.tiering.local_store import LocalStore
 from tierlog.tiering.memory_store import MemoryStore
+from tierlog.tiering.page_tree import Spill
 
 HOUR_MS = 3_600_000
 LIMITS = MergeLimits(segments_min=4, bytes_max=1000)
@@ -82,11 +85,19 @@ def test_merged_segment_spans_at_most_a_part_of_the_retention() -> None:
     assert sizes_of_run(*[10] * 12, limits=replace(LIMITS, span_ms_max=HOUR_MS), timestamps=times) == []
 
 
+def test_merged_bundle_is_one_that_readers_accept() -> None:
+    limits = replace(LIMITS, index_bytes_max=6)
+    assert sizes_of_run(*[10] * 12, limits=limits) == [10] * 6
+
+
 def test_limits_follow_the_topic() -> None:
     forever = TopicConfig(segment_bytes=1 << 30, retention_ms=-1, retention_bytes=-1)
     assert limits_of(forever, 8) == MergeLimits(8, 1 << 30, None)
     limited = TopicConfig(segment_bytes=1 << 30, retention_ms=80 * HOUR_MS, retention_bytes=8 << 20)
     assert limits_of(limited, 8) == MergeLimits(8, 1 << 20, 10 * HOUR_MS)
+    lags = {"min_compaction_lag_ms": 8 * HOUR_MS, "max_compaction_lag_ms": 16 * HOUR_MS}
+    compacted = TopicConfig(segment_bytes=1 << 30, cleanup_policy=frozenset(["compact"]), **lags)
+    assert limits_of(compacted, 8) == MergeLimits(8, 1 << 30, HOUR_MS)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -228,6 +239,8 @@ async def test_damaged_segment_is_not_merged_and_delays_the_next_attempt(tmp_pat
         assert not node.remote(replica).started, "the planner abandons the copy"
         path.write_bytes(intact)
         node.clock.pass_time(HOUR_MS)
+        for recheck in node.remote_log.quarantine.due():  # as the tiering timer does
+            await recheck()
         for _ in range(2):  # passes that are skipped
             await node.merger.merge_all()
             assert node.remote(replica).entries == before
@@ -250,3 +263,148 @@ async def test_nothing_is_merged_without_need(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         await node.merger.merge_all()
         assert node.remote(replica).entries == before
+
+
+# -- what a merge must not do
+
+
+class HeldStore(MemoryStore):
+    """Holds each read of one object until it is released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = ""
+        self.reached, self.released = asyncio.Event(), asyncio.Event()
+
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        if key == self.held:
+            self.reached.set()
+            await self.released.wait()
+        return await super().get(key, start, end)
+
+
+async def test_merge_whose_copy_was_abandoned_puts_no_object(tmp_path: Path) -> None:
+    """As by the next leader. The copy's objects are deleted after the grace: one put later would stay."""
+    store = HeldStore()
+    async with TierNode(tmp_path, store) as node:
+        replica = await tiny_segments(node)
+        before = node.remote(replica).entries
+        store.held = node.keys.log(node.where(replica), before[5])
+        merging = asyncio.create_task(node.merger.merge(replica, before))
+        await store.reached.wait()
+        [copy] = node.remote(replica).started
+        abandon = c.AbandonCopy(
+            topic_id=replica.topic_id, partition=0, leader_epoch=replica.leader_epoch, uuid=copy.uuid
+        )
+        await node.metadata.submit(abandon)
+        while node.metadata.image.delete_queue:
+            node.clock.pass_time(HOUR_MS)
+            await node.storage_cleaner.clean()
+        store.released.set()
+        with pytest.raises(NotUploadable):
+            await merging
+        assert len(await node.objects(node.keys.data(node.where(replica)))) == 2 * len(before)
+
+
+async def test_damaged_segment_does_not_prevent_other_merges(tmp_path: Path) -> None:
+    async with TierNode(tmp_path / "node", LocalStore(tmp_path / "objects")) as node:
+        replica = await tiny_segments(node, 24)
+        before = node.remote(replica).entries
+        path = node.store._path(node.keys.log(node.where(replica), before[10]))
+        intact = path.read_bytes()
+        path.write_bytes(intact[:-1] + bytes([intact[-1] ^ 1]))
+        for _ in range(4):  # two are skipped after the one that finds the damage
+            await node.merger.merge_all()
+        first, damaged, last = node.remote(replica).entries
+        assert damaged == before[10] and node.merger.errors == 1
+        assert (first.base_offset, last.last_offset) == (0, before[-1].last_offset)
+
+
+async def test_partitions_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        for topic in "ab":
+            replica = await node.create(
+                topic, segment_bytes="1000000", retention_ms="-1", retention_bytes="-1"
+            )
+            for _ in range(24):
+                produce(replica, 3)
+                await node.log_manager.flush(topic)
+        await node.finish_tiering()
+        size = max(entry.log_bytes for entry in node.remote(replica).entries)
+        limits = MergeLimits(8, 8 * size)
+        monkeypatch.setattr(segment_merger, "limits_of", lambda config, segments_min: limits)
+        merged: list[str] = []
+        merge = node.merger.merge
+
+        async def noted(replica: Replica, old: Sequence[RemoteSegment]) -> None:
+            merged.append(replica.name.topic)
+            await merge(replica, old)
+
+        monkeypatch.setattr(node.merger, "merge", noted)
+        await node.merger.merge_all()
+        assert merged[:4] == ["a", "b", "a", "b"]
+
+
+async def spilled(node: TierNode, replica: Replica, count: int) -> None:
+    """Move so many entries into a page."""
+    spill = Spill(None, node.remote(replica).entries[:count])
+    await node.log_manager.editor.spill(node.where(replica), replica.leader_epoch, spill, is_tree=True)
+
+
+async def test_pages_are_searched_again_by_new_limits(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await tiny_segments(node)
+        await spilled(node, replica, 10)
+        settings = node.merger._settings
+        node.merger.configure(replace(settings, remote_log_merge_min_segments=20))
+        await node.merger.merge_all()
+        assert node.remote(replica).pages[0].entries == 10
+        node.merger.configure(settings)
+        await node.merger.merge_all()
+        assert node.remote(replica).pages[0].entries == 1
+
+
+async def test_deleted_records_of_a_page_are_not_written_again(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await tiny_segments(node, 24)
+        entries = node.remote(replica).entries
+        await spilled(node, replica, 20)
+        await node.move_log_start(replica, entries[9].end_offset)
+        await node.merger.merge_all()
+        await node.finish_tiering()
+        assert node.merger.segments == 10
+        assert node.remote(replica).pages[0].entries == 11
+
+
+async def test_unreadable_page_does_not_prevent_other_merges(tmp_path: Path) -> None:
+    async with TierNode(tmp_path / "node", LocalStore(tmp_path / "objects")) as node:
+        replica = await tiny_segments(node, 24)
+        await spilled(node, replica, 10)
+        page = node.remote(replica).pages[0]
+        path = node.store._path(node.keys.page(node.where(replica), page))
+        path.write_bytes(path.read_bytes()[:-1])
+        await node.merger.merge_all()
+        assert len(node.remote(replica).entries) == 1 and node.merger.errors == 0
+
+
+async def test_nothing_is_merged_while_many_deletions_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with TierNode(tmp_path, MemoryStore(), grace_ms=HOUR_MS) as node:
+        replica = await tiny_segments(node)
+        await node.metadata.submit(
+            c.StartSpill(
+                topic_id=replica.topic_id,
+                partition=0,
+                leader_epoch=replica.leader_epoch,
+                uuid=uuid.UUID(int=1),
+                base_offset=0,
+                last_offset=1,
+            )
+        )
+        monkeypatch.setattr(segment_merger, "QUEUED_DELETES_MAX", 0)
+        await node.merger.merge_all()
+        assert node.merger.merges == 0
+        monkeypatch.undo()
+        await node.merger.merge_all()
+        assert node.merger.merges == 1
