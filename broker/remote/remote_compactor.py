@@ -36,7 +36,7 @@ from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.records import Node, RemoteSegment, compaction_tags
 from tierlog.records.chunks import ChunkBuilder
 from tierlog.records.indexes import AbortedTxn, decode_txn_index
-from tierlog.tiering.copier import Attempt, SegmentFile
+from tierlog.tiering.copier import Attempt, NotUploadable, SegmentFile
 from tierlog.tiering.download import read_chunk
 from tierlog.tiering.format.bundle import IndexBundle
 from tierlog.tiering.format.keys import Keys
@@ -46,6 +46,30 @@ from tierlog.tiering.rate_limit import RateLimit
 from tierlog.tiering.remote_log import RemoteLog
 
 _log = structlog.get_logger("tierlog.tiering")
+
+
+class _CompactedFile(SegmentFile):
+    """Ends once its copy was abandoned: an object that is put after the grace would never be deleted."""
+
+    def __init__(
+        self, exported: SegmentExport, chunks: ChunkBuilder, is_announced: Callable[[], bool]
+    ) -> None:
+        super().__init__(exported, chunks)
+        self._is_announced = is_announced
+
+    async def read_into(self, buffer: memoryview) -> None:
+        self._require_announced()
+        await super().read_into(buffer)
+
+    def finish(self) -> tuple[SegmentExport, ChunkBuilder]:
+        self._require_announced()
+        return super().finish()
+
+    def _require_announced(self) -> None:
+        if not self._is_announced():
+            raise NotUploadable(
+                f"the copy of offsets {self.base_offset} to {self.end_offset - 1} was abandoned"
+            )
 
 
 def can_be_compacted(entry: RemoteSegment, config: TopicConfig, local_start: int, now_ms: int) -> bool:
@@ -101,8 +125,8 @@ class RemoteCompactor:
 
     async def compact(self, replica: Replica) -> None:
         """Compact a partition if it is dirty enough. Raises ObjectStoreError, CommandRejected,
-        MetadataUnavailable, OSError of the scratch directory, RecordsError or CorruptLog; what was replaced
-        before stays."""
+        MetadataUnavailable, NotUploadable, OSError of the scratch directory, RecordsError or CorruptLog; what
+        was replaced before stays."""
         if "compact" not in replica.config.cleanup_policy or replica.config.remote_log_copy_disable:
             self._clean_to.pop(replica.id, None)
             return
@@ -243,7 +267,11 @@ class RemoteCompactor:
         tags = compaction_tags(compacted_to, compacted_at)
 
         async def upload(attempt: Attempt, base: int, last: int) -> RemoteSegment:
-            return replace(await self._manager.upload(SegmentFile(*exported), attempt), tags=tags)
+            def is_announced() -> bool:
+                return any(copy.uuid == attempt.uuid for copy in self._resolve(where).started)
+
+            body = _CompactedFile(*exported, is_announced)
+            return replace(await self._manager.upload(body, attempt), tags=tags)
 
         await self._log_manager.editor.replace(
             where, leader_epoch, lambda: self._resolve(where), (old,), (old.end_offset,), upload

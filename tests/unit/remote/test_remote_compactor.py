@@ -9,6 +9,7 @@ from faulty_store import FAULTS, FaultyStore
 from tier_node import ABORT, START_MS, TierNode, content, write_transactional
 
 from tierlog.broker.replication.replica import Replica
+from tierlog.metadata.controller import commands as c
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import iter_batches
 from tierlog.records.record import iter_records
@@ -300,6 +301,24 @@ async def test_pass_continues_after_retention_has_deleted_segments(tmp_path: Pat
         await node.finish_tiering()
         assert (node.merger.errors, node.compactor.compactions) == (0, 1)
         assert await read_all(node, replica) == [(15 + n, b"k%d" % n, b"%d 3" % n) for n in range(5)]
+
+
+async def test_objects_of_an_abandoned_copy_are_not_put(tmp_path: Path) -> None:
+    """The next leader has abandoned it, and its keys may have been deleted already."""
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t", **COMPACTED)
+        await tiered(node, replica, [values(turn) for turn in range(4)])
+        before, upload = set(await node.objects()), node.manager.upload
+
+        async def abandoned_before(body, attempt):
+            epoch = replica.leader_epoch
+            where = {"topic_id": replica.topic_id, "partition": 0}
+            await node.metadata.submit(c.AbandonCopy(**where, leader_epoch=epoch, uuid=attempt.uuid))
+            return await upload(body, attempt)
+
+        node.manager.upload = abandoned_before
+        await node.merger.merge_all()
+        assert set(await node.objects()) == before and node.merger.errors == 0
 
 
 async def test_segment_that_is_deleted_while_it_is_compacted_is_left(tmp_path: Path) -> None:
