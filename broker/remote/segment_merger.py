@@ -7,7 +7,7 @@ ReplaceSegments, which the leader epoch fences. Readers finish on the old object
 grace. If a merge is interrupted, the planner abandons its copy; once a copy is abandoned, its merge ends.
 Each broker runs one merge at a time, of each partition in turn, within
 `remote.log.merge.max.bytes.per.second`. After its runs, a partition of a compacted topic is compacted
-(`remote_compactor`), so that only one of both changes a partition. Owned by `tiering`.
+(`remote_compactor`), so they never change a partition at once. Owned by `tiering`.
 """
 
 import asyncio
@@ -44,8 +44,8 @@ from tierlog.tiering.store_health import BreakerOpen
 from tierlog.tiering.store_probe import UnsuitableStore
 
 LARGEST_SHARE = 4
-"""The largest segment of a run has at most one part in so many of its bytes. So each merge makes the segment
-of a record larger by this factor, and a record is written again only a few times."""
+"""The largest segment of a run has at most a quarter of its bytes. So each merge makes the segment of a
+record at least four times as large, and a record is written again only a few times."""
 
 RETENTION_SHARE = 8
 """A merged segment has at most one part in so many of the time and bytes that retention keeps, because it is
@@ -97,7 +97,7 @@ def run_to_merge(entries: Sequence[RemoteSegment], limits: MergeLimits) -> Seque
 
 
 def _run_length(entries: Sequence[RemoteSegment], first: int, limits: MergeLimits) -> int:
-    size = index_bytes = largest = found = 0
+    size = index_bytes = largest = longest = 0
     newest = oldest = entries[first].max_timestamp
     for count, entry in enumerate(entries[first:], start=1):
         size, largest = size + entry.log_bytes, max(largest, entry.log_bytes)
@@ -108,8 +108,8 @@ def _run_length(entries: Sequence[RemoteSegment], first: int, limits: MergeLimit
         if is_large or is_long or entry.last_offset - entries[first].base_offset > OFFSETS_MAX:
             break
         if count >= limits.segments_min and largest * LARGEST_SHARE <= size:
-            found = count
-    return found
+            longest = count
+    return longest
 
 
 def merged_tags(old: Sequence[RemoteSegment]) -> tuple[tuple[str, str], ...]:
@@ -232,7 +232,7 @@ class SegmentMerger:
             start = max(remote.log_start_offset, remote.first_offset or 0)
             offset = max(searched, start) if searched_by == limits else start
             try:
-                entries, is_page = await self._leaf(where, remote, offset)
+                entries, is_page = await self._entries_at(where, remote, offset)
             except (CorruptObject, ObjectNotFound):
                 at = index_of(remote.nodes, offset)
                 if at is None or remote is not self._metadata.image.remote_partition(*where):
@@ -269,7 +269,7 @@ class SegmentMerger:
                 parts[-1].append(entry)
         return parts
 
-    async def _leaf(
+    async def _entries_at(
         self, where: TopicIdPartition, remote: RemotePartition, offset: int
     ) -> tuple[Sequence[RemoteSegment], bool]:
         """The entries of the page that contains an offset, or else those of the quorum; and whether they are

@@ -67,24 +67,30 @@ class LogReader:
         """Read as described in `PartitionLog.read`. `segments` starts with the one that contains the offset.
         `gaps`: compaction may have removed batches. Raises OSError and CorruptLog.
         """
-        hint = self._hints.get(offset)
-        index = 0
-        if hint is not None and segments[0] is hint[0] and hint[1] < hint[0].size:
-            # A hint at the end of a segment is not used: the segment may have been rolled since.
-            position, base_offset = hint[1], offset
-        else:
+        index, found = 0, self._hinted(segments[0], offset)
+        if found is None:
             found = segments[0].find(offset)
-            while found is None and index + 1 < len(segments):
-                index += 1
-                found = segments[index].find(offset)
-            if found is None:
-                return empty_slice(offset)
-            self._check_head(found, segments[index], offset, gaps)
-            if found.header.base_offset >= end_offset:
-                return empty_slice(offset)
-            position, base_offset = found.position, found.header.base_offset
+        while found is None and index + 1 < len(segments):
+            index += 1
+            found = segments[index].find(offset)
+        if found is None:
+            return empty_slice(offset)
+        self._check_head(found, segments[index], offset, gaps)
+        base_offset = found.header.base_offset
+        if base_offset >= end_offset:
+            return empty_slice(offset)
         rules = HeaderRules(gaps=gaps, epochs=self._epochs) if checked else None
-        return self._gather(segments[index:], position, base_offset, max_bytes, end_offset, min_one, rules)
+        return self._gather(
+            segments[index:], found.position, base_offset, max_bytes, end_offset, min_one, rules
+        )
+
+    def _hinted(self, segment: Segment, offset: int) -> BatchAt | None:
+        """The batch at which an earlier read ended. A hint at the end of a segment is not used: the segment
+        may have been rolled since."""
+        hint = self._hints.get(offset)
+        if hint is None or segment is not hint[0] or hint[1] >= segment.size:
+            return None
+        return next(segment.scan(hint[1], expected=offset), None)
 
     def _check_head(self, found: BatchAt, segment: Segment, offset: int, gaps: bool) -> None:
         """Raise CorruptLog unless the first batch of a read can contain the offset."""

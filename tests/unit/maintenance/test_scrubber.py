@@ -41,9 +41,7 @@ TOPIC_ID = uuid.UUID(int=1)
 CONFIG = {"segment.bytes": "1500", "index.interval.bytes": "200", "file.delete.delay.ms": "0"}
 LENGTH_AT, EPOCH_AT = 8, 12
 """Where the header has its length and its leader epoch; no CRC covers them, nor the base offset before."""
-
-OFFSET_OR_EPOCH = [0, 7, EPOCH_AT, EPOCH_AT + 3]
-"""Bytes of them, the largest and the smallest."""
+OFFSET_OR_EPOCH = [0, 7, EPOCH_AT, EPOCH_AT + 3]  # their largest and smallest bytes
 
 
 class Peers:
@@ -207,8 +205,8 @@ class Node:
                     yield position, path
                 position += header.size
 
-    def read(self, offset: int) -> ReadResult:
-        return self.replica.read(offset, 1 << 20)
+    def read(self, offset: int, max_bytes: int = 1 << 20) -> ReadResult:
+        return self.replica.read(offset, max_bytes)
 
 
 def registered(broker_id: int) -> list[r.AnyRecord]:
@@ -295,8 +293,10 @@ async def test_only_damaged_ranges_are_refused(node: Node, offset: int, at: int)
 
 
 @pytest.mark.parametrize("at", [*OFFSET_OR_EPOCH, LENGTH_AT], ids=str)
-@pytest.mark.parametrize("offset", [0, 4, 13])
-async def test_read_at_a_wrong_header_triggers_a_check(node: Node, offset: int, at: int) -> None:
+@pytest.mark.parametrize(("offset", "reads"), [(0, 0), (4, 0), (13, 0), (4, 2)])
+async def test_read_at_a_wrong_header_triggers_a_check(node: Node, offset: int, at: int, reads: int) -> None:
+    """Also after `reads` of a sequential consumer, for whom no search leads to the batch."""
+    assert all(node.read(earlier, 1).slice for earlier in range(offset - reads, offset))
     node.damage(offset, at)
     assert node.read(offset).error is ErrorCode.CORRUPT_MESSAGE
     await asyncio.wait_for(node.found.wait(), 30)
