@@ -295,7 +295,7 @@ async def test_only_damaged_ranges_are_refused(node: Node, offset: int, at: int)
 @pytest.mark.parametrize("at", [*OFFSET_OR_EPOCH, LENGTH_AT], ids=str)
 @pytest.mark.parametrize(("offset", "reads"), [(0, 0), (4, 0), (13, 0), (4, 2)])
 async def test_read_at_a_wrong_header_triggers_a_check(node: Node, offset: int, at: int, reads: int) -> None:
-    """Also after `reads` of a sequential consumer, for whom no search leads to the batch."""
+    """Also after `reads` of a sequential consumer: then no search leads to the batch."""
     assert all(node.read(earlier, 1).slice for earlier in range(offset - reads, offset))
     node.damage(offset, at)
     assert node.read(offset).error is ErrorCode.CORRUPT_MESSAGE
