@@ -304,10 +304,12 @@ async def test_upload_that_ends_early_keeps_no_file_open(tmp_path: Path) -> None
         body = checked_segment(replica, 0, node.emit, lambda: True, 30.0)
         assert body is not None
         await body.read_into(memoryview(bytearray(1)))
-        freed = weakref.ref(body)
+        freed, loop = asyncio.Event(), asyncio.get_running_loop()
+        weakref.finalize(body, loop.call_soon_threadsafe, freed.set)
         gc.disable()
         try:
             del body
-            assert freed() is None
+            async with asyncio.timeout(30):  # the thread of its last step lets go of it a moment later
+                await freed.wait()
         finally:
             gc.enable()
