@@ -63,8 +63,16 @@ class CompactedHistory:
             if known != record and (known is not None or record not in self.sending):
                 raise Violation(f"{TOPIC}: {record} is at {offset}, {known} was acknowledged")
         found_last = {record.key: offset for offset, record in found}
+        # the scan ends where the log ended when it began; later records, also unanswered ones, may have
+        # replaced what it looks for
+        later = {
+            record.key
+            for offset, record in self.acknowledged.items()
+            if offset > max(last.values(), default=-1)
+        }
+        later |= {record.key for record in self.sending}
         for key, offset in last.items():
-            if found_last.get(key, -1) >= offset:
+            if found_last.get(key, -1) >= offset or key in later:
                 continue
             if (
                 self.acknowledged[offset].value is not None
