@@ -6,10 +6,10 @@ by the segment merger, and uploaded like a local segment (`copier`).
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tierlog.base.leader_epochs import EpochEntry
+from tierlog.base.leader_epochs import EpochEntry, earliest_starts
 from tierlog.base.segments import SegmentDescriptor, SegmentExport
 from tierlog.base.types import NO_TIMESTAMP, TopicIdPartition, require
 from tierlog.metadata.records import RemoteSegment
@@ -25,7 +25,6 @@ from tierlog.records.indexes import (
     encode_txn_index,
 )
 from tierlog.tiering.chunk_cache import ChunkKey
-from tierlog.tiering.copier import NotUploadable
 from tierlog.tiering.download import read_chunk
 from tierlog.tiering.format.bundle import IndexBundle
 from tierlog.tiering.format.keys import Keys
@@ -35,7 +34,7 @@ from tierlog.tiering.segment_index import SegmentIndex, SegmentIndexes
 
 
 class MergedSegment:
-    """Reads raise ObjectStoreError, or NotUploadable once the copy is not announced any more."""
+    """Reads raise ObjectStoreError."""
 
     def __init__(
         self,
@@ -45,10 +44,8 @@ class MergedSegment:
         quarantine: Quarantine,
         where: TopicIdPartition,
         old: Sequence[RemoteSegment],
-        is_announced: Callable[[], bool],
     ) -> None:
-        """`old`: segments without gaps between them, oldest first. `is_announced`: whether the quorum still
-        knows the copy."""
+        """`old`: segments without gaps between them, oldest first."""
         self.size = sum(entry.log_bytes for entry in old)
         self.base_offset, self.end_offset = old[0].base_offset, old[-1].end_offset
         self._store = store
@@ -57,12 +54,11 @@ class MergedSegment:
         self._quarantine = quarantine
         self._where = where
         self._old = old
-        self._is_announced = is_announced
         self._chunks = ChunkBuilder()
         self._offset_index, self._time_index = bytearray(), bytearray()
         self._newest = -1  # the largest timestamp in the time index
         self._aborted: set[AbortedTxn] = set()
-        self._epoch_starts: dict[int, int] = {}
+        self._epochs: tuple[EpochEntry, ...] = ()
         self._producer_snapshot = b""
         self._unread = list(reversed(old))
         self._position = 0  # where the next segment begins
@@ -81,7 +77,6 @@ class MergedSegment:
             at += taken
 
     async def _next_chunk(self) -> bytes:
-        self._require_announced()
         chunk = next(self._chunks_left, None)
         while chunk is None or self._index is None:
             entry = self._unread.pop()
@@ -107,27 +102,18 @@ class MergedSegment:
         self._aborted.update(decode_txn_index(bundle.txn_index))
         self._position += entry.log_bytes
         self._producer_snapshot = bundle.producer_snapshot
-        for epoch, start in (*entry.leader_epochs, *bundle.leader_epochs):
-            # a bundle lacks early offsets if the log start had moved before it was written
-            self._epoch_starts[epoch] = min(start, self._epoch_starts.get(epoch, start))
+        # a bundle lacks early offsets if the log start had moved before it was written
+        self._epochs = earliest_starts(self._epochs, entry.leader_epochs, bundle.leader_epochs)
 
     def _add(self, content: bytes) -> None:
         for position, header in iter_batches(content):
             self._chunks.add(header, memoryview(content)[position : position + header.size])
 
-    def _require_announced(self) -> None:
-        """An abandoned copy is in the delete queue: an object that is put after the grace would stay."""
-        if not self._is_announced():
-            offsets = f"{self.base_offset} to {self.end_offset - 1}"
-            raise NotUploadable(f"{self._where}: the copy of offsets {offsets} was abandoned")
-
     def finish(self) -> tuple[SegmentExport, ChunkBuilder]:
-        """The indexes and chunks of the bytes, which have all been read. Raises NotUploadable."""
-        self._require_announced()
+        """The indexes and chunks of the bytes, which have all been read."""
         require(not self._unread, "a merged segment is finished before it is read")
         old = self._old
         newest = max(entry.max_timestamp for entry in old)
-        epochs = tuple(EpochEntry(*line) for line in sorted(self._epoch_starts.items()))
         descriptor = SegmentDescriptor(
             base_offset=self.base_offset,
             end_offset=self.end_offset,
@@ -138,7 +124,7 @@ class MergedSegment:
             rolled=True,
             has_transactions=any(entry.has_transactions for entry in old),
             has_aborts=bool(self._aborted),
-            leader_epochs=epochs,
+            leader_epochs=self._epochs,
             directory=Path(),
             file_name="",  # there is no file
         )
@@ -150,6 +136,6 @@ class MergedSegment:
                 sorted(self._aborted, key=lambda txn: (txn.last_offset, txn.producer_id))
             ),
             producer_snapshot=self._producer_snapshot,
-            leader_epochs=epochs,
+            leader_epochs=self._epochs,
         )
         return export, self._chunks

@@ -9,11 +9,13 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from uuid import UUID
 
+from tierlog.base.segments import SegmentExport
 from tierlog.base.types import TopicIdPartition, random_uuid, require
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.records import Node, PageRef, RemoteSegment
-from tierlog.tiering.copier import Attempt
+from tierlog.records.chunks import ChunkBuilder
+from tierlog.tiering.copier import Attempt, NotUploadable, SegmentBody
 from tierlog.tiering.manager import TierManager
 from tierlog.tiering.object_store import ObjectNotFound
 from tierlog.tiering.page_tree import NewPage, Spill, Trimmed, path_to, replaced
@@ -24,6 +26,30 @@ Submit = Callable[[Command], Awaitable[None]]
 
 PagesTo = Callable[[TopicIdPartition, Sequence[Node], int], Awaitable[Mapping[UUID, Sequence[Node]]]]
 """Loads the pages that lead from these nodes to an offset."""
+
+
+class AnnouncedBody:
+    """The body of a copy that replaces segments. Reads and `finish` raise NotUploadable once the copy was
+    abandoned: it is in the delete queue then, and an object put after the grace would never be deleted."""
+
+    def __init__(self, body: SegmentBody, attempt: Attempt, resolve: Callable[[], RemotePartition]) -> None:
+        self.size, self.base_offset, self.end_offset = body.size, body.base_offset, body.end_offset
+        self._body = body
+        self._attempt = attempt
+        self._resolve = resolve
+
+    async def read_into(self, buffer: memoryview) -> None:
+        await self._body.read_into(buffer)
+        self._require_announced()
+
+    def finish(self) -> tuple[SegmentExport, ChunkBuilder]:
+        self._require_announced()
+        return self._body.finish()
+
+    def _require_announced(self) -> None:
+        if all(copy.uuid != self._attempt.uuid for copy in self._resolve().started):
+            offsets = f"{self.base_offset} to {self.end_offset - 1}"
+            raise NotUploadable(f"{self._attempt.partition}: the copy of offsets {offsets} was abandoned")
 
 
 class ManifestEditor:

@@ -20,9 +20,10 @@ from msgspec.structs import replace
 
 from tierlog.base.clock import Clock
 from tierlog.base.files import Files
-from tierlog.base.leader_epochs import EpochEntry, LeaderEpochs
+from tierlog.base.leader_epochs import EpochEntry, LeaderEpochs, earliest_starts
 from tierlog.base.segments import SegmentDescriptor, SegmentExport
 from tierlog.base.types import TopicIdPartition
+from tierlog.broker.remote.manifest_editor import AnnouncedBody
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.cleaner import Cleaner, CleanerThrottler, CleaningJob
@@ -36,7 +37,7 @@ from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.records import Node, RemoteSegment, compaction_tags
 from tierlog.records.chunks import ChunkBuilder
 from tierlog.records.indexes import AbortedTxn, decode_txn_index
-from tierlog.tiering.copier import Attempt, NotUploadable, SegmentFile
+from tierlog.tiering.copier import Attempt, SegmentFile
 from tierlog.tiering.download import read_chunk
 from tierlog.tiering.format.bundle import IndexBundle
 from tierlog.tiering.format.keys import Keys
@@ -46,30 +47,6 @@ from tierlog.tiering.rate_limit import RateLimit
 from tierlog.tiering.remote_log import RemoteLog
 
 _log = structlog.get_logger("tierlog.tiering")
-
-
-class _CompactedFile(SegmentFile):
-    """Ends once its copy was abandoned: an object that is put after the grace would never be deleted."""
-
-    def __init__(
-        self, exported: SegmentExport, chunks: ChunkBuilder, is_announced: Callable[[], bool]
-    ) -> None:
-        super().__init__(exported, chunks)
-        self._is_announced = is_announced
-
-    async def read_into(self, buffer: memoryview) -> None:
-        self._require_announced()
-        await super().read_into(buffer)
-
-    def finish(self) -> tuple[SegmentExport, ChunkBuilder]:
-        self._require_announced()
-        return super().finish()
-
-    def _require_announced(self) -> None:
-        if not self._is_announced():
-            raise NotUploadable(
-                f"the copy of offsets {self.base_offset} to {self.end_offset - 1} was abandoned"
-            )
 
 
 def can_be_compacted(entry: RemoteSegment, config: TopicConfig, local_start: int, now_ms: int) -> bool:
@@ -208,10 +185,9 @@ class RemoteCompactor:
 
     async def _job(self, replica: Replica, dirty: LogToClean) -> CleaningJob:
         """Reads all entries for their leader epochs, and the transaction indexes of those with aborts."""
-        where, starts, aborted = replica.id, dict[int, int](), set[AbortedTxn]()
+        where, epochs, aborted = replica.id, tuple[EpochEntry, ...](), set[AbortedTxn]()
         async for entry in self._remote_log.entries(where):
-            for epoch, start in entry.leader_epochs:
-                starts[epoch] = min(start, starts.get(epoch, start))
+            epochs = earliest_starts(epochs, entry.leader_epochs)
             if entry.has_aborts:
                 index = await self._remote_log.indexes.index(where, entry)
                 aborted.update(decode_txn_index(await self._remote_log.indexes.txn_index(index)))
@@ -224,7 +200,7 @@ class RemoteCompactor:
             dirty.end_offset,
             sorted(aborted, key=lambda one: (one.last_offset, one.producer_id)),
             last_records_of_producers(replica.log.producers),
-            LeaderEpochs(EpochEntry(*line) for line in sorted(starts.items())),
+            LeaderEpochs(epochs),
             self._clock.now_ms(),
         )
 
@@ -264,17 +240,14 @@ class RemoteCompactor:
         compacted_to: int,
     ) -> None:
         compacted_at = max(self._clock.now_ms(), old.compacted_at + 1)
-        tags = compaction_tags(compacted_to, compacted_at)
+        tags, resolve = compaction_tags(compacted_to, compacted_at), partial(self._resolve, where)
 
         async def upload(attempt: Attempt, base: int, last: int) -> RemoteSegment:
-            def is_announced() -> bool:
-                return any(copy.uuid == attempt.uuid for copy in self._resolve(where).started)
-
-            body = _CompactedFile(*exported, is_announced)
+            body = AnnouncedBody(SegmentFile(*exported), attempt, resolve)
             return replace(await self._manager.upload(body, attempt), tags=tags)
 
         await self._log_manager.editor.replace(
-            where, leader_epoch, lambda: self._resolve(where), (old,), (old.end_offset,), upload
+            where, leader_epoch, resolve, (old,), (old.end_offset,), upload
         )
 
     def _resolve(self, where: TopicIdPartition) -> RemotePartition:
@@ -330,7 +303,8 @@ def _export(
 ) -> tuple[SegmentExport, ChunkBuilder]:
     """Indexes and chunks of a file. Epochs and producer state at its end are those of the old segment."""
     txn_index = bytes(cleaned.txn_index) if is_changed else bundle.txn_index
-    epochs = _all_epochs(old, bundle)
+    # a bundle lacks early offsets if the log start had moved before it was written
+    epochs = earliest_starts(old.leader_epochs, bundle.leader_epochs)
     cleaned.reset_indexes()
     chunks = index_file(cleaned, interval_bytes, epochs, rest)
     descriptor = SegmentDescriptor(
@@ -356,11 +330,3 @@ def _export(
         leader_epochs=epochs,
     )
     return export, chunks
-
-
-def _all_epochs(old: RemoteSegment, bundle: IndexBundle) -> tuple[EpochEntry, ...]:
-    """A bundle lacks early offsets if the log start had moved before it was written."""
-    starts: dict[int, int] = {}
-    for epoch, start in (*old.leader_epochs, *bundle.leader_epochs):
-        starts[epoch] = min(start, starts.get(epoch, start))
-    return tuple(EpochEntry(*line) for line in sorted(starts.items()))

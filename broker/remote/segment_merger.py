@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
+from tierlog.broker.remote.manifest_editor import AnnouncedBody
 from tierlog.broker.remote.remote_compactor import RemoteCompactor
 from tierlog.broker.remote.remote_log_manager import CommandRejected, RemoteLogManager
 from tierlog.broker.replication.replica import Replica
@@ -284,31 +285,25 @@ class SegmentMerger:
         ones. Raises NotUploadable once the quorum does not know the copy any more: its objects are deleted
         after the grace, and none may be put later."""
         where, log = replica.id, self._remote_log
+        resolve = lambda: self._metadata.image.remote_partition(*where)  # noqa: E731
         size = sum(entry.log_bytes for entry in old)
         await self._rate.take(size)
 
         async def upload(attempt: Attempt, base: int, last: int) -> RemoteSegment:
-            def is_announced() -> bool:
-                return any(copy.uuid == attempt.uuid for copy in self._resolve(where).started)
-
-            body = MergedSegment(
-                self._store, self._keys, log.indexes, log.quarantine, where, old, is_announced
-            )
+            merged = MergedSegment(self._store, self._keys, log.indexes, log.quarantine, where, old)
+            body = AnnouncedBody(merged, attempt, resolve)
             return replace(await self._manager.upload(body, attempt), tags=merged_tags(old))
 
         await self._log_manager.editor.replace(
             where,
             replica.leader_epoch,
-            lambda: self._resolve(where),
+            resolve,
             old,
             (old[-1].end_offset,),
             upload,
         )
         self.merges, self.segments, self.bytes = self.merges + 1, self.segments + len(old), self.bytes + size
         _log.info("segments merged", partition=str(replica.name), segments=len(old), bytes=size)
-
-    def _resolve(self, where: TopicIdPartition) -> RemotePartition:
-        return self._metadata.image.remote_partition(*where)
 
 
 def _segments(nodes: Sequence[Node]) -> Iterator[RemoteSegment]:

@@ -6,7 +6,7 @@ epoch with its first record and stores the entries in Kafka's `leader-epoch-chec
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -20,6 +20,14 @@ _START_OFFSET = attrgetter("start_offset")
 class EpochEntry(NamedTuple):
     epoch: int
     start_offset: int
+
+
+def earliest_starts(*known: Iterable[tuple[int, int]]) -> tuple[EpochEntry, ...]:
+    """The epochs of parts of one log, each from the smallest start offset that a part knows."""
+    starts: dict[int, int] = {}
+    for epoch, start_offset in chain(*known):
+        starts[epoch] = min(start_offset, starts.get(epoch, start_offset))
+    return tuple(EpochEntry(*line) for line in sorted(starts.items()))
 
 
 class EpochEnd(NamedTuple):
