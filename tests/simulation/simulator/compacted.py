@@ -63,14 +63,7 @@ class CompactedHistory:
             if known != record and (known is not None or record not in self.sending):
                 raise Violation(f"{TOPIC}: {record} is at {offset}, {known} was acknowledged")
         found_last = {record.key: offset for offset, record in found}
-        # the scan ends where the log ended when it began; later records, also unanswered ones, may have
-        # replaced what it looks for
-        later = {
-            record.key
-            for offset, record in self.acknowledged.items()
-            if offset > max(last.values(), default=-1)
-        }
-        later |= {record.key for record in self.sending}
+        later = set() if is_quiet else self._later_keys(last)
         for key, offset in last.items():
             if found_last.get(key, -1) >= offset or key in later:
                 continue
@@ -84,6 +77,13 @@ class CompactedHistory:
         self.scans += 1
         offsets = {offset for offset, _ in found}
         self.removed = sum(offset not in offsets for offset in self.acknowledged)
+
+    def _later_keys(self, last: dict[bytes, int]) -> set[bytes]:
+        """Keys of later records, also of unanswered ones. They may have replaced what a scan looks for, above
+        the high watermark of a new leader, where it ended."""
+        newest = max(last.values(), default=-1)
+        later = {record.key for offset, record in self.acknowledged.items() if offset > newest}
+        return later | {record.key for record in self.sending}
 
 
 def draw_history(rng: random.Random) -> CompactedHistory | None:
@@ -124,7 +124,7 @@ async def scan_keys(client: Client, history: CompactedHistory) -> None:
 
 
 async def scan(client: Client, history: CompactedHistory, *, is_quiet: bool = False) -> None:
-    """Read the topic from offset 0 to its end, and check it."""
+    """Read the topic from offset 0 to the high watermark, also what was never acknowledged, and check it."""
     last, end_offset = history.last_of_keys(), history.end_offset
     offset, found = 0, list[tuple[int, Record]]()
     while offset < end_offset:
@@ -141,7 +141,7 @@ async def scan(client: Client, history: CompactedHistory, *, is_quiet: bool = Fa
                 raise Violation(f"{TOPIC}: offset 0 is out of range")
             await client.lost(0)
             continue
-        records = bytes(result.records or b"")
+        records, end_offset = bytes(result.records or b""), max(end_offset, result.high_watermark)
         found += [one for one in _records(records) if one[0] >= offset]
         offset = max([offset, *(header.next_offset for _, header in iter_batches(records))])
     history.check(found, last, is_quiet=is_quiet)
