@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 import s3_servers
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_reader import read_from_start
+from uploaded_segments import upload_segments
 
 from tierlog.cli.admin import AdminApi
 from tierlog.testing import TierlogBroker
@@ -42,15 +41,9 @@ def value(number: int) -> bytes:
 
 def fill(broker: TierlogBroker) -> None:
     """Segments of a few records, as of a topic that rolls often."""
-    bootstrap = {"bootstrap.servers": broker.bootstrap}
-    admin = AdminClient(bootstrap)
-    admin.create_topics([NewTopic(TOPIC, 1, 1, config=CONFIG)])[TOPIC].result(10)
-    producer, api = Producer(bootstrap), AdminApi(broker.admin_url, timeout_s=60)
-    for segment in range(SEGMENTS):
-        for number in range(segment * RECORDS, (segment + 1) * RECORDS):
-            producer.produce(TOPIC, value(number), key=b"%d" % number, timestamp=1_700_000_000_000 + number)
-        producer.flush()
-        api.post("/v1/tier/flush", {"topic": TOPIC})
+    ranges = (range(first, first + RECORDS) for first in range(0, SEGMENTS * RECORDS, RECORDS))
+    segments = (((b"%d" % number, value(number)) for number in numbers) for numbers in ranges)
+    upload_segments(broker, TOPIC, CONFIG, segments, first_timestamp=1_700_000_000_000)
 
 
 def consumed(broker: TierlogBroker) -> list[tuple[int, bytes, bytes, int]]:

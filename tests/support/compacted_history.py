@@ -1,9 +1,7 @@
 """A tiered topic that is compacted in S3: its records, and what every reader must find."""
 
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from uploaded_segments import upload_segments
 
-from tierlog.cli.admin import AdminApi
 from tierlog.testing import TierlogBroker
 
 TOPIC = "accounts"
@@ -30,16 +28,8 @@ def record(offset: int) -> Record:
 
 def fill(broker: TierlogBroker) -> None:
     """Write all records, in as many small segments, and upload them."""
-    bootstrap = {"bootstrap.servers": broker.bootstrap}
-    admin = AdminClient(bootstrap)
-    admin.create_topics([NewTopic(TOPIC, 1, 1, config=CONFIG)])[TOPIC].result(10)
-    producer, api = Producer(bootstrap), AdminApi(broker.admin_url, timeout_s=60)
-    for segment in range(SEGMENTS):
-        for offset in range(segment * RECORDS, (segment + 1) * RECORDS):
-            _, key, value = record(offset)
-            producer.produce(TOPIC, value, key)
-        producer.flush()
-        api.post("/v1/tier/flush", {"topic": TOPIC})
+    ranges = (range(first, first + RECORDS) for first in range(0, END_OFFSET, RECORDS))
+    upload_segments(broker, TOPIC, CONFIG, ((record(offset)[1:] for offset in offsets) for offsets in ranges))
 
 
 def check_compacted(found: list[Record]) -> None:
