@@ -26,6 +26,7 @@ from tierlog.metadata.raft.membership import (
     encode_configuration,
 )
 from tierlog.metadata.raft.messages import CONFIGURATION, NO_NODE, PAYLOAD, Entry, HardState, Snapshot
+from tierlog.metadata.raft.peer_terms import PeerTerms, check_remembered
 from tierlog.metadata.raft.quorum import VoteResult, count_votes, needs_pre_vote
 from tierlog.metadata.raft.reads import Reads
 from tierlog.metadata.raft.ready import Ready
@@ -81,6 +82,8 @@ class RaftCore:
         self._votes: dict[int, bool] = {}
         self._reads = Reads()
         self._reads_reported = 0
+        self._peer_terms = PeerTerms()
+        self.configuration = self._initial
         self._load_configuration()
         self._durable_term_and_vote = self._term_and_vote()
         self._immediate: list[m.AnyMessage] = []
@@ -313,6 +316,9 @@ class RaftCore:
     def step(self, message: m.AnyMessage) -> None:
         if message.to != self.node_id or message.sender == self.node_id:
             return
+        if isinstance(message, m.VoteRequest | m.Heartbeat):
+            check_remembered(message, self.term, self.voted_for)
+        self._peer_terms.note(message)
         if message.term > self.term and not self._accept_newer_term(message):
             return
         if message.term < self.term:
@@ -484,6 +490,7 @@ class RaftCore:
             self._settings,
             self._immediate.append,
             self._reads,
+            self._peer_terms,
         )
         self._append(self._first_payload)
         self._replicate()
@@ -502,7 +509,10 @@ class RaftCore:
 
     def _load_configuration(self) -> None:
         """Adopt the newest configuration in the log, committed or not; truncation restores the one before."""
+        before = self.configuration
         self.configuration_index, self.configuration = self.log.configuration or (0, self._initial)
+        if self.configuration is not before:
+            self._peer_terms.forget_replaced(before, self.configuration)
         self.voters = frozenset(self.configuration.voters)
         if self.replication is not None:
             self.replication.configure(self.configuration)
@@ -526,6 +536,8 @@ class RaftCore:
                     last_term=self.log.last_term,
                     pre_vote=pre_vote,
                     transfer=transfer,
+                    known_term=self._peer_terms.term_of(voter),
+                    known_vote=self._peer_terms.vote_of(voter),
                 )
             )
 

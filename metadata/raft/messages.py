@@ -52,13 +52,16 @@ class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_fi
 
 class VoteRequest(Message, frozen=True, array_like=True, kw_only=True, tag=1):
     """`transfer`: the leader requested this election (thesis 3.10), so a voter grants it although it has
-    recently heard from the leader.
+    recently heard from the leader. `known_term`, `known_vote`: what the sender knows of the receiver
+    (peer_terms.py).
     """
 
     last_index: int
     last_term: int
     pre_vote: bool = False
     transfer: bool = False
+    known_term: int = 0
+    known_vote: int = 0
 
 
 class VoteReply(Message, frozen=True, array_like=True, kw_only=True, tag=2):
@@ -88,10 +91,13 @@ class AppendReply(Message, frozen=True, array_like=True, kw_only=True, tag=4):
 
 
 class Heartbeat(Message, frozen=True, array_like=True, kw_only=True, tag=5):
-    """`commit` never exceeds what the peer is known to hold. `read`: the newest read request (thesis 6.4)."""
+    """`commit` never exceeds what the peer is known to hold. `read`: the newest read request (thesis 6.4).
+    `known_term`, `known_vote`: as in a vote request."""
 
     commit: int
     read: int = 0
+    known_term: int = 0
+    known_vote: int = 0
 
 
 class HeartbeatReply(Message, frozen=True, array_like=True, kw_only=True, tag=6):

@@ -10,6 +10,7 @@ from tierlog.base.safeguards import safeguard
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import Configuration
+from tierlog.metadata.raft.peer_terms import PeerTerms
 from tierlog.metadata.raft.progress import Progress, ProgressState
 from tierlog.metadata.raft.quorum import committed_index, majority
 from tierlog.metadata.raft.reads import Reads
@@ -26,8 +27,9 @@ class Replication:
         settings: RaftSettings,
         send: Callable[[m.AnyMessage], None],
         reads: Reads,
+        peer_terms: PeerTerms,
     ) -> None:
-        self._node_id, self._term = node_id, term
+        self._node_id, self._term, self._peer_terms = node_id, term, peer_terms
         self._log, self._settings, self._send = log, settings, send
         self.reads = reads
         self.progress: dict[int, Progress] = {}
@@ -185,7 +187,13 @@ class Replication:
             commit = _commit_for(progress, self._log.commit)
             self._send(
                 m.Heartbeat(
-                    term=self._term, sender=self._node_id, to=voter, commit=commit, read=self.reads.requested
+                    term=self._term,
+                    sender=self._node_id,
+                    to=voter,
+                    commit=commit,
+                    read=self.reads.requested,
+                    known_term=self._peer_terms.term_of(voter),
+                    known_vote=self._peer_terms.vote_of(voter),
                 )
             )
 

@@ -179,8 +179,32 @@ def test_restored_old_voter_directory_stops_with_a_reason(tmp_path: Path) -> Non
             raise BrokerFailed(voter.log_tail())
 
 
+def test_restored_voter_that_forgot_its_vote_stops_with_a_reason(tmp_path: Path) -> None:
+    """The leader of the time of the copy is gone. The third voter knows of the later term."""
+    with LocalCluster(tmp_path / "cluster", 3) as cluster:
+        leader = active_controller(cluster)
+        voter, other = (node for number, node in cluster.nodes.items() if number != leader)
+        voter.stop()
+        metadata = voter.data_dir / METADATA_DIRECTORY
+        shutil.copytree(metadata, tmp_path / "backup")
+        voter.start()
+        cluster.nodes[leader].kill()
+        until(lambda: quorum_leader(other) not in (-1, leader), "another voter leads")
+        voter.kill()
+        shutil.rmtree(metadata)
+        shutil.copytree(tmp_path / "backup", metadata)
+        with pytest.raises(BrokerFailed, match="knows that it was in term"):
+            voter.start()
+            until(lambda: not voter.running, "it ends")
+            raise BrokerFailed(voter.log_tail())
+
+
 def active_controller(cluster: LocalCluster) -> int:
-    with urllib.request.urlopen(f"{next(iter(cluster)).admin_url}/v1/quorum") as answer:
+    return quorum_leader(next(iter(cluster)))
+
+
+def quorum_leader(node: TierlogBroker) -> int:
+    with urllib.request.urlopen(f"{node.admin_url}/v1/quorum") as answer:
         return int(json.load(answer)["leader"])
 
 

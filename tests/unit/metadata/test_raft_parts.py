@@ -208,7 +208,9 @@ def follower(*terms: int) -> RaftCore:
 
 
 def leader(
-    voters: frozenset[int] = frozenset({1, 2, 3}), quorum_ticks: int = 0, heartbeat_ticks: int = 1
+    voters: frozenset[int] | Configuration = frozenset({1, 2, 3}),
+    quorum_ticks: int = 0,
+    heartbeat_ticks: int = 1,
 ) -> RaftCore:
     """Elected by 2, which has the whole log; 3 has never replied."""
     settings = RaftSettings(quorum_ticks=quorum_ticks, heartbeat_ticks=heartbeat_ticks)
@@ -508,6 +510,58 @@ def test_voter_that_lacks_acknowledged_entries_fails() -> None:
     core.step(m.Heartbeat(term=1, sender=1, to=2, commit=2))
     with pytest.raises(InvariantViolation, match="is an older copy"):
         core.step(m.Heartbeat(term=1, sender=1, to=2, commit=3))
+
+
+def sent(core: RaftCore) -> list[m.AnyMessage]:
+    """What the core sends once its state is durable."""
+    ready = core.ready()
+    core.persisted(ready)
+    return [*ready.immediate_messages, *ready.messages]
+
+
+def heartbeat_to(core: RaftCore, member: int) -> m.Heartbeat:
+    core.tick()
+    return next(one for one in sent(core) if isinstance(one, m.Heartbeat) and one.to == member)
+
+
+def test_voter_that_forgot_its_vote_stops() -> None:
+    heartbeat = replace(heartbeat_to(leader(), 2), commit=0)
+    assert (heartbeat.known_term, heartbeat.known_vote) == (1, 1)
+    for state in (m.HardState(0), m.HardState(1, 3)):  # its term is older; it voted again in that term
+        restored = RaftCore(2, VOTERS, RaftLog(m.Snapshot(), (), 0), state, random.Random(1))
+        with pytest.raises(InvariantViolation, match="knows that it was in term 1 and voted for"):
+            restored.step(heartbeat)
+    for state in (m.HardState(1, 1), m.HardState(2), m.HardState(2, 3)):
+        RaftCore(2, VOTERS, RaftLog(m.Snapshot(), (), 0), state, random.Random(1)).step(heartbeat)
+    assert heartbeat_to(leader(), 3).known_term == 0, "nothing is known of node 3"
+
+
+def test_candidate_tells_a_voter_of_its_later_term() -> None:
+    """It is only the candidate that knows it: the leader of that term is gone."""
+    core = follower(1)
+    core.step(m.AppendReply(term=5, sender=3, to=2, accepted=False))
+    core.step(m.VoteRequest(term=9, sender=1, to=2, last_index=0, last_term=0, pre_vote=True))
+    sent(core)
+    core.campaign()
+    request, other = (one for one in sent(core) if isinstance(one, m.VoteRequest))
+    if other.to == 3:
+        request, other = other, request
+    assert (request.known_term, request.known_vote) == (5, 0)
+    assert other.known_term == 0, "the term of a pre-vote is not persisted"
+    with pytest.raises(InvariantViolation, match="is an older copy"):
+        RaftCore(3, VOTERS, RaftLog(m.Snapshot(), (), 0), m.HardState(4), random.Random(1)).step(request)
+
+
+def test_member_with_a_new_directory_may_be_in_an_older_term() -> None:
+    """Its old one was removed from the quorum, emptied, and added again."""
+    old, new = UUID(int=1), UUID(int=2)
+    voters = Configuration({n: Member(directory=old) for n in (1, 2, 3)})
+    core = leader(voters)
+    assert heartbeat_to(core, 2).known_term == 1
+    for member in (2, 3):
+        core.step(m.AppendReply(term=1, sender=member, to=1, accepted=True, match_index=1))
+    core.propose_configuration(voters.with_learner(2, Member(directory=new)))
+    assert heartbeat_to(core, 2).known_term == 0
 
 
 def test_follower_without_leader_contact_names_no_leader() -> None:
