@@ -43,6 +43,7 @@ DONE = {
     "log starts moved",
     "log starts listed",
     "messages in responses",
+    "retries of written batches",
 }
 """Operations other than records and faults. Each must happen at least once in the seeds below."""
 

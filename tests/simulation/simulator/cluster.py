@@ -17,7 +17,7 @@ from simulator.bit_rot import BitRot, short_segments
 from simulator.broker import SimBroker
 from simulator.cluster_faults import ClusterFaults
 from simulator.disk import Disk
-from simulator.faults import KINDS, SKEW_TIMES
+from simulator.faults import KINDS, SKEW_TIMES, producer_expiration_ms
 from simulator.groups import OFFSETS_TOPIC, GroupHistory, run_member
 from simulator.identities import RESTORED, TWINS, DirectoryRestore, Twins
 from simulator.late_leases import LATE_LEASES, delay_heartbeat_replies
@@ -225,6 +225,7 @@ class ClusterRun:
                 "group.min.session.timeout.ms": "500",
                 "log.message.timestamp.after.max.ms": str(TIMESTAMPS_AHEAD_MS),
                 "metadata.reserve.bytes": str(RESERVE_BYTES),
+                "producer.id.expiration.ms": str(producer_expiration_ms(self.outcome.seed)),
                 **self.tiering.settings(number),
             }
         )

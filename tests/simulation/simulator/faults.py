@@ -49,9 +49,12 @@ HANGS_FOR_S = 8.0
 SKEW_MS = 600_000
 SKEW_TIMES = (1, 30, 430)
 """Factors of `SKEW_MS`, one per run: ten minutes, five hours, three days. The last exceeds the default
-deletion grace period and producer expiration. It is within the retention time, because retention may use
-such a clock.
+deletion grace period and producer expiration, all of them exceed PRODUCER_EXPIRATION_MS. They are within the
+retention time, because retention may use such a clock.
 """
+
+PRODUCER_EXPIRATION_MS = (300_000, 86_400_000)
+"""`producer.id.expiration.ms`, one per run. Both are longer than a run, so no producer may expire."""
 
 _NO_PROCESS = Context()
 """Context of timers that start nodes or cut their power: these belong to no simulated process."""
@@ -71,6 +74,10 @@ class Victim(Protocol):
     def start(self) -> None: ...
     def kill(self) -> None: ...
     def lose_power(self) -> None: ...
+
+
+def producer_expiration_ms(seed: int) -> int:
+    return random.Random(f"expiration {seed}").choice(PRODUCER_EXPIRATION_MS)
 
 
 PowerVictims = Callable[[Victim], Sequence[Victim]]
