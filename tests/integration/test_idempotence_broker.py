@@ -141,6 +141,32 @@ def test_retries_are_recognised_after_a_restart_and_across_segments(
     client.close()
 
 
+@pytest.mark.slow
+def test_all_five_batches_of_1500_producers_are_known_after_a_clean_restart(
+    tierlog_broker_factory: TierlogBrokerFactory,
+) -> None:
+    """Their batches are interleaved, so the first of them lies 6,000 batches before the end of the log."""
+    broker = tierlog_broker_factory()
+    client = Client(broker.bootstrap)
+    topic = client.create(segment_bytes="200000")
+    first = client.producer_id()
+    senders = [Sender(client, topic, first)]
+    senders += [Sender(client, topic, client.producer_id()) for _ in range(1499)]
+    written = {
+        (sender.producer_id, sequence): sender.send(sequence)
+        for sequence in range(0, 10, 2)
+        for sender in senders
+    }
+    assert {error for error, _ in written.values()} == {0}
+    client.close()
+    broker.stop()
+    broker.start()
+    client = Client(broker.bootstrap)
+    for (producer_id, sequence), answer in written.items():
+        assert Sender(client, topic, producer_id).send(sequence) == answer
+    client.close()
+
+
 def test_idle_producer_id_expires(tierlog_broker_factory: TierlogBrokerFactory) -> None:
     broker = tierlog_broker_factory({"producer.id.expiration.ms": 1, "log.retention.check.interval.ms": 50})
     client = Client(broker.bootstrap)
