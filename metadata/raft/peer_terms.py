@@ -1,4 +1,4 @@
-"""What a node knows of other members' terms and votes, so that one with a restored metadata directory stops.
+"""Terms and votes of other members, as far as a node knows them: one that has forgotten them must stop.
 
 A member persists its term and vote before it sends a message. If it later has an older term, or another
 vote in that term, it has forgotten them and could vote twice in one term. Heartbeats and vote requests tell

@@ -513,7 +513,7 @@ def test_voter_that_lacks_acknowledged_entries_fails() -> None:
 
 
 def sent(core: RaftCore) -> list[m.AnyMessage]:
-    """What the core sends once its state is durable."""
+    """All messages that the core sends now. Its state is durable before it returns."""
     ready = core.ready()
     core.persisted(ready)
     return [*ready.immediate_messages, *ready.messages]
