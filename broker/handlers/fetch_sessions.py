@@ -2,8 +2,8 @@
 
 Epoch 0 opens a session and -1 closes it; each later request carries the next epoch. The cache is bounded. A
 new session evicts a stale one, or one that is older than `EVICTION_MS` and worth less: a consumer's rather
-than a follower's, then the smaller one. If partitions are short, it evicts stale sessions, then larger old
-ones. No clock, no I/O (`now_ms` is monotonic). Called by the Fetch handler.
+than a follower's, then the smaller one. If it would exceed PARTITIONS_MAX, it evicts stale sessions, then
+larger old ones. No clock, no I/O (`now_ms` is monotonic). Called by the Fetch handler.
 """
 
 import random

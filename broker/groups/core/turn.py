@@ -19,8 +19,8 @@ from tierlog.broker.groups.core.formats import StoredRecord
 from tierlog.protocol.errors import ErrorCode
 
 AfterAppend = Callable[["Turn", ErrorCode], None]
-"""Called when records are durable or have failed; in a later turn, in the order of the appends. If that takes
-long, it is called with REQUEST_TIMED_OUT before: the records may still become durable.
+"""Called once, in a later turn and in the order of the appends: when the records are durable, when they have
+failed, or with REQUEST_TIMED_OUT when that takes too long. Then they may still become durable.
 """
 
 

@@ -132,14 +132,15 @@ def wire(
 ) -> Any:
     """A field of versions `min_version` to `max_version`; the default value is the type's zero.
 
-    `nullable`, `tagged`: versions in which a field with `| None` may be null, and one with a tag has it; all.
+    `nullable`: versions in which a field with `| None` may be null, by default all of its versions.
+    `tagged`: versions in which a field with a tag is in the tag section, by default all.
     """
     return _Wire((min_version, max_version), default, nullable, tag, tagged)
 
 
 @typing.dataclass_transform(kw_only_default=True)
 def struct(kind: type[S]) -> type[S]:
-    """The dataclass of a generated class, and its schema."""
+    """Class decorator of generated classes: makes a dataclass, whose schema is in FIELDS."""
     fields = []
     for name, annotation in kind.__annotations__.items():
         stated: _Wire = getattr(kind, name)
