@@ -19,6 +19,7 @@
 #   make bench             one node beside Kafka: ROUNDS=3 SECONDS=3
 #   make bench-cluster     three nodes beside three of Kafka, load and kills
 #   make bench-alone bench-cluster-alone    the same without Kafka
+#   make bench-tiered      a tiered topic and an S3 server, with goals
 #   make bench-trees       this tree beside another revision of it: BEFORE=REVISION
 #   make bench-calm        CPU at 90 %: no election may happen: CALM_MINUTES=10
 
@@ -45,7 +46,7 @@ PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help venv demo check fast slow test fuzz soak simulate simulate-mutants chaos history test-clients compiled test-compiled bench \
-  bench-alone bench-cluster bench-cluster-alone bench-trees bench-calm fmt lint types layers lock docs s3-server clean
+  bench-alone bench-cluster bench-cluster-alone bench-trees bench-tiered bench-calm fmt lint types layers lock docs s3-server clean
 
 help:
 	@sed -n '3,/^$$/s/^# \{0,3\}//p' Makefile
@@ -160,6 +161,11 @@ bench-trees: compiled
 	  $(BIN)/python "$$compiler" "$$scratch/before"; \
 	  $(BIN)/python tests/bench/trees.py "$$scratch/before" $(COMPILED) --rounds $(ROUNDS) --seconds $(SECONDS) \
 	    $(BENCH_OPTIONS)
+
+bench-tiered: compiled s3-server
+	@localstack/get-s3-server.sh minio >/dev/null
+	PYTHONPATH=$(abspath $(COMPILED)) $(BIN)/python tests/bench/tiered.py --server minio --bytes 3g \
+	  --docs docs/benchmarks-tiered.md $(BENCH_OPTIONS)
 
 bench-calm: venv
 	$(BIN)/python tests/bench/calm.py --minutes $(CALM_MINUTES)

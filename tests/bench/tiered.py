@@ -3,10 +3,12 @@
 merges.
 
     tiered.py [--cases sequential,slow-link,first-byte,fan-out,hot,uploads,small,merges] [--bytes 1g]
-              [--set NAME=VALUE …]
+              [--set NAME=VALUE …] [--docs PAGE]
 
-Each case prints a JSON line. The history is written once; each case that reads it has a new broker process on
-the same data, so that its caches are empty. Broker, server and generator share the machine's cores."""
+Each case prints a JSON line; `make bench-tiered` also writes the page with the goals (`tiered_page.py`). The
+history is written once; each case that reads it has a new broker process on the same data, so that its caches
+are empty. Broker, server and generator share the machine's cores.
+"""
 
 import argparse
 import json
@@ -28,6 +30,7 @@ import fanout
 import raw
 import s3_servers
 import suite
+import tiered_page
 import wire
 from bench import MIB, size
 from meter import Meter, percentiles
@@ -37,6 +40,7 @@ HERE = Path(__file__).parent
 BATCH = 64 << 10
 LATENCY_MS, LINK_MB_S = 40, 90
 PLAIN_GETS_AT_ONCE = 4
+UPLOADED = "kafka_server_brokertopicmetrics_remotecopybytes_total"
 
 
 @contextmanager
@@ -172,6 +176,7 @@ def get_ranges(address, ranges):
 
 
 def sequential(tiered):
+    """The whole history, once."""
     with tiered.broker() as started:
         return tiered.read_once(started, 60)
 
@@ -238,7 +243,8 @@ def fan_out(tiered):
 
 
 def hot(tiered):
-    """Latency of Produce requests at a fixed rate, alone and while two consumers read the history."""
+    """Latency of Produce requests at a fixed rate, alone and while two consumers read the history and the
+    segments of another topic are uploaded."""
     figures = {}
     with tiered.broker() as started:
         address = wire.parse_address(started.bootstrap)
@@ -248,15 +254,22 @@ def hot(tiered):
         frames = raw.produce_frames(topic, [0], wire.record_batch(16 << 10, 16), 1)
         raw.send_at_rate(leader, frames, 300, 2)
         figures["alone"] = percentiles(raw.send_at_rate(leader, frames, 300, 8)[2])
+        waiting = topics.create(1, {"segment.bytes": str(MIB)})  # many segments, to be uploaded
+        frames_of_it = raw.produce_frames(waiting, [0], wire.record_batch(BATCH, tiered.records), 1)
+        raw.send_fast(address, frames_of_it, 8, tiered.options.bytes, 600, BATCH)
+        topics.configure(waiting, "remote.storage.enable", "true")
         pace = address, tiered.topic, tiered.end, 9, MIB
         cold = [multiprocessing.Process(target=read_history, args=pace) for _ in range(2)]
         for process in cold:
             process.start()
-        figures["with_cold_readers"] = percentiles(raw.send_at_rate(leader, frames, 300, 8)[2])
+        before = metric(started, UPLOADED)
+        figures["beside"] = percentiles(raw.send_at_rate(leader, frames, 300, 8)[2])
+        figures["uploaded_bytes"] = metric(started, UPLOADED) - before
         for process in cold:
             process.join()
         topics.delete(topic)
-    alone, beside = (figures[name]["p99_ms"] for name in ("alone", "with_cold_readers"))
+        topics.delete(waiting)
+    alone, beside = (figures[name]["p99_ms"] for name in ("alone", "beside"))
     return {"p99_ratio": round(beside / alone, 2), **figures}
 
 
@@ -286,15 +299,16 @@ def merges(tiered):
         Topics(started.bootstrap).configure(topic, "segment.bytes", str(1 << 30))
     pace = {"remote_log_merge_max_bytes_per_second": 1 << 40, "remote_log_manager_task_interval_ms": 1000}
     with tiered.broker(**pace) as started, Meter([started.pid]) as meter:
-        while merged(started, "tierlog_remote_merged_bytes_total") < size_bytes // 2:
+        while metric(started, "tierlog_remote_merged_bytes_total") < size_bytes // 2:
             time.sleep(0.2)
-        size_bytes = merged(started, "tierlog_remote_merged_bytes_total")
-        segments = merged(started, "tierlog_remote_merged_segments_total")
-        count = merged(started, "tierlog_remote_merges_total")
+        size_bytes = metric(started, "tierlog_remote_merged_bytes_total")
+        segments = metric(started, "tierlog_remote_merged_segments_total")
+        count = metric(started, "tierlog_remote_merges_total")
     return {"merges": count, "segments": segments, "merged_bytes": size_bytes, **meter.report(size_bytes)}
 
 
-def merged(started, name):
+def metric(started, name):
+    """A metric without labels."""
     with urllib.request.urlopen(f"{started.admin}/metrics", timeout=30) as response:
         lines = dict(line.rsplit(" ", 1) for line in response.read().decode().splitlines() if " " in line)
     return int(float(lines.get(name, 0)))
@@ -326,7 +340,9 @@ def main():
     )
     parser.add_argument("--readers", type=int, default=20)
     parser.add_argument("--set", action="append", default=[], help="a setting of the broker, NAME=VALUE")
+    parser.add_argument("--docs", type=Path, help="the page to write")
     options = parser.parse_args()
+    found = {}
     with tempfile.TemporaryDirectory(prefix="tierlog-bench-") as folder:
         data, objects = Path(folder) / "data", Path(folder) / "objects"
         data.mkdir()
@@ -334,7 +350,10 @@ def main():
         with s3_servers.running(options.server, objects) as server:
             tiered = Tiered(options, server, data)
             for name in options.cases.split(","):
-                print(json.dumps({"case": name, **CASES[name](tiered)}), flush=True)
+                found[name] = CASES[name](tiered)
+                print(json.dumps({"case": name, **found[name]}), flush=True)
+    if options.docs:
+        options.docs.write_text(tiered_page.page(found, suite.machine(), options))
 
 
 if __name__ == "__main__":
