@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from http.client import HTTPException
 from typing import Any
 
+from tierlog import __version__
 from tierlog.tiering.http_connections import HttpConnections, IoThreads, UnsupportedProxy
 from tierlog.tiering.object_store import (
     CorruptObject,
@@ -71,6 +72,7 @@ class S3Client:
             aws_access_key_id=options.access_key,
             aws_secret_access_key=options.secret_key,
             config=Config(
+                user_agent=f"tierlog/{__version__}",  # botocore's own takes a fifth of a call's CPU time
                 retries={"total_max_attempts": 1, "mode": "standard"},  # the store repeats calls itself
                 s3={"addressing_style": options.addressing_style, "payload_signing_enabled": False},
                 # the store sends CRC-32C itself; the default needs trailers, which some servers lack

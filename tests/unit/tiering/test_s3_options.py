@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tierlog import __version__
 from tierlog.tiering.http_connections import Response
 from tierlog.tiering.s3_client import S3Client
 from tierlog.tiering.s3_options import PARAMETERS, S3Options
@@ -87,6 +88,11 @@ def test_bodies_have_a_signed_checksum_in_place_of_a_sha256() -> None:
     _, headers = request_of("s3://logs?endpoint=http://h:1")
     assert headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
     assert "x-amz-checksum-crc32c" in headers["authorization"]
+
+
+def test_requests_name_tierlog() -> None:
+    _, headers = request_of("s3://logs")
+    assert headers["user-agent"] == f"tierlog/{__version__}"
 
 
 def test_region_comes_from_the_environment_unless_the_url_names_one(monkeypatch: pytest.MonkeyPatch) -> None:
