@@ -69,7 +69,7 @@ demo: venv
 	@mkdir -p build
 	@$(BIN)/python tests/demo/demo.py $(DEMO_OPTIONS)
 
-PACKAGE ?=
+PACKAGE ?= $(ROOM)
 check: venv $(if $(PACKAGE),,s3-server)
 	@BIN=$(BIN) JOBS=$(JOBS) .ci/check $(PACKAGE)
 

@@ -24,6 +24,10 @@ HINTS = {404: TOPIC_HINT, 503: "Run `tierlog cluster health` to see what is unav
 """HTTP status -> hint."""
 
 
+def no_topic(topic: str) -> CliError:
+    return CliError(f"there is no topic {topic!r}", hint=TOPIC_HINT, code=ExitCode.NOT_FOUND)
+
+
 class AdminApi:
     """Client of one node's admin API. Raises CliError with the server's message."""
 
@@ -33,8 +37,11 @@ class AdminApi:
         self._timeout_s = timeout_s
 
     def leaders(self, topic: str | None = None, partition: int | None = None) -> "list[AdminApi]":
-        """The admin APIs of the brokers that lead these partitions; this one if no broker does."""
+        """The admin APIs of the brokers that lead these partitions; this one if no broker does. Raises
+        CliError if there is no such topic."""
         cluster = self.get("/v1/cluster")
+        if topic is not None and all(named["name"] != topic for named in cluster["topics"]):
+            raise no_topic(topic)
         leaders = {
             one["leader"]
             for named in cluster["topics"]

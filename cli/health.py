@@ -150,6 +150,11 @@ def _remedy(
         )
     if state is ProcessState.DOWN:
         return f"Run `tierlog cluster start {node}`."
+    if state is ProcessState.UP and broker is not None and broker["stopping"]:
+        return (
+            f"If it is to leave the cluster, run `tierlog cluster stop {node}`, then "
+            f"`tierlog broker decommission {node}`."
+        )
     if state is ProcessState.UP:
         return f"The node may be starting. If this persists, see node-{node}/broker.log of the cluster."
     if broker is None and votes:

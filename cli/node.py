@@ -70,7 +70,8 @@ def serve(settings: "NodeSettings", *, as_json: bool) -> None:
     try:
         run(settings, on_ready=announce)
     except OSError as failure:
-        raise CliError(f"cannot start: {failure}", hint=_start_hint(failure)) from None
+        what = f"{failure.filename}: {failure.strerror}" if failure.filename else failure
+        raise CliError(f"cannot start: {what}", hint=_start_hint(failure)) from None
     except ForeignDirectory as failure:
         raise CliError(f"cannot start: {failure}", hint="Use a different directory for this node.") from None
     except DamagedLog as failure:

@@ -23,6 +23,14 @@ def topic_name(given: Any) -> Any:
     return given
 
 
+def admin_of_cluster(context: typer.Context, parameter: typer.CallbackParam, given: str | None) -> str | None:
+    """Callback of --admin: TIERLOG_ADMIN may belong to another cluster than a --bootstrap of the command
+    line, which then decides."""
+    sources = [context.get_parameter_source(name) for name in (parameter.name or "", "bootstrap")]
+    is_other = [source and source.name for source in sources] == ["ENVIRONMENT", "COMMANDLINE"]
+    return None if is_other else given
+
+
 Bootstrap = Annotated[
     str | None,
     typer.Option(
@@ -40,6 +48,7 @@ Admin = Annotated[
         "--admin",
         "-a",
         envvar="TIERLOG_ADMIN",
+        callback=admin_of_cluster,
         metavar="URL[,URL...]",
         help="Admin HTTP API of one or more nodes; the first that responds is used. "
         "Default: the cluster at --bootstrap if given, "

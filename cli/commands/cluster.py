@@ -132,12 +132,12 @@ def logdirs(
 ) -> None:
     """Show the local and remote bytes of each broker's log directories, or of each replica of a topic. A
     directory's remote bytes are those of the partitions that the broker leads."""
-    from tierlog.cli.admin import TOPIC_HINT, admin_api
+    from tierlog.cli.admin import admin_api, no_topic
 
     api = admin_api(admin, bootstrap)
     view = api.get("/v1/cluster")
     if topic is not None and topic not in {one["name"] for one in view["topics"]}:
-        raise CliError(f"there is no topic {topic!r}", hint=TOPIC_HINT, code=ExitCode.NOT_FOUND)
+        raise no_topic(topic)
     rows: list[dict[str, Any]] = []
     for broker in view["brokers"]:
         try:

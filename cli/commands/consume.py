@@ -88,7 +88,7 @@ def consume(
     if group == "":
         raise usage("--group must not be empty", hint="For example: --group readers")
     has_start = from_beginning or offset is not None or timestamp is not None or group is not None
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, changes=group is not None) as client:
         positions = _start(client, topic, partition, from_beginning, offset, timestamp, group)
         consumer = Consumer(client, topic, positions)
         try:

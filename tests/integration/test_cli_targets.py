@@ -6,6 +6,7 @@ import pytest
 from cli_inline import Ended, call
 
 from tierlog.cli import cluster_files
+from tierlog.cli.errors import ExitCode
 from tierlog.testing import TierlogBroker
 
 
@@ -39,6 +40,8 @@ def test_commands_that_change_something_print_their_target(tierlog_session_broke
     assert reported in succeed("quota", "remove", "--user", "targets", *at).stderr
     assert admin in succeed("partition", "elect", "targets", *at).stderr
     assert admin in succeed("partition", "unthrottle", *at).stderr
+    assert reported in succeed("consume", "targets", "--group", "targets", "--exit-at-end", *at).stderr
+    assert "target" not in succeed("consume", "targets", "--exit-at-end", *at).stderr
     assert "target" not in succeed("topic", "describe", "targets", *at).stderr
     assert "target" not in succeed("partition", "list", "targets", *at).stderr
     refused = call("topic", "delete", "targets", *at)
@@ -73,6 +76,23 @@ def test_brokers_and_admin_api_of_different_clusters_are_an_error(
     assert (ended.code, ended.stdout) == (2, "")
     assert f"{tierlog_broker.admin_url} belongs to cluster" in ended.stderr
     assert call("cluster", "info", "--json", *at).code == 2
+
+
+def test_admin_api_of_the_environment_does_not_replace_the_given_brokers(
+    tierlog_session_broker: TierlogBroker, another_cluster: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIERLOG_ADMIN", "http://127.0.0.1:1")
+    at = ("--bootstrap", tierlog_session_broker.bootstrap)
+    assert f"target: {tierlog_session_broker.admin_url}" in succeed("partition", "unthrottle", *at).stderr
+    succeed("broker", "list", *at)
+    assert call("broker", "list").code == 3, "without --bootstrap the environment decides"
+    monkeypatch.setenv("TIERLOG_BOOTSTRAP", tierlog_session_broker.bootstrap)
+    assert call("broker", "list").code == 3, "also beside brokers of the environment"
+
+
+def test_flush_of_a_topic_that_does_not_exist_says_so(tierlog_session_broker: TierlogBroker) -> None:
+    ended = call("tier", "flush", "nosuch", "--bootstrap", tierlog_session_broker.bootstrap)
+    assert ended.code == ExitCode.NOT_FOUND and "there is no topic 'nosuch'" in ended.stderr
 
 
 def test_unreachable_brokers_are_never_replaced_by_another_cluster() -> None:

@@ -107,6 +107,8 @@ def test_paused_node_suggests_resume() -> None:
 def test_broker_in_shutdown_is_reported() -> None:
     health = assess(cluster(brokers=[broker(1), broker(2, stopping=True), broker(3)]))
     assert health.problems[0].what == "node 2: its broker is shutting down"
+    decommissioned = assess(cluster(brokers=[broker(1), broker(2, stopping=True), broker(3)]), {2: UP})
+    assert "`tierlog cluster stop 2`, then `tierlog broker decommission 2`" in decommissioned.problems[0].next
 
 
 @pytest.mark.parametrize("local", [True, False])
