@@ -71,11 +71,12 @@ BAD_NAMES = {
 
 HIDDEN_SUBJECTS = re.compile(
     r"\S  # (?:of|that|which|whose) .*"
-    r"|\"\"\"What (?=[a-z]).*|(?:(?<!#)#|\.) What (?=[a-z])[^?\n]*$|[.;] Else\b.*",
+    r"|\"\"\"(?:What|Where) (?=[a-z]).*|(?:(?<!#)#|\.) What (?=[a-z])[^?\n]*$|[.;] Else\b.*",
     re.M,
 )
 """A comment that continues the name before it ("number: int  # of that entry"), a sentence whose subject is a
-clause ("What the leader knows …"), and "Else" for "Otherwise". A reader has to add the subject.
+clause ("What the leader knows …", "Where it begins"), and "Else" for "Otherwise". A reader has to add the
+subject.
 """
 
 PLAIN_EXCEPTIONS = {
@@ -257,6 +258,11 @@ def test_prose_of_modules_is_plain_english() -> None:
 
 def test_sentences_of_modules_name_their_subject() -> None:
     assert offenders([file for file in PYTHON if file != Path(__file__)], HIDDEN_SUBJECTS.findall) == []
+
+
+def test_sentences_of_pages_name_their_subject() -> None:
+    clause = re.compile(r"(?:^(?:- |\d+\. )?|[.:] )What (?=[a-z])(?![^.\n]*\?).*", re.M)
+    assert offenders([file for file in PAGES if file.suffix == ".md"], clause.findall) == []
 
 
 def test_names_use_the_words_of_the_field() -> None:

@@ -80,7 +80,7 @@ class ChunkKey:
 
 @dataclass(frozen=True, slots=True)
 class BatchMarks:
-    """Where some batches of a chunk begin: the first, and the first after every MARK_BYTES. Positions are in
+    """Positions of some batches of a chunk: the first, and the first after every MARK_BYTES. Positions are in
     the chunk."""
 
     positions: "array[int]"

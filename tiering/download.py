@@ -1,9 +1,9 @@
 """Downloads one chunk of a remote segment into a buffer, and verifies it there.
 
-The chunk has the checksum that its segment's chunk table names, which the upload computed from verified
-batches. Segments of earlier versions have no such table. For them the CRC of each batch is valid, offsets and
-leader epochs ascend and match the manifest entry, and the first batch matches the offset index; offsets may
-have gaps. The checksum is computed outside of the interpreter lock. Called by the remote log.
+The chunk must have the checksum in its segment's chunk table, which the upload computed from verified
+batches. Segments of earlier versions have no chunk table: each batch must have a valid CRC, offsets and
+leader epochs must ascend and match the manifest entry, and the first batch must match the offset index.
+Offsets may have gaps. The checksum is computed outside of the interpreter lock. Called by the remote log.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from tierlog.tiering.segment_index import SegmentIndex
 T = TypeVar("T")
 
 URGENT_PIECE_BYTES = 1 << 20
-"""A chunk for which a new reader waits is requested in pieces of this size at once: one connection may
-transfer only 90 MB a second. The chunks that follow are requested ahead, as a whole."""
+"""A chunk that a reader waits for is requested as concurrent pieces of this size, because one connection
+transfers only about 90 MB a second. Read-ahead requests each chunk as a whole."""
 
 Content = bytes | bytearray | memoryview
 
@@ -46,17 +46,17 @@ async def download_chunk(
 ) -> BatchMarks:
     """Fill the buffer with a chunk and verify it. `run`: runs work in a thread. Raises CorruptObject."""
     piece = URGENT_PIECE_BYTES if is_urgent else key.size
-    ended = await asyncio.gather(
+    results = await asyncio.gather(
         *(
             store.get_into(name, key.start + start, buffer[start : start + piece])
             for start in range(0, key.size, piece)
         ),
-        return_exceptions=True,  # none writes to the buffer any more when the next attempt begins
+        return_exceptions=True,  # wait for all, so that none writes to the buffer during the next attempt
     )
-    failures = [without_frames(failure) for failure in ended if failure is not None]
+    failures = [without_frames(failure) for failure in results if failure is not None]
     if failures:
         first = failures[0]
-        del ended, failures
+        del results, failures
         try:
             raise_again(first)
         finally:
@@ -80,8 +80,8 @@ async def read_chunk(
 
 
 def verify_chunk(name: str, index: SegmentIndex, key: ChunkKey, content: Content) -> BatchMarks:
-    """Where the chunk's batches are. Raises CorruptObject if it contradicts the segment's index or the
-    manifest."""
+    """Verify the chunk and return the positions of its batches. Raises CorruptObject if it contradicts the
+    segment's index or the manifest."""
     if len(content) != key.size:
         raise CorruptObject(f"{name}: received {len(content)} bytes, expected {key.size}")
     if index.has_checksums:
@@ -98,7 +98,7 @@ def verify_chunk(name: str, index: SegmentIndex, key: ChunkKey, content: Content
 
 
 def _mark_batches(content: Content) -> BatchMarks:
-    """Reads no more of a verified batch than its offset and length, since a chunk may have 100,000. Raises
+    """Reads only the offset and length of each batch, since a chunk may have 100,000 batches. Raises
     ValueError, struct.error or RecordsError."""
     positions, base_offsets = array("I"), array("q")
     read, position, next_mark, last, end = _OFFSET_AND_LENGTH.unpack_from, 0, 0, 0, len(content)
@@ -112,7 +112,7 @@ def _mark_batches(content: Content) -> BatchMarks:
             next_mark = position + MARK_BYTES
         last, position = position, position + length + LOG_OVERHEAD
     if position != end:
-        raise ValueError(f"a batch ends {position - end} bytes behind it")
+        raise ValueError(f"the last batch ends {position - end} bytes after the end of the chunk")
     return BatchMarks(positions, base_offsets, read_header(content, last).next_offset)
 
 

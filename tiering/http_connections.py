@@ -40,7 +40,7 @@ class Transfer:
 
     def __init__(self, into: memoryview | None) -> None:
         self.into = into
-        """Where the body of a successful response to a range request goes."""
+        """Buffer for the body of a successful response to a range request."""
         self._lock = threading.Lock()
         self._cancelled = False
         self._socket: socket.socket | None = None

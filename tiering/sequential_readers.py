@@ -27,7 +27,7 @@ class SequentialReader:
 
     partition: TopicIdPartition
     offset: int
-    """Where its next read begins."""
+    """Start of its next read."""
     read_at_s: float
     chunk: ChunkKey | None = None
     """The chunk that it read last."""

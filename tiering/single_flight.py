@@ -1,9 +1,9 @@
 """Single flight: one concurrent load per key, shared by its readers; and an LRU cache with a budget on top of
 it.
 
-A reader that is cancelled does not cancel the load. A reader waits for a slot before its load begins, so
-that one that is cancelled while all slots are taken leaves nothing behind. Only the loads of read-ahead,
-which no reader waits for, wait for slots themselves. A failed load is not kept. Called on one event loop, by
+A reader that is cancelled does not cancel the load. A reader acquires a slot before it starts a load, so a
+reader that is cancelled while it waits leaves no load behind. Read-ahead has no waiting reader, so its load
+waits for the slot itself. A failed load is not kept. Called on one event loop, by
 the caches of chunks, indexes and pages.
 """
 
@@ -46,7 +46,7 @@ class SingleFlight(Generic[K, V]):
 
     @property
     def loading(self) -> int:
-        """Loads in progress, or waiting for a slot without a reader."""
+        """Loads in progress, including read-ahead that waits for a slot."""
         return len(self._loads)
 
     async def get(self, key: K, load: Load[V]) -> V:
@@ -76,8 +76,8 @@ class SingleFlight(Generic[K, V]):
         return result
 
     def start(self, key: K, load: Load[V]) -> "asyncio.Task[V | ObjectStoreError | OSError]":
-        """Return the load in progress of a key that has no value; if there is none, begin one, without a
-        slot."""
+        """Return the load in progress for the key, or start one without acquiring a slot. The key must have
+        no value yet."""
         pending = self._loads.get(key)
         if pending is None:
             pending = self._tasks.spawn(f"load {key}", _as_value(load))

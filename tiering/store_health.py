@@ -1,10 +1,10 @@
 """Health of a broker's object store: a circuit breaker with one probe for all callers.
 
 After FAILURES_TO_OPEN failures in a row that say that the store is unavailable, the breaker opens: calls
-fail at once, and one probe asks the store until it responds. The pieces of one chunk, which are requested at
-once, count as one failure, and calls that began before the last success do not count. Both changes are logged
-once, not for each partition. A store that fails the checks of `store_probe` is refused, because it could lose
-data, and checked again from time to time. Built by `broker.remote.tiering`.
+fail at once, and one probe asks the store until it responds. Failures of the pieces of one chunk, which are
+requested concurrently, count as one. A failed call counts only if it began after the last success. Both
+changes are logged once, not for each partition. A store that fails the checks of `store_probe` is refused,
+because it could lose data, and checked again from time to time. Built by `broker.remote.tiering`.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ _log = structlog.get_logger("tierlog.tiering")
 
 FAILURES_TO_OPEN = 5
 FIRST_PROBE_S, PROBE_MAX_S = 0.2, 15.0
-"""Pauses before probes; each is twice the one before."""
-CALM_S = 300.0
-"""A breaker that opens again within this time continues with its longest pause: the probe is a small request,
-which may succeed while others fail."""
-CHECKS_BEFORE_REFUSAL = 3  # a store is refused only if it fails that often: a fault may look the same
+"""First and longest pause before a probe; the pause doubles each time."""
+PAUSE_RESET_S = 300.0
+"""A breaker that opens again within this time keeps the pause that it had reached: the probe is a small
+request, which may succeed while others fail."""
+CHECKS_BEFORE_REFUSAL = 3  # failed ones, because a temporary fault can look the same
 CHECK_PAUSE_S = 2.0  # between them
 RECHECK_S = 180.0  # after a refusal
 
@@ -59,8 +59,8 @@ class BreakerOpen(ObjectStoreUnavailable):
 
 @dataclass(slots=True)
 class StoreHealth:
-    """State of the breaker, and counts since the start of the process. `refused_calls`: the store was not
-    asked."""
+    """State of the breaker, and counts since the start of the process. `refused_calls`: those
+    that failed without reaching the store."""
 
     state: BreakerState = BreakerState.CLOSED
     opened: int = 0
@@ -88,7 +88,7 @@ class HealthyStore:
         self.inner = inner
         self._tasks = tasks
         self._events = 0
-        """Calls that have begun and ended: the order of these is what decides whether a failure counts."""
+        """Number of starts and ends of calls. Their order decides whether a failure counts."""
         self._succeeded_at = 0
         self._failures = 0
         self._failed_at: dict[str, int] = {}
@@ -104,39 +104,39 @@ class HealthyStore:
         self, key: str, body: bytes | Path | Body, *, crc32c: int | None = None, condition: Condition = None
     ) -> ObjectInfo:
         await self._admit()
-        with self._watched(key):
+        with self._count_outcome(key):
             return await self.inner.put(key, body, crc32c=crc32c, condition=condition)
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         await self._admit()
-        with self._watched(key):
+        with self._count_outcome(key):
             return await self.inner.get(key, start, end)
 
     async def get_into(self, key: str, start: int, buffer: memoryview) -> None:
         await self._admit()
         await self.fetch_rate.take(len(buffer))
-        with self._watched(key):
+        with self._count_outcome(key):
             await self.inner.get_into(key, start, buffer)
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:
         await self._admit()
-        with self._watched(key):
+        with self._count_outcome(key):
             return await self.inner.get_with_etag(key)
 
     async def head(self, key: str) -> ObjectInfo:
         await self._admit()
-        with self._watched(key):
+        with self._count_outcome(key):
             return await self.inner.head(key)
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self._admit()
-        with self._watched(keys[0] if keys else ""):
+        with self._count_outcome(keys[0] if keys else ""):
             await self.inner.delete(keys)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         await self._admit()
         found = self.inner.list(prefix)
-        with self._watched(prefix):
+        with self._count_outcome(prefix):
             first = await anext(found, None)
         if first is not None:
             yield first
@@ -145,7 +145,7 @@ class HealthyStore:
 
     async def abort_uploads(self, prefix: str, older_than_s: float) -> int:
         await self._admit()
-        with self._watched(prefix):
+        with self._count_outcome(prefix):
             return await self.inner.abort_uploads(prefix, older_than_s)
 
     async def close(self) -> None:
@@ -157,7 +157,7 @@ class HealthyStore:
         if self._check is None or self.health.state is not BreakerState.CLOSED:
             return
         if self._checking is None or self._checking.done():
-            work = self._checked(self._check)
+            work = self._run_check(self._check)
             self._checking = self._tasks.spawn("suitability check of the object store", work)
         failure = await asyncio.shield(self._checking)
         try:
@@ -165,13 +165,14 @@ class HealthyStore:
         finally:
             del failure
 
-    async def _checked(
+    async def _run_check(
         self, check: Callable[[ObjectStore], Awaitable[None]], attempts: int = CHECKS_BEFORE_REFUSAL
     ) -> ObjectStoreError | None:
-        """The failure, if the store fails the check so many times or cannot be checked."""
+        """Check up to `attempts` times. Returns the failure if every check fails or the store cannot be
+        checked, otherwise None."""
         for attempt in range(1, attempts + 1):
             try:
-                with self._watched("suitability check"):
+                with self._count_outcome("suitability check"):
                     await check(self.inner)
                 self._check = None
                 return None
@@ -196,7 +197,7 @@ class HealthyStore:
         raise BreakerOpen(f"the object store is unavailable: {self.health.last_error}")
 
     @contextmanager
-    def _watched(self, key: str) -> Iterator[None]:
+    def _count_outcome(self, key: str) -> Iterator[None]:
         """Count a call for this key."""
         began = self._next_event()
         try:
@@ -240,7 +241,7 @@ class HealthyStore:
 
     async def _probe(self) -> None:
         clock = asyncio.get_running_loop().time
-        if clock() - self._closed_at_s > CALM_S:
+        if clock() - self._closed_at_s > PAUSE_RESET_S:
             self._pause_s = FIRST_PROBE_S
         probes = 0
         is_available = False
@@ -261,7 +262,7 @@ class HealthyStore:
         except (ObjectStoreUnavailable, ObjectStoreTimeout) as error:
             self.health.last_error = str(error)
             return False
-        except ObjectStoreError:  # a response: credentials, for example, are the business of each call
+        except ObjectStoreError:  # it responded: wrong credentials, for example, concern each call alone
             pass
         except Exception as error:  # a mistake here must not keep the breaker open
             if self.health.last_error != repr(error):
@@ -275,8 +276,8 @@ class HealthyStore:
         _log.error(
             "the object store is refused",
             reason=reason,
-            next="set object.store.url to another store, or correct this one: it is checked again from time "
-            "to time",
+            next="set object.store.url to another store, or correct the configuration of this one: it is "
+            f"checked again every {RECHECK_S / 60:.0f} minutes",
         )
         self._tasks.spawn("checks of the refused object store", self._recheck())
 
@@ -284,6 +285,6 @@ class HealthyStore:
         while self._check is not None:
             await asyncio.sleep(RECHECK_S)
             with suppress(Exception):  # the reason of the refusal has been logged
-                await self._checked(self._check, attempts=1)
+                await self._run_check(self._check, attempts=1)
         self.health.state = BreakerState.CLOSED
         _log.info("the object store is accepted")

@@ -42,7 +42,7 @@ class AdminServer:
     ) -> None:
         """`tls`: all routes but health and metrics require a client certificate. Raises OSError if it cannot
         be loaded. `names`: host names that requests may use, besides addresses and localhost."""
-        self._files, self._tls = tls, None if tls is None else tls.server()
+        self._tls_files, self._tls = tls, None if tls is None else tls.server()
         middlewares = (request_guard(names), *(() if tls is None else (require_certificate,)))
         application = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
         application.add_routes(routes)
@@ -61,8 +61,8 @@ class AdminServer:
 
     async def keep_certificates(self) -> None:
         """Reload certificates when their files change, until cancelled."""
-        if self._files is not None and self._tls is not None:
-            await reload_on_change(self._files, self._tls)
+        if self._tls_files is not None and self._tls is not None:
+            await reload_on_change(self._tls_files, self._tls)
 
     async def close(self) -> None:
         await self._runner.cleanup()
@@ -236,7 +236,8 @@ def _tier_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
         return web.json_response({"damaged": rows})
 
     async def behind(_: web.Request) -> web.Response:
-        """Partitions that this node leads with a record that is not uploaded in time."""
+        """Partitions led by this node with a record that was not uploaded within
+        remote.log.copy.max.lag.ms."""
         rows = [asdict(one) for one in current().tiering.status() if one.is_behind]
         return web.json_response({"behind": rows})
 

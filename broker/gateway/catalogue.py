@@ -1,9 +1,9 @@
 """Metric catalogue: name, kind, labels and help text of every metric of a node.
 
 `metrics` provides the values, `exposition` writes them, and the reference page is generated from here.
-Kafka's metrics have the names that the JMX exporter's example rules give them, unless promtool objects. Those
-and metrics that Kafka lacks begin with `tierlog_`. Kafka's times are in ms, tierlog's in seconds, as usual in
-Prometheus.
+Kafka's metrics have the names that the JMX exporter's example rules give them. A metric that Kafka lacks, or
+whose Kafka name promtool rejects, begins with `tierlog_`. Kafka's times are in ms, tierlog's in seconds, as
+usual in Prometheus.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ PARTITION = ("topic", "partition")
 CLIENT = ("user", "client_id")
 TOPICS = "kafka_server_brokertopicmetrics_"
 ALL_TOPICS = "without a topic label: all topics"
-LEADS = f"Counts the partitions that this broker leads; {ALL_TOPICS}"
+LEADS = f"Covers only partitions that this broker leads; {ALL_TOPICS}"
 THROTTLE_TIME = "Mean throttle time in ms of clients with a quota"
 
 
@@ -113,7 +113,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
         _gauge(
             "tierlog_produce_batches_in_validation",
-            "Large batches that are validated or recompressed beside the event loop, or wait for it",
+            "Large batches that are being validated or recompressed outside the event loop, or wait for that",
         ),
     ),
     "Clients": (
@@ -126,8 +126,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
         _counter(
             "tierlog_connections_refused_total",
-            "Connections refused, by limit. For the connection rate and open files: how often the listener "
-            "paused while connections waited to be accepted",
+            "Connections refused, by limit. For the limits of connection rate and open files: pauses of the "
+            "listener while connections waited to be accepted",
             "bound",
         ),
         _gauge(
@@ -137,7 +137,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _gauge(
             "tierlog_connections_saturated",
             "Connections that are not read because max.in.flight.requests.per.connection was reached, or "
-            "because these requests add up to socket.request.max.bytes",
+            "because the size of those requests reached socket.request.max.bytes",
         ),
         _gauge(
             "tierlog_connections_blocked",
@@ -198,8 +198,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
         _gauge(
             "tierlog_replication_throttled_partitions",
-            "Partitions that a throttle limits now: led here with a replica that is not in sync, or followed "
-            "here and not in sync",
+            "Partitions that a replication throttle limits now. leader: led here with an out-of-sync "
+            "replica; follower: followed here and out of sync",
             "direction",
         ),
     ),
@@ -341,17 +341,16 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         *_transfers("remotecopy", "uploads of segments", "uploaded"),
         _gauge(
             f"{TOPICS}remotecopylagbytes",
-            "Bytes of rolled segments that are not uploaded, without topics with remote.log.copy.disable. "
-            f"{LEADS}",
+            "Bytes of rolled segments that are not uploaded. Topics with remote.log.copy.disable are left "
+            f"out. {LEADS}",
             "topic",
         ),
         _gauge(f"{TOPICS}remotecopylagsegments", f"Rolled segments that are not uploaded. {LEADS}", "topic"),
         _gauge(
             "tierlog_remote_copy_lag_seconds",
-            "Age of the oldest record that is not uploaded, also if its segment is not rolled: since its "
-            "append if the topic has remote.log.copy.max.lag.ms, otherwise by its timestamp, so that old "
-            "timestamps of a producer raise it. Without a topic label: of all topics. Topics with "
-            "remote.log.copy.disable are left out",
+            "Age of the oldest record that is not uploaded, in rolled and active segments: since its "
+            "append if the topic has remote.log.copy.max.lag.ms, otherwise since its timestamp. Without a "
+            "topic label: the maximum of all topics. Topics with remote.log.copy.disable are left out",
             "topic",
         ),
         _gauge(
@@ -362,7 +361,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         *_attempts("remotedelete", "deletions of queued segments, pages and topics"),
         _gauge(
             "tierlog_remote_cleanup_failing",
-            "Documents of topics, and deletions, that fail in the object store while it responds to other "
+            "Topic documents and deletions that fail although the object store responds to other "
             "requests of this broker. They are retried; the log has the reason",
         ),
         _gauge(
@@ -381,8 +380,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
         _milliseconds(
             "kafka_log_remote_remotelogmanager_remotelogreaderfetchrateandtimems",
-            "Time of a remote read of one partition, up to remote.fetch.max.wait.ms (KIP-1018), without "
-            "reads that are answered from memory at once",
+            "Time of a remote read of one partition, up to remote.fetch.max.wait.ms (KIP-1018). Reads "
+            "answered from memory at once are left out",
         ),
     ),
     "The object store": (
@@ -411,8 +410,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
         _gauge(
             "tierlog_remote_quarantined_objects",
-            "Objects in the object store with a damaged range, which this broker does not serve, or which do "
-            "not exist. Above 0, see docs/runbooks/damaged-object.md",
+            "Objects that have a damaged range or do not exist. This broker does not serve the affected "
+            "ranges. Above 0, see docs/runbooks/damaged-object.md",
         ),
         _gauge(
             "tierlog_remote_missing_objects",
@@ -421,8 +420,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
         _gauge(
             "tierlog_object_store_available",
-            "1 while the object store responds; 0 while its calls fail at once, until a probe succeeds, or "
-            "because it is refused as unsuitable. The log has the reason",
+            "1 while the object store responds. 0 while calls fail at once: until a probe succeeds, or "
+            "because the store was refused as unsuitable. The log has the reason",
         ),
         _counter(
             "tierlog_object_store_refused_calls_total",
@@ -453,7 +452,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _gauge("tierlog_remote_copies_running", "Uploads of segments that are running"),
         _counter(
             "tierlog_remote_copy_stalls_total",
-            "Uploads that took longer than 30 s and 1 s for each MiB",
+            "Uploads that took longer than 30 s plus 1 s per MiB",
         ),
         _counter("tierlog_remote_merges_total", "Merges of small remote segments into one"),
         _counter("tierlog_remote_merged_segments_total", "Remote segments that merges replaced"),
@@ -495,7 +494,9 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "by the last pass on the broker with the lowest id; 0 on others. `tierlog tier gc --dry-run` "
             "lists them",
         ),
-        _gauge("tierlog_remote_unknown_bytes", "Bytes of these objects"),
+        _gauge(
+            "tierlog_remote_unknown_bytes", "Bytes of the objects that tierlog_remote_unknown_objects counts"
+        ),
         _gauge(
             f"{TOPICS}remotelogsizebytes",
             f"Bytes of segments in the object store. {LEADS}",

@@ -4,14 +4,15 @@ Without mutual TLS there is no authentication, so any page that an operator visi
 admin API of a node that the browser can reach. Two rules prevent that:
 
 - Host must be a name of this cluster. This stops DNS rebinding: a page of `evil.example`, whose name now
-  resolves to this node, still sends `Host: evil.example`. IP addresses are always accepted, since only pages
-  served by this node have them as their name. So health checks by address need no setting.
-- A change (any method but GET, HEAD and OPTIONS) needs `Content-Type: application/json`, and no Origin of
-another host or Sec-Fetch-Site other than same-origin. A browser sends a CORS preflight before such a request,
-which this server does not grant.
+  resolves to this node, still sends `Host: evil.example`. IP addresses are always accepted: only a page that
+  this node served has its address as host name.
+- A change (any method but GET, HEAD and OPTIONS) must have `Content-Type: application/json`, and must not
+  have an Origin of another host or a Sec-Fetch-Site other than `same-origin` or `none`. A browser sends a
+  CORS preflight before such a request, which this server does not grant.
 
-Requests between nodes are signed (metadata.auth), which no page can do. All other routes are guarded unless
-listed here. tests/unit/gateway/test_request_guard.py lists all routes.
+Requests between nodes are signed (metadata.auth), which no page can do. All routes are guarded except those
+of SIGNED_PREFIXES; ANY_HOST_PATHS skip only the check of Host. tests/unit/gateway/test_request_guard.py lists
+all routes.
 """
 
 import asyncio
@@ -71,7 +72,7 @@ def known_names(settings: NodeSettings, image: ClusterImage, members: Iterable[s
 
 
 def _check_host(host: str | None, names: Callable[[], Iterable[str]]) -> web.Response | None:
-    """A request without Host is accepted: it is no browser's, but an HTTP/1.0 health check's."""
+    """A request without Host is accepted: it comes from an HTTP/1.0 health check, not from a browser."""
     if host is None:
         return None
     try:

@@ -1,4 +1,5 @@
-"""The chain around every handler: quota, statistics, errors. `Chain.start` is its way down, `finish` up.
+"""The chain around every handler: quota, statistics, errors. `Chain.start` runs it before the
+handler, `Chain.finish` after a pending reply.
 
 A request that is answered at once, as nearly all are, costs two clock reads and one observation. A handler's
 KafkaError becomes the error response of its API, any other exception is reported and becomes
@@ -28,7 +29,7 @@ from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.api import APIS, FETCH_KEY, PRODUCE_KEY
 from tierlog.protocol.errors import ErrorCode, KafkaError
 
-COUNT_THEIR_OWN = (PRODUCE_KEY, FETCH_KEY)
+APIS_THAT_COUNT_ERRORS = (PRODUCE_KEY, FETCH_KEY)
 """APIs whose handlers count errors themselves, so that not every response is searched for errors."""
 
 Report = Callable[[str, BaseException], None]
@@ -40,7 +41,7 @@ class RequestQuotas(Protocol):
     def begin(self, context: RequestContext, request: Any) -> Meter: ...
 
 
-class _Served:
+class _Api:
     """An API's handler and its statistics."""
 
     __slots__ = ("count_errors", "handler", "stats")
@@ -49,7 +50,7 @@ class _Served:
         self.handler = handler
         self.stats = stats.of(key)
         self.count_errors: Callable[[Any], None] | None = None
-        if key not in COUNT_THEIR_OWN:
+        if key not in APIS_THAT_COUNT_ERRORS:
             self.count_errors = counter_of(APIS[key].response, self.stats.errors)
 
 
@@ -64,8 +65,8 @@ class Chain:
         stats: RequestStats | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        kept = RequestStats() if stats is None else stats
-        self._served = {key: _Served(key, handler, kept) for key, handler in handlers.items()}
+        all_stats = RequestStats() if stats is None else stats
+        self._served = {key: _Api(key, handler, all_stats) for key, handler in handlers.items()}
         self._tasks = tasks
         self._clock = clock
         self.report = report
@@ -76,7 +77,7 @@ class Chain:
         return key in self._served
 
     def start(self, context: RequestContext, request: Any) -> Reply | Pending:
-        """Call the handler. The work of a Pending is a future from here on."""
+        """Call the handler. Afterwards the `work` of a Pending is always a future."""
         served = self._served[context.api]
         begun = self._clock()
         try:
@@ -89,7 +90,7 @@ class Chain:
                     reply.outlives_connection = ORDER_OF.get(context.api) is not Order.AFTER_APPENDS
                     work = reply.work
                     reply.work = self._tasks.spawn("request", outcome(work))
-                    reply.work.add_done_callback(lambda _: work.close())  # if cancelled before it began
+                    reply.work.add_done_callback(lambda _: work.close())  # if cancelled before its start
                 return reply
             self._count(served, context, reply)
         except Exception as failure:
@@ -114,7 +115,7 @@ class Chain:
             return self._failed(context, request, failure)
         return result
 
-    def _count(self, served: _Served, context: RequestContext, reply: Reply) -> None:
+    def _count(self, served: _Api, context: RequestContext, reply: Reply) -> None:
         if served.count_errors is not None:
             served.count_errors(reply)
         if context.meter is not None:

@@ -39,7 +39,8 @@ TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 """Kafka's resource types, without BROKER_LOGGER: log levels cannot be changed."""
 
 CHANGES_PER_TURN = 200
-RESOURCE_WEIGHT = 20  # validating a node's settings takes as long as this many changes: half a millisecond
+RESOURCE_WEIGHT = 20
+"""Changes that a resource counts as: validating a node's settings takes half a millisecond."""
 CHANGES_PER_COMMAND = 1_000
 """The controller decides a command in one turn of its event loop: about 50 ms."""
 MAX_RESOURCES_PER_REQUEST = 10_000
@@ -58,7 +59,7 @@ def incremental_alter_configs_handler(deps: Dependencies) -> Handler:
 
 def alter_configs_handler(deps: Dependencies) -> Handler:
     response, result = alter_configs.AlterConfigsResponse, alter_configs.AlterConfigsResourceResponse
-    return _handler(deps, partial(_replaced, deps), response, result)
+    return _handler(deps, partial(_alter, deps), response, result)
 
 
 def _handler(
@@ -70,7 +71,7 @@ def _handler(
     @pending
     async def handle(context: RequestContext, request: Any) -> Reply:
         changes = await _in_turns(request.resources, change)
-        outcomes = await _alter(deps, changes, request.validate_only)
+        outcomes = await _submit(deps, changes, request.validate_only)
         return response_kind(
             responses=[
                 result_kind(
@@ -103,13 +104,14 @@ def _incremental(
         ConfigChange(key=item.name, operation=ConfigOperation(item.config_operation), value=item.value)
         for item in resource.configs
     )
-    return _fitting(deps, ConfigResource(scope=scope, name=resource.resource_name, changes=changes))
+    return _validated(deps, ConfigResource(scope=scope, name=resource.resource_name, changes=changes))
 
 
 async def _in_turns(
     resources: Sequence[Any], change: Callable[[Any], ConfigResource | Outcome]
 ) -> list[ConfigResource | Outcome]:
-    """The change of each resource, a few in each turn of the event loop; none if there are too many."""
+    """Validate each resource, a few per turn of the event loop. If there are too many, all get
+    POLICY_VIOLATION."""
     changes = sum(len(resource.configs) for resource in resources)
     if max(len(resources), changes) > MAX_RESOURCES_PER_REQUEST:
         return [Outcome(error=ErrorCode.POLICY_VIOLATION, message=TOO_LARGE)] * len(resources)
@@ -118,12 +120,12 @@ async def _in_turns(
     )
 
 
-def _replaced(deps: Dependencies, resource: alter_configs.AlterConfigsResource) -> ConfigResource | Outcome:
+def _alter(deps: Dependencies, resource: alter_configs.AlterConfigsResource) -> ConfigResource | Outcome:
     keys = [item.name for item in resource.configs]
     scope = _scope(deps, resource.resource_type, resource.resource_name, keys)
     if unset := [item.name for item in resource.configs if item.value is None]:
         scope = invalid(f"Null value not supported for {', '.join(unset)}")
-    return scope if isinstance(scope, Outcome) else _fitting(deps, _replace_all(deps, scope, resource))
+    return scope if isinstance(scope, Outcome) else _validated(deps, _replace_all(deps, scope, resource))
 
 
 def _replace_all(
@@ -161,7 +163,7 @@ def _scope(deps: Dependencies, resource_type: int, name: str, keys: Iterable[str
     return invalid(f"Unknown resource type {resource_type}")
 
 
-def _fitting(deps: Dependencies, resource: ConfigResource) -> ConfigResource | Outcome:
+def _validated(deps: Dependencies, resource: ConfigResource) -> ConfigResource | Outcome:
     """Validate a change of node settings together with the settings that this node started with, which the
     controller does not know."""
     if resource.scope not in (ConfigScope.BROKER, ConfigScope.CLUSTER):
@@ -199,18 +201,18 @@ def invalid(message: str) -> Outcome:
     return Outcome(error=ErrorCode.INVALID_REQUEST, message=message)
 
 
-async def _alter(
+async def _submit(
     deps: Dependencies, changes: Sequence[ConfigResource | Outcome], validate_only: bool
 ) -> list[Outcome]:
-    good = [change for change in changes if isinstance(change, ConfigResource)]
-    named = Counter((resource.scope, resource.name) for resource in good)
+    valid = [change for change in changes if isinstance(change, ConfigResource)]
+    named = Counter((resource.scope, resource.name) for resource in valid)
     twice = invalid("Each resource must appear at most once.")
     decided = {key: twice for key, count in named.items() if count > 1}
-    once = (resource for resource in good if named[resource.scope, resource.name] == 1)
-    for some in slices(once, CHANGES_PER_COMMAND, lambda resource: 1 + len(resource.changes)):
-        command = AlterConfigs(resources=tuple(some), validate_only=validate_only)
+    unique = (resource for resource in valid if named[resource.scope, resource.name] == 1)
+    for batch in slices(unique, CHANGES_PER_COMMAND, lambda resource: 1 + len(resource.changes)):
+        command = AlterConfigs(resources=tuple(batch), validate_only=validate_only)
         outcomes = (await deps.metadata.submit(command)).resources
-        keys = ((resource.scope, resource.name) for resource in some)
+        keys = ((resource.scope, resource.name) for resource in batch)
         decided |= dict(zip(keys, outcomes, strict=True))
         await asyncio.sleep(0)  # a command without changes may return without yielding
     return [

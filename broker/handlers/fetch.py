@@ -100,7 +100,8 @@ class _ReadResult:
         self.size = 0
         """Bytes of local records."""
         self.must_respond = False
-        """Whether the request must not wait: a partition has an error or news for the client."""
+        """Whether the request must not wait: a partition has an error, or a change that the client must
+        see."""
         self.partitions: list[FetchPartitionData] = []
         """One for each partition of the request, in its order."""
         self.sources: list[tuple[Replica, int]] = []
@@ -176,7 +177,7 @@ class _Fetcher:
             return self.respond(params, read)
 
         delayed = _DelayedFetch(self, params, read)
-        # nothing changes the key of a partition that does not exist, so it does not wake the request
+        # the key of a partition that does not exist never changes, so it does not wake the request
         keys = [(self._name(item.topic), item.partition) for item in params.fetch_context.partitions]
         for_follower = params.follower is not None
         if for_follower:
@@ -424,7 +425,7 @@ def _awaits_commit(
     replica.fetch.wait.max.ms here to save fetches (KAFKA-9952).
     """
     behind = fetch_context.session is not None and item.sent_high_watermark < replica.high_watermark
-    return behind and follower.broker_id in replica.in_sync  # consumers are redirected to no other follower
+    return behind and follower.broker_id in replica.in_sync  # consumers are redirected only to those
 
 
 def _awaits_log_start(fetch_context: FetchContext, item: SessionPartition, replica: Replica) -> bool:
@@ -488,7 +489,7 @@ def _with_error(read: _ReadResult, item: SessionPartition, code: ErrorCode) -> F
 def _diverged(
     read: _ReadResult, item: SessionPartition, replica: Replica, diverging: EpochEnd
 ) -> FetchPartitionData:
-    """The client's log diverges; it must truncate to the end offset before it reads on (KIP-595)."""
+    """The client's log diverges; it must truncate to the end offset before it continues (KIP-595)."""
     read.must_respond = True
     data = _with_offsets(item, replica)
     data.diverging = diverging

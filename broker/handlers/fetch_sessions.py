@@ -1,9 +1,11 @@
 """Fetch sessions (KIP-227): remember what a client fetches, so that responses contain only changes.
 
-Epoch 0 opens a session and -1 closes it; each later request carries the next epoch. The cache is bounded. A
-new session evicts a stale one, or one that is older than `EVICTION_MS` and worth less: a consumer's rather
-than a follower's, then the smaller one. If it would exceed PARTITIONS_MAX, it evicts stale sessions, then
-larger old ones. No clock, no I/O (`now_ms` is monotonic). Called by the Fetch handler.
+Epoch 0 opens a session and -1 closes it; each later request carries the next epoch. The cache is bounded. If
+all slots are taken, a new session evicts the least recently used session if that is stale. Otherwise it
+evicts the least valuable one that is older than `EVICTION_MS`, or a consumer's of any age if the new session
+is a follower's: consumers before followers, then smaller before larger. A session that would exceed
+PARTITIONS_MAX evicts stale sessions first, then old ones that are larger than itself. No clock, no I/O
+(`now_ms` is monotonic). Called by the Fetch handler.
 """
 
 import random
@@ -14,13 +16,15 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 EVICTION_MS = 120_000
-"""A session that is unused for this long is stale; a younger one is protected from others of its kind."""
+"""A session unused for this long is stale. A session created less than this long ago is not evicted for
+another of its kind (consumer or follower)."""
 
 PARTITIONS_MAX = 1_000_000
-"""In all sessions together: about 250 MB. Kafka bounds only the number of sessions, not their size."""
+"""Maximum number of partitions in all sessions, about 250 MB. Kafka bounds only the number of sessions, not
+their size."""
 
 SESSION_PARTITIONS_MAX = PARTITIONS_MAX // 10
-"""In one session, so that a few clients cannot take all of it."""
+"""Maximum number in one session, so that a few clients cannot use up PARTITIONS_MAX."""
 
 NO_SESSION, INITIAL_EPOCH, FINAL_EPOCH = 0, 0, -1
 MAX_EPOCH = 2**31 - 1
@@ -100,7 +104,7 @@ class SessionPartition:
             or error != self.sent_error
             or high_watermark != self.sent_high_watermark
             or log_start_offset != self.sent_log_start_offset
-            # repeated until a follower has it: it takes a log start only up to its high watermark
+            # repeated until the follower has it: it raises its log start only up to its high watermark
             or 0 <= self.log_start_offset < log_start_offset
         )
         self.sent_error = error
@@ -112,7 +116,7 @@ class SessionPartition:
 @dataclass(slots=True, eq=False)
 class FetchSession:
     id: int
-    privileged: bool  # a follower's
+    privileged: bool  # whether a follower opened it
     uses_topic_ids: bool
     created_ms: int
     used_ms: int
@@ -146,7 +150,7 @@ class FetchSessions:
         session_partitions_max: int = SESSION_PARTITIONS_MAX,
     ) -> None:
         self.partitions = 0
-        """In all sessions."""
+        """Partitions in all sessions."""
         self._slots = slots
         self._partitions_max = partitions_max
         self._session_partitions_max = session_partitions_max
@@ -212,7 +216,8 @@ class FetchSessions:
         return session_id
 
     def _evict_for(self, privileged: bool, size: int, now_ms: int) -> bool:
-        """A session evicted for its partitions frees its slot too."""
+        """Evict sessions until the new one fits: first for its partitions, which may also free a slot, then
+        for a slot."""
         return self._take_partitions(privileged, size, now_ms) and self._take_slot(privileged, size, now_ms)
 
     def _take_partitions(self, privileged: bool, size: int, now_ms: int) -> bool:

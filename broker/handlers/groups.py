@@ -1,8 +1,8 @@
 """Classic groups: FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups,
 DeleteGroups. Committed offsets are in committed_offsets.py.
 
-Translates between messages and the group coordinator's events and responses. A response that must wait (join
-phase, assignment, durability) is the shard's future, without a task.
+Translates between messages and the group coordinator's events and responses. A response that waits for the
+join phase, an assignment or durability is a future of the group shard; no task is created.
 """
 
 import asyncio
@@ -117,13 +117,13 @@ class _Handlers:
             error_code=error,
             node_id=NO_NODE,
             port=NO_NODE,
-            coordinators=[_nowhere(key, error) for key in request.coordinator_keys],
+            coordinators=[_without_coordinator(key, error) for key in request.coordinator_keys],
         )
 
     def _coordinator(self, key: str) -> Coordinator:
         broker = self._service.coordinator_of(key)
         if broker is None:
-            return _nowhere(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return _without_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return Coordinator(
             key=key, node_id=broker.broker_id, host=broker.host, port=broker.port, error_message=None
         )
@@ -268,8 +268,8 @@ class _Handlers:
                 group.authorized_operations = ALL_OPERATIONS
             return group
 
-        once = list(dict.fromkeys(request.groups))
-        return Pending(_describe_in_turns(context.version, once, described))
+        unique_ids = list(dict.fromkeys(request.groups))
+        return Pending(_describe_in_turns(context.version, unique_ids, described))
 
     def _describe_one(self, group_id: str, version: int) -> DescribedGroup:
         found = self._service.describe(group_id)
@@ -320,30 +320,30 @@ async def _describe_in_turns(
     version: int, group_ids: Sequence[str], describe: Callable[[str], DescribedGroup]
 ) -> RawReply:
     """The response, encoded a few members in each turn: a group may have a hundred thousand."""
-    whole, errors, weight = DescribeGroupsResponse(), Counter[int](), 0
+    response, errors, weight = DescribeGroupsResponse(), Counter[int](), 0
     groups = array_writer(DescribeGroupsResponse, version, "groups")
     members = nested_array_writer(DescribeGroupsResponse, version, DescribedGroup, "members")
-    parts: list[Part] = [groups.before(whole, len(group_ids))]
+    parts: list[Part] = [groups.before(response, len(group_ids))]
     for group_id in group_ids:
         group = describe(group_id)
         if group.error_code:
             errors[group.error_code] += 1
         parts.append(members.before(group, len(group.members)))
-        for some in [*slices(group.members), []]:  # the empty one counts for the group
+        for some in [*slices(group.members), []]:  # the empty slice adds the weight of the group itself
             parts.append(members.elements(some))
             weight += 1 + len(some)
             if weight > ENTRIES_PER_TURN:
                 await asyncio.sleep(0)
                 weight = 0
         parts.append(members.after(group))
-    return RawReply([*parts, groups.after(whole)], errors)
+    return RawReply([*parts, groups.after(response)], errors)
 
 
 def _error(response: Any) -> ErrorCode:
     return response.error if isinstance(response, ErrorResponse) else ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def _nowhere(key: str, error: ErrorCode, message: str | None = None) -> Coordinator:
+def _without_coordinator(key: str, error: ErrorCode, message: str | None = None) -> Coordinator:
     return Coordinator(key=key, node_id=NO_NODE, port=NO_NODE, error_code=error, error_message=message)
 
 
@@ -354,6 +354,6 @@ def _no_coordinator(key: str, key_type: int) -> Coordinator:
     authorization errors, and the Java client shows its own text for TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
     """
     if key_type == TRANSACTION_KEY_TYPE:
-        return _nowhere(key, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+        return _without_coordinator(key, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
     kind = "share groups" if key_type == SHARE_KEY_TYPE else f"keys of type {key_type}"
-    return _nowhere(key, ErrorCode.INVALID_REQUEST, f"This broker does not coordinate {kind}.")
+    return _without_coordinator(key, ErrorCode.INVALID_REQUEST, f"This broker does not coordinate {kind}.")

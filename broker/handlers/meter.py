@@ -1,7 +1,7 @@
 """Request meter: the quotas of one request's client (KIP-13, KIP-124, KIP-219).
 
-The response carries the throttle time, and the connection is muted for it. Built by `net.throttling` for each
-request while quotas are set, called by `handlers.chain`.
+The response carries the throttle time, and the connection is muted for that time. Built by `net.throttling`
+for each request while quotas are set, called by `handlers.chain`.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ class RequestMeter:
     def charge_fetch(self, size: int) -> int:
         """Charge a Fetch response of `size` bytes. Returns the throttle time in milliseconds, or 0.
 
-        A throttled response is not sent, so its bytes are not counted.
+        If the quota is exceeded, the client gets an empty response and `size` is not counted.
         """
         self._request_is_charged = True
         throttle_ms = self._charge(QuotaKey.REQUEST_PERCENTAGE, 0.0)
@@ -63,7 +63,7 @@ class RequestMeter:
         return self._quotas.charge_unless_over(key, self._user, self._client_id, size, now_ms)
 
     def on_reply(self, reply: Reply) -> None:
-        """Mute the client for its throttle time, or for the handler's if that is longer."""
+        """Mute the connection for the throttle time of its quotas, or for the handler's if that is longer."""
         if self._is_replica:
             return  # exempt: Fetch has verified that the client is a broker of this cluster
         throttle_ms = max(self._charge_request(), getattr(reply, "throttle_time_ms", 0))

@@ -608,7 +608,7 @@ class RemoteLogManager:
         return sorted(chosen, key=lambda line: (line.topic, line.partition))
 
     async def explain(self, topic: str, partition: int, offset: int) -> OffsetLocation:
-        """Where an offset is. Raises TierRefused or ObjectStoreError."""
+        """Return the location of an offset. Raises TierRefused or ObjectStoreError."""
         replica = self._replicas.get(topic, partition)
         if replica is None:
             raise TierRefused(why_not_here(self._metadata.image, topic, partition))

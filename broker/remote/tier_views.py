@@ -51,8 +51,8 @@ class PartitionTierStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetLocation:
-    """Where one offset is. `tier`: `local` or `remote`. `position`: start of its batch in the file or object
-    `location`. `also_remote`: the object that has a local offset too."""
+    """Location of one offset. `tier`: `local` or `remote`. `position`: start of its batch in the file or
+    object `location`. `also_remote`: the object that has a local offset too."""
 
     tier: str
     location: str

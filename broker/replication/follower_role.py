@@ -52,7 +52,7 @@ class FollowerRole:
         replica has everything up to its log end."""
 
     def fetch_position(self) -> FetchPosition | None:
-        """Where to fetch next, or None.
+        """The next fetch position, or None.
 
         None if there is no leader, if the replica has failed, while fetching is paused, or while the log is
         less durable than flush.messages requires: a fetch offset promises that everything below it is that

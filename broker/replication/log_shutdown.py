@@ -30,7 +30,7 @@ class LogShutdown:
     """Partitions that failed, or could not be opened on a full disk. Their directory is not marked clean."""
     timeout_s: float
 
-    async def close_in(self, directory: LogDirectory, *, clean: bool) -> None:
+    async def close_directory(self, directory: LogDirectory, *, clean: bool) -> None:
         loop = asyncio.get_running_loop()
         closing = {
             name: loop.run_in_executor(directory.threads, partial(replica.close, clean=clean))

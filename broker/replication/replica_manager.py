@@ -270,7 +270,7 @@ class ReplicaManager:
             frozenset({*self._offline, *self._missing}),
             self._settings.log_dirs_stop_timeout_ms / 1000,
         )
-        await asyncio.gather(*(shutdown.close_in(one, clean=clean) for one in self.directories.online))
+        await asyncio.gather(*(shutdown.close_directory(one, clean=clean) for one in self.directories.online))
 
     # -- failures --
 

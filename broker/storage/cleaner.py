@@ -167,7 +167,7 @@ class Cleaner:
 
     @property
     def cleaned_to(self) -> int:
-        """Where the next cleaning begins: below the end of the sources if the map was full."""
+        """Offset at which the next cleaning begins: below the end of the sources if the map was full."""
         return self._keys.end_offset
 
     @property

@@ -98,7 +98,7 @@ class SegmentScrub:
         self._batches = self._scan()
 
     def _next_intact(self) -> BatchBoundary:
-        """Where the first intact batch after this position begins, or the end of the segment."""
+        """Position of the first intact batch after this one, or the end of the segment."""
         for position in self._candidates():
             if self._at.position < position < self._end.position:
                 header = self._intact_batch(position)

@@ -39,7 +39,7 @@ class DiskReserve:
             if self._existing_size() != self._size:
                 self._files.unlink(self._path, missing_ok=True)
                 if self._files.space(self._directory).usable < self._size:
-                    return False  # an attempt that fails would fill the disk each time
+                    return False  # otherwise each failed attempt would fill the disk
                 self._create()
         except OSError as failure:
             if failure.errno not in DISK_FULL:

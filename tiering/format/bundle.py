@@ -52,7 +52,7 @@ OPTIONAL = frozenset({Section.CHUNK_TABLE})
 
 
 class Place(NamedTuple):
-    """Where a section is in the bundle, and its checksum."""
+    """Position and checksum of a section of the bundle."""
 
     crc32c: int
     position: int

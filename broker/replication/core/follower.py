@@ -22,7 +22,7 @@ from tierlog.records.errors import RecordsError, RecordsFault
 
 
 class FetchPosition(NamedTuple):
-    """Where a follower fetches: from `offset`, in `leader_epoch`. `last_fetched_epoch` is the leader epoch of
+    """Fetch position of a follower: `offset`, in `leader_epoch`. `last_fetched_epoch` is the leader epoch of
     its last record (-1: none).
     """
 

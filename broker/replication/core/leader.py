@@ -88,7 +88,7 @@ class LeaderCore:
         self.leader_epoch: int = NO_EPOCH
         self.is_leader = False
         self.epoch_start_offset = 0
-        """Where this leader's own records begin; everything below is committed as soon as one of them is."""
+        """First offset of this leader's own records; all below is committed as soon as one of them is."""
         self.repeated_fetch_offset: int | None = None
         """An offset that a follower fetches again and again: the records may be damaged. The caller resets
         it."""

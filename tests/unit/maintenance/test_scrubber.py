@@ -40,7 +40,7 @@ BATCHES = 30
 TOPIC_ID = uuid.UUID(int=1)
 CONFIG = {"segment.bytes": "1500", "index.interval.bytes": "200", "file.delete.delay.ms": "0"}
 LENGTH_AT, EPOCH_AT = 8, 12
-"""Where the header has its length and its leader epoch; no CRC covers them, nor the base offset before."""
+"""Positions in the header that no CRC covers, nor that of the base offset before them."""
 OFFSET_OR_EPOCH = [0, 7, EPOCH_AT, EPOCH_AT + 3]  # their largest and smallest bytes
 
 

@@ -1,4 +1,4 @@
-"""Where a manifest diverges from the log of a new leader, by their leader epochs."""
+"""The offset from which a manifest diverges from the log of a new leader, by their leader epochs."""
 
 from typing import Any
 
