@@ -1,0 +1,31 @@
+"""Changes through the command line while two of three voters are gone: they say so, and end."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from cli_process import run
+
+from tierlog.cli.local_cluster import LocalCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+COMMANDS = {
+    "CreateTopics": ("topic", "create", "new", "--partitions", "1"),
+    "DeleteTopics": ("topic", "delete", "old", "--yes"),
+}
+
+
+def test_changes_in_a_lost_majority_say_what_to_do_and_end(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, 3) as cluster:
+        assert run("topic", "create", "old", "-p", "1", "-b", cluster.bootstrap).returncode == 0
+        survivor, *others = cluster.nodes.values()
+        for node in others:
+            node.kill()
+        at = ("--bootstrap", survivor.bootstrap)
+        with ThreadPoolExecutor(len(COMMANDS)) as pool:
+            running = {api: pool.submit(run, *words, *at) for api, words in COMMANDS.items()}
+        for api, ended in running.items():
+            errors = ended.result().stderr
+            assert ended.result().returncode != 0 and "Traceback" not in errors
+            assert f"No response to {api}" in errors and "tierlog cluster health" in errors
