@@ -10,6 +10,7 @@ from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestCont
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.partition_views import PartitionViews
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, respond_in_turns
+from tierlog.config.topic import INTERNAL_TOPICS
 from tierlog.metadata.controller.commands import UnregisterBroker
 from tierlog.metadata.image import BrokerImage, ClusterImage, TopicImage
 from tierlog.metadata.records import PartitionRecord
@@ -37,7 +38,6 @@ OPERATIONS_NOT_REQUESTED = -(2**31)
 PARTITIONS_PER_TURN = 2_000
 """Partitions of a response that are described in one turn of the event loop: about 15 ms. A topic is never
 split between turns."""
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 TopicOrRequest = MetadataRequestTopic | TopicImage
 """A topic by name or id, or the topic itself if all topics are requested."""
 BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2

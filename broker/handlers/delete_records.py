@@ -9,11 +9,11 @@ the followers of such a partition.
 """
 
 from tierlog.base.types import TopicPartition
-from tierlog.broker.handlers.cluster import INTERNAL_TOPICS
 from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.purgatory import DELETE_RECORDS
 from tierlog.broker.replication.replica import Replica
+from tierlog.config.topic import INTERNAL_TOPICS
 from tierlog.metadata.controller.commands import MoveLogStart
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.delete_records import (

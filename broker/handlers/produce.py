@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Iterator
 from functools import partial
 
-from tierlog.broker.handlers.cluster import INTERNAL_TOPICS
 from tierlog.broker.handlers.context import CLOSE, Handler, Pending, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.leaders import name_current_leaders
@@ -18,6 +17,7 @@ from tierlog.broker.handlers.validated_produce import UnvalidatedBatch, append_v
 from tierlog.broker.replication.leader_role import AppendResult
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.core.record_validation import ValidationResult
+from tierlog.config.topic import INTERNAL_TOPICS
 from tierlog.protocol.api import PRODUCE_KEY
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.produce import (

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from tierlog.base.types import NO_LEADER, TopicPartition
-from tierlog.broker.handlers.cluster import INTERNAL_TOPICS, TOPIC_OPERATIONS, is_topic_name
+from tierlog.broker.handlers.cluster import TOPIC_OPERATIONS, is_topic_name
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.partition_views import PartitionViews
+from tierlog.config.topic import INTERNAL_TOPICS
 from tierlog.metadata.image import TopicImage
 from tierlog.protocol.errors import ErrorCode, KafkaError
 from tierlog.protocol.messages.describe_topic_partitions import (

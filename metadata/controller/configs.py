@@ -17,7 +17,7 @@ from tierlog.config.groups import (
     check_match,
     check_offset_reset,
 )
-from tierlog.config.topic import TOPIC_SETTINGS, TopicConfig, check_local_retention
+from tierlog.config.topic import INTERNAL_TOPICS, TOPIC_SETTINGS, TopicConfig, check_local_retention
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal
 from tierlog.metadata.controller.election import election_settings_changed
@@ -75,7 +75,7 @@ def alter(image: ClusterImage, command: c.AlterConfigs) -> Decision[c.ConfigsAlt
     return Decision(() if command.validate_only else tuple(records), reply)
 
 
-def check_topic_settings(overrides: Mapping[str, str]) -> None:
+def check_topic_settings(topic: str, overrides: Mapping[str, str]) -> None:
     """Check a topic's overrides: each value, and the relations between them. Raises Refusal."""
     try:
         for name, text in overrides.items():
@@ -85,6 +85,8 @@ def check_topic_settings(overrides: Mapping[str, str]) -> None:
             check_local_retention(config)
     except InvalidSetting as invalid:
         raise Refusal(ErrorCode.INVALID_CONFIG, str(invalid)) from None
+    if config.remote_storage_enable and topic in INTERNAL_TOPICS:
+        _refuse(f"{topic} cannot be tiered: its coordinator reads it from local disks")
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         _refuse("min.compaction.lag.ms must not be above max.compaction.lag.ms")
 
@@ -125,7 +127,7 @@ def _alter(image: ClusterImage, resource: c.ConfigResource, usage: "_ScopeUsage"
     before = dict(image.configs.get((resource.scope, resource.name), {}))
     after = overrides_after(image, resource)
     if resource.scope is ConfigScope.TOPIC:
-        check_topic_settings(after)
+        check_topic_settings(resource.name, after)
         _check_tiering_stays(before, after)
     else:
         _check_others(resource, before, after)

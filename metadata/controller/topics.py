@@ -86,7 +86,7 @@ def _create(
     settings = {key: value for key, value in topic.configs if value is not None}
     for value in settings.values():
         check_size(value)
-    check_topic_settings(settings)
+    check_topic_settings(topic.name, settings)
     replicas = _assigned(draft, topic) if topic.assignments else _placed(placement, command, topic)
     topic_id = random_uuid(rng)
     records: list[r.AnyRecord] = [r.CreateTopic(topic_id=topic_id, name=topic.name)]

@@ -19,6 +19,7 @@ from tierlog.protocol.messages import (
     offset_commit,
     produce,
 )
+from tierlog.protocol.messages import incremental_alter_configs as alter
 from tierlog.protocol.primitives import uvarint
 from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.testing import TierlogBroker
@@ -105,6 +106,16 @@ def test_no_client_deletes_records_of_the_offsets_topic(client: Client, client_i
     request = delete_records.DeleteRecordsRequest(topics=[topic], timeout_ms=30_000)
     answer = client.send("DeleteRecords", 2, request, client_id=client_id)
     assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_no_client_tiers_the_offsets_topic(client: Client) -> None:
+    """Its coordinator could not load what only the object store has."""
+    client.coordinator("readers")
+    change = alter.AlterableConfig(name="remote.storage.enable", config_operation=0, value="true")
+    resource = alter.AlterConfigsResource(resource_type=2, resource_name=OFFSETS_TOPIC, configs=[change])
+    request = alter.IncrementalAlterConfigsRequest(resources=[resource])
+    answer = client.send("IncrementalAlterConfigs", 1, request)
+    assert answer.responses[0].error_code == ErrorCode.INVALID_CONFIG
 
 
 def topics(client: Client) -> list[Any]:

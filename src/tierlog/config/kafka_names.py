@@ -90,7 +90,7 @@ INERT_SETTINGS: dict[str, Setting] = {
             "remote.log.manager.copier.thread.pool.size",
             INT,
             10,
-            "Two segments are copied at a time.",
+            "Eight segments are copied at a time.",
             minimum=1,
         ),
         _inert(

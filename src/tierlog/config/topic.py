@@ -20,6 +20,8 @@ DEFAULT_TIMESTAMP_AFTER_MAX_MS = 3_600_000  # KIP-1030
 NO_EFFECT_YET = " Checked, kept and shown; it has no effect yet."
 USE_TOTAL_RETENTION = -2  # local.retention.*: as retention.* (KIP-405)
 ALL_REPLICAS = "*"
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Topics of coordinators, which read them whole from local disks. Clients cannot write or tier them."""
 _REPLICA, _REPLICA_IN_WORDS = r"\*|\d+:\d+", "partition:broker or *"
 
 

@@ -12,6 +12,7 @@ from awaited_image import image_when
 
 from tierlog.broker.handlers.auto_creation import IN_FLIGHT_MAX, TOPICS_PER_COMMAND, AutoTopicCreation
 from tierlog.broker.handlers.recently_fenced import LISTED_FOR_MS
+from tierlog.config.topic import INTERNAL_TOPICS
 from tierlog.metadata.controller.commands import CreateTopics
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.client import MetadataClient
@@ -177,7 +178,7 @@ async def test_requested_topic_is_created_after_the_response(cluster: AdminClust
     assert [(topic.error_code, len(topic.partitions)) for topic in again.topics] == [(E.NONE, 1)]
 
 
-@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "t"])
+@pytest.mark.parametrize("name", [*sorted(INTERNAL_TOPICS), "t"])
 async def test_internal_topics_are_not_created_automatically(cluster: AdminCluster, name: str) -> None:
     for _ in range(2):
         allowed = name != "t"

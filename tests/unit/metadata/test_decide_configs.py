@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tierlog.config.topic import INTERNAL_TOPICS
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import configs
 from tierlog.metadata.controller.commands import ConfigOperation as Op
@@ -42,6 +43,17 @@ def test_set_and_delete(topic: World) -> None:
     assert settings(topic) == {"retention.ms": "5", "segment.bytes": "100"}
     assert alter(topic, ("retention.ms", Op.DELETE, None), ("flush.ms", Op.DELETE, None)).error == E.NONE
     assert settings(topic) == {"segment.bytes": "100"}
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+def test_internal_topics_are_not_tiered(world: World, name: str) -> None:
+    """A coordinator that loads reads the whole partition from the local log."""
+    world.brokers(1)
+    tiered = world.create(name, configs=(("remote.storage.enable", "true"),))
+    assert tiered.error == E.INVALID_CONFIG and "cannot be tiered" in tiered.message
+    assert world.create(name).error == E.NONE
+    assert alter(world, ("remote.storage.enable", Op.SET, "true"), name=name).error == E.INVALID_CONFIG
+    assert alter(world, ("remote.storage.enable", Op.SET, "false"), name=name).error == E.NONE
 
 
 def test_append_and_subtract_start_from_the_default(topic: World) -> None:
