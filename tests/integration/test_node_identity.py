@@ -165,18 +165,12 @@ def test_restored_old_voter_directory_stops_with_a_reason(tmp_path: Path) -> Non
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         voter = cluster.nodes[next(one for one in cluster.nodes if one != active_controller(cluster))]
         voter.stop()
-        metadata = voter.data_dir / METADATA_DIRECTORY
-        shutil.copytree(metadata, tmp_path / "backup")
+        shutil.copytree(voter.data_dir / METADATA_DIRECTORY, tmp_path / "backup")
         voter.start()
         admin.create_topics([NewTopic("later", 1, 3)])["later"].result(30)
         await_in_sync(cluster, 1, 2, 3, topic="later")
         voter.kill()
-        shutil.rmtree(metadata)
-        shutil.copytree(tmp_path / "backup", metadata)
-        with pytest.raises(BrokerFailed, match="metadata directory is an older copy"):
-            voter.start()
-            until(lambda: not voter.running, "it ends")
-            raise BrokerFailed(voter.log_tail())
+        check_refuses(voter, tmp_path / "backup", "metadata directory is an older copy")
 
 
 def test_restored_voter_that_forgot_its_vote_stops_with_a_reason(tmp_path: Path) -> None:
@@ -185,18 +179,23 @@ def test_restored_voter_that_forgot_its_vote_stops_with_a_reason(tmp_path: Path)
         leader = active_controller(cluster)
         voter, other = (node for number, node in cluster.nodes.items() if number != leader)
         voter.stop()
-        metadata = voter.data_dir / METADATA_DIRECTORY
-        shutil.copytree(metadata, tmp_path / "backup")
+        shutil.copytree(voter.data_dir / METADATA_DIRECTORY, tmp_path / "backup")
         voter.start()
         cluster.nodes[leader].kill()
         until(lambda: quorum_leader(other) not in (-1, leader), "another voter leads")
         voter.kill()
-        shutil.rmtree(metadata)
-        shutil.copytree(tmp_path / "backup", metadata)
-        with pytest.raises(BrokerFailed, match="knows that it was in term"):
-            voter.start()
-            until(lambda: not voter.running, "it ends")
-            raise BrokerFailed(voter.log_tail())
+        check_refuses(voter, tmp_path / "backup", "knows that it was in term")
+
+
+def check_refuses(voter: TierlogBroker, backup: Path, reason: str) -> None:
+    """The voter ends with this reason on a copy of its metadata directory."""
+    metadata = voter.data_dir / METADATA_DIRECTORY
+    shutil.rmtree(metadata)
+    shutil.copytree(backup, metadata)
+    with pytest.raises(BrokerFailed, match=reason):
+        voter.start()
+        until(lambda: not voter.running, "it ends")
+        raise BrokerFailed(voter.log_tail())
 
 
 def active_controller(cluster: LocalCluster) -> int:

@@ -49,8 +49,8 @@ HANGS_FOR_S = 8.0
 SKEW_MS = 600_000
 SKEW_TIMES = (1, 30, 430)
 """Factors of `SKEW_MS`, one per run: ten minutes, five hours, three days. The last exceeds the default
-deletion grace period and producer expiration, all of them exceed PRODUCER_EXPIRATION_MS. They are within the
-retention time, because retention may use such a clock.
+deletion grace period and producer expiration; a jump of any of them may exceed the short producer expiration
+below. They are within the retention time, because retention may use such a clock.
 """
 
 PRODUCER_EXPIRATION_MS = (300_000, 86_400_000)
