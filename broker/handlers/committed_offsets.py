@@ -3,8 +3,8 @@
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from tierlog.base.types import TopicPartition
@@ -20,9 +20,11 @@ from tierlog.broker.groups.core.events import (
 )
 from tierlog.broker.groups.core.offsets import OffsetsByPartition
 from tierlog.broker.groups.group_service import GroupService
-from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler, Pending, RawReply, Reply, RequestContext
+from tierlog.broker.handlers.turns import Encoding, slices
 from tierlog.metadata.image import ClusterImage, TopicImage
 from tierlog.protocol.api import BY_NAME
+from tierlog.protocol.codec import ArrayWriter, array_writer, nested_array_writer
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -49,9 +51,10 @@ from tierlog.protocol.messages.offset_fetch import (
 )
 from tierlog.protocol.schema import ZERO_UUID
 
+GROUPS_FROM = 8  # OffsetFetch asks for several groups from this version on
 BY_ID = 10  # OffsetCommit and OffsetFetch name topics by id from this version on
 NO_OFFSET = -1
-Key = TypeVar("Key", str, str | UUID)
+Key = TypeVar("Key", str, UUID)
 
 
 def offset_handlers(service: GroupService) -> dict[int, Handler]:
@@ -136,69 +139,69 @@ class _Handlers:
 
     # ---- OffsetFetch ----
 
-    def fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
-        if context.version < 8:
-            return self._fetch_one(context, request)
-        once = {group.group_id: group for group in request.groups}
-        return OffsetFetchResponse(groups=[self._fetch_group(group, context) for group in once.values()])
+    def fetch(self, context: RequestContext, request: OffsetFetchRequest) -> Pending:
+        if context.version < GROUPS_FROM:
+            return Pending(self._fetch_one(context.version, request))
+        return Pending(self._fetch_groups(context.version, request))
 
-    def _fetch_one(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    async def _fetch_one(self, version: int, request: OffsetFetchRequest) -> RawReply:
         kept = self._service.offsets(request.group_id)
-        requested = (
-            None
-            if request.topics is None
-            else _each_once([(each.name, each.partition_indexes) for each in request.topics])
-        )
+        requested = None
+        if request.topics is not None:
+            requested = _each_once([(each.name, each.partition_indexes) for each in request.topics])
+        encoder = _TopicEncoder(array_writer(OffsetFetchResponse, version, "topics"), version)
         if isinstance(kept, ErrorCode):
             # version 1 has no top-level error: each partition carries it
-            topics = (
-                _old_topics([(name, numbers) for name, numbers in requested or ()], {}, kept)
-                if context.version < 2
-                else []
-            )
-            return OffsetFetchResponse(error_code=kept, topics=topics)
-        wanted = _all_partitions(kept) if requested is None else requested
-        return OffsetFetchResponse(topics=_old_topics(wanted, kept, ErrorCode.NONE))
+            named = requested if requested is not None and version < 2 else []
+            topics = [_Topic(name, numbers, error=kept) for name, numbers in named]
+            await encoder.add(OffsetFetchResponse(error_code=kept), topics, {}, kept)
+        else:
+            wanted = _all_partitions(kept) if requested is None else requested
+            topics = [_Topic(name, numbers) for name, numbers in wanted]
+            await encoder.add(OffsetFetchResponse(), topics, kept)
+        return encoder.encoding.reply()
 
-    def _fetch_group(
-        self, group: OffsetFetchRequestGroup, context: RequestContext
-    ) -> OffsetFetchResponseGroup:
-        kept = self._service.offsets(group.group_id)
-        if isinstance(kept, ErrorCode):
-            return OffsetFetchResponseGroup(group_id=group.group_id, error_code=kept)
-        if group.topics is not None:
-            by_id = context.version >= BY_ID
-            requested = _each_once(
-                [(t.topic_id if by_id else t.name, t.partition_indexes) for t in group.topics]
-            )
-            topics = [self._fetch_topic(key, numbers, kept) for key, numbers in requested]
-            return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
+    async def _fetch_groups(self, version: int, request: OffsetFetchRequest) -> RawReply:
+        response = OffsetFetchResponse()
+        once = {group.group_id: group for group in request.groups}
+        topics = nested_array_writer(OffsetFetchResponse, version, OffsetFetchResponseGroup, "topics")
+        groups = array_writer(OffsetFetchResponse, version, "groups")
+        encoder = _TopicEncoder(topics, version)
+        await encoder.encoding.add(groups.before(response, len(once)))
+        for group in once.values():
+            kept = self._service.offsets(group.group_id)
+            found = OffsetFetchResponseGroup(group_id=group.group_id)
+            if isinstance(kept, ErrorCode):
+                found.error_code = kept
+                await encoder.add(found, [], {}, kept)
+            else:
+                await encoder.add(found, self._topics_of(group, version, kept), kept)
+        await encoder.encoding.add(groups.after(response))
+        return encoder.encoding.reply()
+
+    def _topics_of(
+        self, group: OffsetFetchRequestGroup, version: int, kept: OffsetsByPartition
+    ) -> "list[_Topic]":
         image = self._service.image
-        topics = [
-            OffsetFetchResponseTopics(
-                name=name,
-                topic_id=image.topic_ids.get(name, ZERO_UUID),
-                partitions=[_partition(OffsetFetchResponsePartitions, kept, name, n) for n in numbers],
-            )
-            for name, numbers in _all_partitions(kept)
-            if context.version < BY_ID or name in image.topic_ids
-        ]
-        return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
-
-    def _fetch_topic(
-        self, key: str | UUID, numbers: Iterable[int], kept: OffsetsByPartition
-    ) -> OffsetFetchResponseTopics:
-        name, error = str(key), ErrorCode.NONE
-        if isinstance(key, UUID):
-            found = self._service.image.topics.get(key)
-            name, error = (found.name, error) if found is not None else ("", ErrorCode.UNKNOWN_TOPIC_ID)
-        return OffsetFetchResponseTopics(
-            name=name,
-            topic_id=key if isinstance(key, UUID) else ZERO_UUID,
-            partitions=[
-                _partition(OffsetFetchResponsePartitions, kept, name, number, error) for number in numbers
-            ],
-        )
+        if group.topics is None:
+            return [
+                _Topic(name, numbers, image.topic_ids.get(name, ZERO_UUID))
+                for name, numbers in _all_partitions(kept)
+                if version < BY_ID or name in image.topic_ids
+            ]
+        if version < BY_ID:
+            named = _each_once([(each.name, each.partition_indexes) for each in group.topics])
+            return [_Topic(name, numbers) for name, numbers in named]
+        topics = []
+        for topic_id, numbers in _each_once(
+            [(each.topic_id, each.partition_indexes) for each in group.topics]
+        ):
+            found = image.topics.get(topic_id)
+            if found is None:
+                topics.append(_Topic("", numbers, topic_id, ErrorCode.UNKNOWN_TOPIC_ID))
+            else:
+                topics.append(_Topic(found.name, numbers, topic_id))
+        return topics
 
     # ---- OffsetDelete ----
 
@@ -264,11 +267,12 @@ def _key(topic: OffsetCommitRequestTopic, version: int) -> str | UUID:
 
 def _each_once(topics: Iterable[tuple[Key, list[int]]]) -> list[tuple[Key, list[int]]]:
     """Remove repeated partitions: a small request must not get many copies of an offset's metadata."""
-    seen: set[tuple[Key, int]] = set()
+    seen: dict[Key, set[int]] = {}
     found = []
     for key, partitions in topics:
-        first = [number for number in dict.fromkeys(partitions) if (key, number) not in seen]
-        seen.update((key, number) for number in first)
+        earlier = seen.setdefault(key, set())
+        first = [number for number in dict.fromkeys(partitions) if number not in earlier]
+        earlier.update(first)
         found.append((key, first))
     return found
 
@@ -304,18 +308,53 @@ def _all_partitions(kept: OffsetsByPartition) -> list[tuple[str, list[int]]]:
     return list(topics.items())
 
 
-def _old_topics(
-    wanted: Iterable[tuple[str, list[int]]], kept: OffsetsByPartition, error: ErrorCode
-) -> list[OffsetFetchResponseTopic]:
-    return [
-        OffsetFetchResponseTopic(
-            name=name,
-            partitions=[
-                _partition(OffsetFetchResponsePartition, kept, name, number, error) for number in numbers
-            ],
-        )
-        for name, numbers in wanted
-    ]
+class _Topic(NamedTuple):
+    """A topic of an OffsetFetch response. `error`: why none of its offsets is known."""
+
+    name: str
+    partitions: list[int]
+    topic_id: UUID = ZERO_UUID
+    error: ErrorCode = ErrorCode.NONE
+
+
+class _TopicEncoder:
+    """Encodes the topics of OffsetFetch responses. Versions from GROUPS_FROM on have other structs."""
+
+    def __init__(self, topics: ArrayWriter, version: int) -> None:
+        self.encoding = Encoding()
+        self._topics = topics
+        self._has_groups = version >= GROUPS_FROM
+        kind = OffsetFetchResponseTopics if self._has_groups else OffsetFetchResponseTopic
+        self._partitions = nested_array_writer(OffsetFetchResponse, version, kind, "partitions")
+
+    async def add(
+        self,
+        parent: OffsetFetchResponse | OffsetFetchResponseGroup,
+        topics: Sequence[_Topic],
+        kept: OffsetsByPartition,
+        error: ErrorCode = ErrorCode.NONE,
+    ) -> None:
+        """Add `parent` with these topics. `error`: that of the parent."""
+        if error != ErrorCode.NONE:
+            self.encoding.errors[error] += 1
+        await self.encoding.add(self._topics.before(parent, len(topics)), entries=1)
+        for topic in topics:
+            await self._add_topic(topic, kept)
+        await self.encoding.add(self._topics.after(parent))
+
+    async def _add_topic(self, topic: _Topic, kept: OffsetsByPartition) -> None:
+        if self._has_groups:
+            whole: Any = OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id)
+            kind: Any = OffsetFetchResponsePartitions
+        else:
+            whole, kind = OffsetFetchResponseTopic(name=topic.name), OffsetFetchResponsePartition
+        await self.encoding.add(self._partitions.before(whole, len(topic.partitions)), entries=1)
+        for some in slices(topic.partitions):
+            partitions = [_partition(kind, kept, topic.name, number, topic.error) for number in some]
+            await self.encoding.add(self._partitions.elements(partitions), len(some))
+        await self.encoding.add(self._partitions.after(whole))
+        if topic.error != ErrorCode.NONE:
+            self.encoding.errors[topic.error] += len(topic.partitions)
 
 
 def _partition(

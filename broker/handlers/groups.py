@@ -6,11 +6,9 @@ join phase, an assignment or durability is a future of the group shard; no task 
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from tierlog.base.files import Part
 from tierlog.broker.groups.core.events import (
     DeleteGroup,
     ErrorResponse,
@@ -27,7 +25,7 @@ from tierlog.broker.groups.core.events import (
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.committed_offsets import ask, offset_handlers
 from tierlog.broker.handlers.context import Handler, Pending, RawReply, Reply, RequestContext
-from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, respond_in_turns, slices
+from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, Encoding, respond_in_turns, slices
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.codec import array_writer, nested_array_writer
 from tierlog.protocol.errors import ErrorCode
@@ -87,40 +85,35 @@ class _Handlers:
     # ---- coordinator ----
 
     def find_coordinator(self, context: RequestContext, request: FindCoordinatorRequest) -> Reply | Pending:
-        is_group = request.key_type == GROUP_KEY_TYPE
-        if is_group and not self._service.has_topic:
+        if request.key_type == GROUP_KEY_TYPE and not self._service.has_topic:
             return Pending(self._find_after_creation(context, request))
-        keys = request.coordinator_keys if context.version >= 4 else [request.key]
-        found = [
-            self._coordinator(key) if is_group else _no_coordinator(key, request.key_type) for key in keys
-        ]
-        if context.version >= 4:
-            return FindCoordinatorResponse(coordinators=found)
-        return FindCoordinatorResponse(
-            error_code=found[0].error_code,
-            error_message=found[0].error_message,
-            node_id=found[0].node_id,
-            host=found[0].host,
-            port=found[0].port,
-        )
+        return self._found(context, request)
 
-    async def _find_after_creation(
-        self, context: RequestContext, request: FindCoordinatorRequest
-    ) -> FindCoordinatorResponse:
-        await self._service.create_topic()
-        if self._service.has_topic:
-            found = self.find_coordinator(context, request)
-            if isinstance(found, FindCoordinatorResponse):
-                return found
-        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return FindCoordinatorResponse(
-            error_code=error,
-            node_id=NO_NODE,
-            port=NO_NODE,
-            coordinators=[_without_coordinator(key, error) for key in request.coordinator_keys],
-        )
+    async def _find_after_creation(self, context: RequestContext, request: FindCoordinatorRequest) -> Reply:
+        await self._service.create_topic()  # if that fails, no group has a coordinator
+        found = self._found(context, request)
+        return await found if isinstance(found, Pending) else found
 
-    def _coordinator(self, key: str) -> Coordinator:
+    def _found(self, context: RequestContext, request: FindCoordinatorRequest) -> Reply | Pending:
+        if context.version < 4:
+            found = self._coordinator(request.key, request.key_type)
+            return FindCoordinatorResponse(
+                error_code=found.error_code,
+                error_message=found.error_message,
+                node_id=found.node_id,
+                host=found.host,
+                port=found.port,
+            )
+        keys, response = request.coordinator_keys, FindCoordinatorResponse()
+        all_found = (self._coordinator(key, request.key_type) for key in keys)
+        if len(keys) > ENTRIES_PER_TURN:
+            return Pending(respond_in_turns(response, context.version, "coordinators", len(keys), all_found))
+        response.coordinators = list(all_found)
+        return response
+
+    def _coordinator(self, key: str, key_type: int) -> Coordinator:
+        if key_type != GROUP_KEY_TYPE:
+            return _no_coordinator(key, key_type)
         broker = self._service.coordinator_of(key)
         if broker is None:
             return _without_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -320,23 +313,20 @@ async def _describe_in_turns(
     version: int, group_ids: Sequence[str], describe: Callable[[str], DescribedGroup]
 ) -> RawReply:
     """The response, encoded a few members in each turn: a group may have a hundred thousand."""
-    response, errors, weight = DescribeGroupsResponse(), Counter[int](), 0
+    response, encoding = DescribeGroupsResponse(), Encoding()
     groups = array_writer(DescribeGroupsResponse, version, "groups")
     members = nested_array_writer(DescribeGroupsResponse, version, DescribedGroup, "members")
-    parts: list[Part] = [groups.before(response, len(group_ids))]
+    await encoding.add(groups.before(response, len(group_ids)))
     for group_id in group_ids:
         group = describe(group_id)
         if group.error_code:
-            errors[group.error_code] += 1
-        parts.append(members.before(group, len(group.members)))
-        for some in [*slices(group.members), []]:  # the empty slice adds the weight of the group itself
-            parts.append(members.elements(some))
-            weight += 1 + len(some)
-            if weight > ENTRIES_PER_TURN:
-                await asyncio.sleep(0)
-                weight = 0
-        parts.append(members.after(group))
-    return RawReply([*parts, groups.after(response)], errors)
+            encoding.errors[group.error_code] += 1
+        await encoding.add(members.before(group, len(group.members)), entries=1)
+        for some in slices(group.members):
+            await encoding.add(members.elements(some), len(some))
+        await encoding.add(members.after(group))
+    await encoding.add(groups.after(response))
+    return encoding.reply()
 
 
 def _error(response: Any) -> ErrorCode:

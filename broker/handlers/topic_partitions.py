@@ -1,14 +1,16 @@
 """DescribeTopicPartitions (v0, KIP-966): topics page by page, with their eligible leader replicas."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tierlog.base.types import NO_LEADER, TopicPartition
 from tierlog.broker.handlers.cluster import TOPIC_OPERATIONS, is_topic_name
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler, Pending, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.partition_views import PartitionViews
+from tierlog.broker.handlers.turns import respond_in_turns
 from tierlog.config.topic import INTERNAL_TOPICS
-from tierlog.metadata.image import TopicImage
+from tierlog.metadata.image import ClusterImage, TopicImage
 from tierlog.protocol.errors import ErrorCode, KafkaError
 from tierlog.protocol.messages.describe_topic_partitions import (
     Cursor,
@@ -19,11 +21,25 @@ from tierlog.protocol.messages.describe_topic_partitions import (
 )
 
 
+class _Entry(NamedTuple):
+    """What a page shows of a topic: partitions first to end - 1. `topic` None: it is unknown."""
+
+    name: str
+    topic: TopicImage | None
+    first: int = 0
+    end: int = 0
+
+
 def describe_topic_partitions_handler(deps: Dependencies) -> Handler:
-    def handle(context: RequestContext, request: DescribeTopicPartitionsRequest) -> Reply:
-        names = _names(deps, request)
-        limit = deps.settings.max_request_partition_size_limit
-        return _page(deps, request, names, max(min(limit, request.response_partition_limit), 1))
+    def handle(context: RequestContext, request: DescribeTopicPartitionsRequest) -> Pending:
+        limit = max(min(deps.settings.max_request_partition_size_limit, request.response_partition_limit), 1)
+        views = PartitionViews(deps)
+        entries, next_cursor = _page(views.image, request, _names(deps, request), limit)
+        response = DescribeTopicPartitionsResponse(next_cursor=next_cursor)
+        topics = (_described(views, entry) for entry in entries)
+        return Pending(
+            respond_in_turns(response, context.version, "topics", len(entries), topics, weigh=_weight)
+        )
 
     return handle
 
@@ -42,38 +58,43 @@ def _names(deps: Dependencies, request: DescribeTopicPartitionsRequest) -> list[
 
 
 def _page(
-    deps: Dependencies, request: DescribeTopicPartitionsRequest, names: list[str], left: int
-) -> DescribeTopicPartitionsResponse:
-    """Up to `left` partitions. Unknown topics do not count; if all topics are requested, one that was deleted
-    since the previous page is skipped."""
-    views = PartitionViews(deps)
-    response = DescribeTopicPartitionsResponse()
+    image: ClusterImage, request: DescribeTopicPartitionsRequest, names: list[str], left: int
+) -> tuple[list[_Entry], Cursor | None]:
+    """Up to `left` partitions, and where the next page begins. Unknown topics do not count; if all topics are
+    requested, one that was deleted since the previous page is skipped."""
+    entries: list[_Entry] = []
     for name in names:
         if left <= 0:
-            response.next_cursor = Cursor(topic_name=name, partition_index=0)
-            break
-        found = views.image.topic(name)
+            return entries, Cursor(topic_name=name, partition_index=0)
+        found = image.topic(name)
         if found is None:
             if request.topics:
-                response.topics.append(_unknown(name))
+                entries.append(_Entry(name, None))
             continue
         at_cursor = request.cursor is not None and request.cursor.topic_name == name
         first = request.cursor.partition_index if at_cursor and request.cursor is not None else 0
         end = min(len(found.partitions), first + left)
-        response.topics.append(
-            DescribeTopicPartitionsResponseTopic(
-                name=name,
-                topic_id=found.topic_id,
-                is_internal=name in INTERNAL_TOPICS,
-                partitions=list(_partitions(views, found, first, end)),
-                topic_authorized_operations=TOPIC_OPERATIONS,
-            )
-        )
+        entries.append(_Entry(name, found, first, end))
         if end < len(found.partitions):
-            response.next_cursor = Cursor(topic_name=name, partition_index=end)
-            break
+            return entries, Cursor(topic_name=name, partition_index=end)
         left -= max(end - first, 0)
-    return response
+    return entries, None
+
+
+def _described(views: PartitionViews, entry: _Entry) -> DescribeTopicPartitionsResponseTopic:
+    if entry.topic is None:
+        return _unknown(entry.name)
+    return DescribeTopicPartitionsResponseTopic(
+        name=entry.name,
+        topic_id=entry.topic.topic_id,
+        is_internal=entry.name in INTERNAL_TOPICS,
+        partitions=list(_partitions(views, entry.topic, entry.first, entry.end)),
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _weight(topic: DescribeTopicPartitionsResponseTopic) -> int:
+    return 1 + len(topic.partitions)
 
 
 def _partitions(

@@ -52,6 +52,35 @@ def slices(
         yield some
 
 
+class Encoding:
+    """A response with nested arrays, encoded piece by piece: each ENTRIES_PER_TURN entries end a turn.
+
+    `add` takes the bytes of some entries in the order of the message (`protocol.codec.ArrayWriter`).
+    """
+
+    def __init__(self) -> None:
+        self.errors: Counter[int] = Counter()
+        self._parts: list[Part] = []
+        self._pieces: list[bytes] = []
+        self._entries = 0
+
+    async def add(self, piece: bytes, entries: int = 0) -> None:
+        self._pieces.append(piece)
+        self._entries += entries
+        if self._entries >= ENTRIES_PER_TURN:
+            self._join()
+            self._entries = 0
+            await asyncio.sleep(0)
+
+    def reply(self) -> RawReply:
+        self._join()
+        return RawReply(self._parts, self.errors)
+
+    def _join(self) -> None:
+        self._parts.append(b"".join(self._pieces))
+        self._pieces.clear()
+
+
 async def respond_in_turns(
     response: Any,
     version: int,
