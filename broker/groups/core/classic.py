@@ -104,7 +104,8 @@ def _fits(group: Group, request: Join) -> bool:
     known = group.members.get(member_id)
     more = protocols_size(request.protocols) - (protocols_size(known.protocols) if known is not None else 0)
     if known is None and member_id not in group.pending_members:
-        more += MEMBER_OVERHEAD_BYTES + len(request.client_id) + len(request.fresh_member_id)
+        names = request.group_id, request.protocol_type, request.client_id, request.fresh_member_id
+        more += MEMBER_OVERHEAD_BYTES + sum(map(len, names))
     return more <= max(request.free_bytes, 0)
 
 

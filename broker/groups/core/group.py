@@ -99,7 +99,7 @@ class Group:
     supported_protocols: Counter[str] = field(default_factory=Counter)
     """Protocol name -> number of members that support it. It is updated with each member, so that a JoinGroup
     costs the same in a group of any size."""
-    storing: bool = False  # the assignment is being appended: a repeated SyncGroup must not change it
+    storing: bool = False  # the leader's assignment is being appended, or was: another must not change it
 
     # ---- changes ----
 
@@ -113,7 +113,7 @@ class Group:
         if self.leader_id is None:
             self.leader_id = member.member_id
         self.members[member.member_id] = member
-        self.memory.used_bytes += member.size
+        self.memory.used_bytes += member.size + self._names_size
         self.joining_count += member.joining is not None
         self._count_protocols(member.protocols, 1)
         if member.group_instance_id is not None:
@@ -122,12 +122,12 @@ class Group:
 
     def add_pending(self, member_id: str) -> None:
         self.pending_members.add(member_id)
-        self.memory.used_bytes += MEMBER_OVERHEAD_BYTES + len(member_id)
+        self.memory.used_bytes += self._pending_size(member_id)
 
     def drop_pending(self, member_id: str) -> None:
         if member_id in self.pending_members:
             self.pending_members.discard(member_id)
-            self.memory.used_bytes -= MEMBER_OVERHEAD_BYTES + len(member_id)
+            self.memory.used_bytes -= self._pending_size(member_id)
 
     def update_protocols(self, member: Member, protocols: tuple[Protocol, ...]) -> None:
         self._count_protocols(member.protocols, -1)
@@ -141,7 +141,7 @@ class Group:
 
     def remove(self, member_id: str) -> Member:
         member = self.members.pop(member_id)
-        self.memory.used_bytes -= member.size
+        self.memory.used_bytes -= member.size + self._names_size
         self.joining_count -= member.joining is not None
         self._count_protocols(member.protocols, -1)
         if member.group_instance_id is not None:
@@ -245,10 +245,24 @@ class Group:
         return None if None in found else frozenset().union(*(topics for topics in found if topics))
 
     @property
+    def awaits_assignment(self) -> bool:
+        """Whether the leader of this generation has not sent its assignment yet. As in Kafka, the assignment
+        counts for later commits as soon as it is appended: they follow it in the log."""
+        return self.state is GroupState.COMPLETING_REBALANCE and not self.storing
+
+    @property
     def size(self) -> int:
         """Memory used by members and pending members, in bytes."""
-        pending = sum(MEMBER_OVERHEAD_BYTES + len(member_id) for member_id in self.pending_members)
-        return pending + sum(member.size for member in self.members.values())
+        pending = sum(map(self._pending_size, self.pending_members))
+        return pending + sum(member.size + self._names_size for member in self.members.values())
+
+    @property
+    def _names_size(self) -> int:
+        """The group's own strings. Each member counts them, so that they are released with the last one."""
+        return len(self.group_id) + len(self.protocol_type or "")
+
+    def _pending_size(self, member_id: str) -> int:
+        return MEMBER_OVERHEAD_BYTES + len(self.group_id) + len(member_id)
 
     @property
     def assignments_size(self) -> int:

@@ -34,6 +34,19 @@ def test_many_protocols_with_short_names_count_as_the_memory_they_take(bench):
     assert b.core.member_bytes > held / 2
 
 
+@pytest.mark.parametrize("version_4", [True, False])
+def test_names_of_a_group_count_as_memory_of_its_members(bench, version_4):
+    b = bench()
+    name, kind = "g" * 30_000, "k" * 20_000
+    refused = b.join(group=name, protocol_type=kind, free_bytes=51_000, member_id_required=version_4)
+    assert b.error(refused) == E.COORDINATOR_NOT_AVAILABLE
+    assert b.core.member_bytes == 0
+    b.join(group=name, protocol_type=kind, free_bytes=60_000, member_id_required=version_4)
+    assert b.core.member_bytes > (30_000 if version_4 else 50_000)
+    b.advance(400_000)  # no member syncs or sends heartbeats
+    assert b.core.member_bytes == 0
+
+
 def test_join_costs_the_same_in_a_large_group(bench):
     b = bench()
     b.stable()  # m1 does not join again, so that all others wait

@@ -50,6 +50,17 @@ def test_commit_checks(bench, fields, error):
     assert b.error(b.commit(1, **fields)) == error
 
 
+def test_commit_behind_a_sync_group_that_is_not_durable_yet(bench):
+    """One connection may send both: Kafka handles the commit after the response to SyncGroup."""
+    b = bench()
+    b.join()
+    b.fire_due_timers()
+    b.hold_appends = True
+    synced, committed = b.sync("m1", 1, {"m1": b"mine"}), b.commit(7, member_id="m1", generation=1)
+    b.release()
+    assert (b.error(synced), b.error(committed), offset(b)) == (E.NONE, E.NONE, 7)
+
+
 def test_commit_is_rejected_before_the_assignment_and_accepted_while_revoking(bench):
     b = bench()
     b.join()
