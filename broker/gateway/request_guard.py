@@ -11,8 +11,8 @@ admin API of a node that the browser can reach. Two rules prevent that:
   CORS preflight before such a request, which this server does not grant.
 
 Requests between nodes are signed (metadata.auth), which no page can do. All routes are guarded except those
-of SIGNED_PREFIXES; ANY_HOST_PATHS skip only the check of Host. tests/unit/gateway/test_request_guard.py lists
-all routes.
+of SIGNED_PREFIXES, of which only the status is not signed; ANY_HOST_PATHS skip only the check of Host.
+tests/unit/gateway/test_request_guard.py lists all routes.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from aiohttp import hdrs, web
 
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.quorum.api import STATUS_PATH
 
 ANY_HOST_PATHS = frozenset({"/health"})  # says only whether the node serves
 SIGNED_PREFIXES = ("/raft/", "/metadata/")
@@ -47,7 +48,7 @@ def request_guard(names: Callable[[], Iterable[str]]) -> Middleware:
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         resource = request.match_info.route.resource
         path = "" if resource is None else resource.canonical
-        if path.startswith(SIGNED_PREFIXES):
+        if path.startswith(SIGNED_PREFIXES) and path != STATUS_PATH:
             return await handler(request)
         refusal = None
         if path not in ANY_HOST_PATHS:

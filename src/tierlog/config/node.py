@@ -563,13 +563,13 @@ class NodeSettings(TopicDefaults):
         "Maximum bytes of segments that the broker uploads per second, on average over several segments "
         "(KIP-956): an upload begins once the bytes of those before it fit the rate. Set it if uploads take "
         "bandwidth from clients.",
-        minimum=MIB,
+        minimum=1,
     )
     remote_log_manager_fetch_max_bytes_per_second: int = long_(
         UNLIMITED_RATE,
         "Maximum bytes of remote segments that the broker reads per second (KIP-956). Set it if readers of "
         "old data take bandwidth from others.",
-        minimum=MIB,
+        minimum=1,
     )
 
     @property
