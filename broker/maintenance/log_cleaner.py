@@ -188,7 +188,7 @@ class LogCleaner:
         finally:
             self.bytes_read += cleaning.bytes_read
             self.bytes_written += cleaning.bytes_written
-        self._log_malformed(replica, cleaning)
+        cleaning.log_malformed(replica.name, self._logged_malformed.setdefault(replica, set()))
         if not self._replicas.holds(replica):
             return False
         log.cleaned_to = min(cleaning.cleaned_to, log.log_end_offset)
@@ -206,20 +206,6 @@ class LogCleaner:
     async def _write_cleaned(self, replica: Replica) -> None:
         replicas = self._replicas
         await replicas.checkpoints.write_cleaned(replicas.directories.directory_of(replica.name))
-
-    def _log_malformed(self, replica: Replica, cleaning: Cleaner) -> None:
-        """Log each malformed batch once, as every cleaning finds it again."""
-        known = self._logged_malformed.setdefault(replica, set())
-        for offset, why in sorted(cleaning.malformed.items()):
-            if offset not in known:
-                known.add(offset)
-                _log.error(
-                    "a batch cannot be compacted and is kept as it is; consumers may fail to read it: "
-                    "delete it with DeleteRecords when they have passed it",
-                    partition=str(replica.name),
-                    offset=offset,
-                    why=why,
-                )
 
     def _begin(self, job: CleaningJob) -> Cleaner:
         settings = self._settings

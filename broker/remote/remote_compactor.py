@@ -93,12 +93,15 @@ class RemoteCompactor:
         self._rate = rate
         self._clean_to: dict[TopicIdPartition, tuple[int, int]] = {}
         """Leader epoch, and where the dirty part of the partition begins at the earliest."""
+        self._logged_malformed: dict[TopicIdPartition, set[int]] = {}  # base offsets of malformed batches
         self.compactions = self.segments = self.bytes_read = self.bytes_written = 0
 
     def forget_all_but(self, led: set[TopicIdPartition]) -> None:
         """Forget partitions that this broker no longer leads."""
         for where in self._clean_to.keys() - led:
             del self._clean_to[where]
+        for where in self._logged_malformed.keys() - led:
+            del self._logged_malformed[where]
 
     async def compact(self, replica: Replica) -> None:
         """Compact a partition if it is dirty enough. Raises ObjectStoreError, CommandRejected,
@@ -172,6 +175,7 @@ class RemoteCompactor:
             stop.set()
             self.bytes_read += cleaner.bytes_read
             self.bytes_written += cleaner.bytes_written
+            cleaner.log_malformed(replica.name, self._logged_malformed.setdefault(where, set()))
         self.compactions += 1
         _log.info(
             "compacted a remote log",

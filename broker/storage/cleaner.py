@@ -16,10 +16,13 @@ from itertools import islice
 from pathlib import Path
 from time import perf_counter, sleep
 
+import structlog
+
 from tierlog.base.clock import Clock
 from tierlog.base.files import Files
 from tierlog.base.leader_epochs import LeaderEpochs
 from tierlog.base.open_files import SharedFile
+from tierlog.base.types import TopicPartition
 from tierlog.broker.storage.checked_batches import verified_batches
 from tierlog.broker.storage.core.compaction import (
     BatchFilter,
@@ -43,6 +46,8 @@ from tierlog.records.errors import RecordsError
 from tierlog.records.indexes import AbortedTxn
 from tierlog.records.record import records_section
 from tierlog.records.rewrite import Span, spans
+
+_log = structlog.get_logger("tierlog")
 
 WORK_S = 0.0005
 REST_S = 0.00005
@@ -164,6 +169,20 @@ class Cleaner:
         """Batches whose records cannot be read although the CRC is valid, by base offset, with the reason.
         They are kept unchanged.
         """
+
+    def log_malformed(self, partition: TopicPartition, logged: set[int]) -> None:
+        """Log each malformed batch once, as every cleaning of the log finds it again. `logged`: base offsets
+        of those that are logged already."""
+        for offset, why in sorted(self.malformed.items()):
+            if offset not in logged:
+                logged.add(offset)
+                _log.error(
+                    "a batch cannot be compacted and is kept as it is; consumers may fail to read it: "
+                    "delete it with DeleteRecords when they have passed it",
+                    partition=str(partition),
+                    offset=offset,
+                    why=why,
+                )
 
     @property
     def cleaned_to(self) -> int:

@@ -50,7 +50,7 @@ EXPECTED_HUNG_SHARE = 0.002
 2,034 calls against tierlog, and in 2 of 900 against Kafka.
 """
 
-MUST_GO_ON = ("produced", "read", "cleaned")
+MUST_GO_ON = ("produced", "read", "cleaned", "topics", "connections", CLOSED)
 LONGEST_GAP_MINUTES = 0.5
 
 

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 from faulty_store import FAULTS, FaultyStore
+from structlog.testing import capture_logs
 from tier_node import ABORT, START_MS, TierNode, content, write_transactional
 
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.controller import commands as c
 from tierlog.protocol.errors import ErrorCode
-from tierlog.records.batch import iter_batches
+from tierlog.records.batch import HEADER_SIZE, iter_batches, read_header
+from tierlog.records.codecs import Codec
 from tierlog.records.record import iter_records
-from tierlog.records.writer import NewRecord, encode_batch
+from tierlog.records.writer import NewRecord, encode_batch, with_section
 from tierlog.tiering.manager import TierLimits
 from tierlog.tiering.memory_store import MemoryStore
 
@@ -137,6 +139,27 @@ async def test_empty_segments_are_neither_read_nor_written_again(tmp_path: Path)
         last, new = (entry.log_bytes for entry in before.entries[4:])
         assert node.compactor.bytes_read - read == new + last + new, "its keys, then what is filtered"
         assert [entry.records for entry in node.remote(replica).entries] == [0, 0, 0, 0, 0, 5]
+
+
+async def test_malformed_batch_is_kept_and_reported_once(tmp_path: Path) -> None:
+    """It was appended before the topic was compacted, when only its first records were checked."""
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t", cleanup_policy="delete")
+        good = encode_batch([NewRecord(START_MS, b"key 1", b"v", ()) for _ in range(10)])
+        plain = bytearray(good[HEADER_SIZE:])
+        plain[8 * len(plain) // 10 + 4] = 0x7E  # the key of the ninth is longer than the record
+        batch = with_section(read_header(good), plain, Codec.NONE)
+        assert not replica.as_leader.append(memoryview(batch), START_MS).error
+        await node.alter("t", {key.replace("_", "."): value for key, value in COMPACTED.items()})
+        with capture_logs() as logged:
+            for turn in range(4):
+                await tiered(node, replica, [values(turn)])
+                await node.merger.merge_all()
+        assert node.compactor.compactions > 1
+        reported = [entry for entry in logged if "kept as it is" in entry["event"]]
+        assert [entry["offset"] for entry in reported] == [0]
+        kept = content(await node.fresh_remote_log().read(replica.id, 0, 1, min_one=True))
+        assert bytes(kept[HEADER_SIZE : len(batch)]) == bytes(plain)
 
 
 async def test_local_records_are_not_compacted(tmp_path: Path) -> None:
