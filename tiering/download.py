@@ -16,6 +16,7 @@ from crc32c import crc32c
 
 from tierlog.base.failures import raise_again, without_frames
 from tierlog.base.leader_epochs import LeaderEpochs
+from tierlog.base.safeguards import safeguard
 from tierlog.records.batch import HEADER_SIZE, LOG_OVERHEAD, check_batch, read_header
 from tierlog.records.errors import RecordsError
 from tierlog.tiering.chunk_cache import MARK_BYTES, BatchMarks, ChunkKey
@@ -79,6 +80,7 @@ async def read_chunk(
     return await quarantine.read(place, load)
 
 
+@safeguard("a remote chunk is verified before it is served")
 def verify_chunk(name: str, index: SegmentIndex, key: ChunkKey, content: Content) -> BatchMarks:
     """Verify the chunk and return the positions of its batches. Raises CorruptObject if it contradicts the
     segment's index or the manifest."""
@@ -90,14 +92,14 @@ def verify_chunk(name: str, index: SegmentIndex, key: ChunkKey, content: Content
     else:
         _verify_batches(name, index, key, content)
     try:
-        return _mark_batches(content)
+        return mark_batches(content)
     except RecordsError as error:
         raise CorruptObject(f"{name}, in the chunk at {key.start}: {error}") from error
     except (struct.error, ValueError) as error:
         raise CorruptObject(f"{name}: the chunk at {key.start} does not end with a batch: {error}") from error
 
 
-def _mark_batches(content: Content) -> BatchMarks:
+def mark_batches(content: Content) -> BatchMarks:
     """Reads only the offset and length of each batch, since a chunk may have 100,000 batches. Raises
     ValueError, struct.error or RecordsError."""
     positions, base_offsets = array("I"), array("q")

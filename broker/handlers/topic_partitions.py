@@ -22,7 +22,7 @@ from tierlog.protocol.messages.describe_topic_partitions import (
 
 
 class _Entry(NamedTuple):
-    """What a page shows of a topic: partitions first to end - 1. `topic` None: it is unknown."""
+    """The partitions of a topic that a page shows: first to end - 1. `topic` None: it is unknown."""
 
     name: str
     topic: TopicImage | None

@@ -31,7 +31,7 @@ from simulator.partitions import PartitionWitness
 from simulator.peers import address
 from simulator.planned_operations import REHOUSED, STOPPED, rehouse_replicas, restart_brokers
 from simulator.splits import split
-from simulator.tiering import Tiering, read_back
+from simulator.tiering import Tiering
 from simulator.witness import QuorumWitness, Violation
 from simulator.workload import TOPIC, Client, History, consume, produce, values_of
 from tierlog.base.types import InvariantViolation
@@ -303,9 +303,8 @@ class ClusterRun:
         reader = Process(self.loop, "reader")
         self.network.listen("reader", reader)
         client = Client("reader", self.network, self.brokers, self.history, self._fork())
-        for partition in range(PARTITIONS):
-            end = max(self.history.acknowledged.get(partition, {-1: b""})) + 1
-            await reader.spawn(read_back(client, partition, end))
+        ends = [max(self.history.acknowledged.get(number, {-1: b""})) + 1 for number in range(PARTITIONS)]
+        await reader.spawn(self.tiering.read_back_all(client, ends))
         if (history := self.tiering.compacted) is not None:
             await reader.spawn(compacted.scan_in_the_end(client, history, self.outcome.done))
 

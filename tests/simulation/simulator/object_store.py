@@ -82,6 +82,8 @@ class Bucket:
         self.is_down = False
         self.unreachable_from: set[str] = set()  # brokers
         self.faults: Counter[str] = Counter()
+        self.damage: dict[str, int | None] = {}
+        """Damaged objects: the position of a flipped byte, or None if brokers do not find the object."""
         self._objects = MemoryStore()
         self._witness, self._failed = witness, failed
 
@@ -112,6 +114,8 @@ class Bucket:
 
     async def get(self, key: str, start: int, end: int | None) -> bytes:
         content = await self._objects.get(key, start, end)
+        if (at := self._damage_of(key)) is not None and start <= at < start + len(content):
+            return content[: at - start] + bytes([content[at - start] ^ 1]) + content[at - start + 1 :]
         if end is not None and content and self.rng.random() < self.request_faults.corrupted:
             self.faults["garbled reads"] += 1
             damaged = bytearray(content)
@@ -123,11 +127,18 @@ class Bucket:
         return await self._objects.get_with_etag(key)
 
     async def head(self, key: str) -> ObjectInfo:
+        self._damage_of(key)
         return await self._objects.head(key)
 
     async def delete(self, keys: Sequence[str]) -> None:
         self._report(lambda: self._witness.deleted(keys))
         await self._objects.delete(keys)
+
+    def _damage_of(self, key: str) -> int | None:
+        """Raises ObjectNotFound."""
+        if self.damage.get(key, -1) is None:
+            raise ObjectNotFound(key)
+        return self.damage.get(key)
 
     def _report(self, look: Callable[[], None]) -> None:
         try:

@@ -21,6 +21,7 @@ from tierlog.metadata.raft.messages import PAYLOAD, Entry
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.schema import ZERO_UUID
 from tierlog.records.batch import read_header
+from tierlog.tiering.download import mark_batches
 
 __all__ = ["SAFEGUARDS", "switched_off"]
 
@@ -574,6 +575,13 @@ def _(original: Function, manager: Any, replica: Any) -> int:
 )
 def _(original: Function, *_: Any) -> bool:
     return False
+
+
+@without(
+    "a remote chunk is verified before it is served", breaks="a consumer gets wrong bytes from the bucket"
+)
+def _(original: Function, name: str, index: Any, key: Any, content: Any) -> Any:
+    return mark_batches(content)
 
 
 @without("an upload is verified before it is committed", breaks="the manifest lists an incomplete object")

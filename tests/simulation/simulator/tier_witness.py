@@ -153,6 +153,16 @@ class TierWitness:
             self._done["pages of pages" if page.level else "pages"] += 1
         return self._pages[page.uuid]
 
+    def remote_segments(self, topic: str) -> Iterator[tuple[TopicIdPartition, RemoteSegment]]:
+        """The segments of a topic that the newest manifest lists and the log start has not passed."""
+        known = None if self._image is None else self._image.topic(topic)
+        for number in range(0 if known is None else len(known.partitions)):
+            where = TopicIdPartition(known.topic_id, number)  # type: ignore[union-attr]
+            remote = self._image.remote_partition(*where)  # type: ignore[union-attr]
+            for entry in self._entries(where, remote):
+                if entry.end_offset > remote.log_start_offset:
+                    yield where, entry
+
     def log_start(self, topic: str, partition: int) -> int:
         """The committed log start offset."""
         known = None if self._image is None else self._image.topic(topic)

@@ -9,12 +9,14 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from simulator import remote_damage
 from simulator.broker import SimBroker
 from simulator.compacted import TOPIC as COMPACTED
 from simulator.compacted import draw_history
 from simulator.loop import SimLoop
 from simulator.merger import merge_segments
 from simulator.object_store import Bucket, SimStore, store_outages
+from simulator.remote_damage import RemoteDamage
 from simulator.retention import SHARE, RetentionWitness, draw_limits
 from simulator.tier_witness import TierWitness
 from simulator.witness import Violation
@@ -27,7 +29,7 @@ from tierlog.metadata.controller.commands import NewTopic
 from tierlog.metadata.image import ClusterImage
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tierlog.tiering import page_tree
+from tierlog.tiering import page_tree, quarantine
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.page_tree import TreeLimits
 
@@ -110,6 +112,9 @@ class Tiering:
         )
         self._bucket = Bucket(loop, random.Random(rng.random()), self.witness, failed)
         self.witness.bucket = self._bucket
+        self._damages = random.Random(f"remote damage {seed}")
+        damaged = self.is_on and self._damages.random() < remote_damage.SHARE
+        self._damage = RemoteDamage(self._bucket, self._keys, done) if damaged else None
 
     # --- settings of the run
 
@@ -180,6 +185,9 @@ class Tiering:
             if self.is_on:
                 stack.enter_context(patch.object(page_tree, "limits_for", _small_tree))
                 stack.enter_context(patch.object(remote, "SPILL_TIMEOUT_MS", self._spill_ms))
+                stack.enter_context(
+                    patch.object(quarantine, "RECHECK_FIRST_MS", remote_damage.RECHECK_FIRST_MS)
+                )
                 stack.enter_context(patch.object(DiskPressure, "_drop_before", self._counted_drop()))
                 stack.enter_context(patch.object(TierStateMachine, "_leader_offset", self._counted_start()))
             yield
@@ -244,6 +252,17 @@ class Tiering:
             if asyncio.get_running_loop().time() > deadline:
                 raise Violation(f"tiering does not end: {why}")
             await asyncio.sleep(POLL_S)
+
+    async def read_back_all(self, client: Client, ends: Sequence[int]) -> None:
+        """Consume each partition up to its end; before that, if the run damages objects, as far as they
+        allow."""
+        if self._damage is not None:
+            self._damage.inflict(self.witness, self._damages)
+            for partition, end in enumerate(ends):
+                await self._damage.read_around(client, partition, self.log_start(partition), end)
+            await self._damage.restore()
+        for partition, end in enumerate(ends):
+            await read_back(client, partition, end)
 
 
 async def read_back(client: Client, partition: int, end: int) -> None:
