@@ -6,6 +6,7 @@ FUZZ_SEED=1 FUZZ_FIRST=64 FUZZ_CASES=64 .venv/bin/pytest tests/fuzz     what a f
 
 import asyncio
 import os
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -13,10 +14,12 @@ from typing import Any
 
 import pytest
 from connection_harness import Client
+from many_elements import COUNT, requests_with_many_elements
 from mutation import long_strings, string_fields
 from net_fuzz import BYSTANDER, NetFuzz, traced
 from traffic import Traffic
 
+from tierlog.broker.app import Broker
 from tierlog.broker.handlers.table import SERVED
 from tierlog.protocol.api import APIS
 from tierlog.protocol.errors import ErrorCode
@@ -31,6 +34,10 @@ SEED = int(os.environ.get("FUZZ_SEED", "1"))
 FIRST = int(os.environ.get("FUZZ_FIRST", "0"))
 TRACED_PART = 25
 """Each case costs twice the time where allocations are traced."""
+
+ELEMENT_BYTES = 1_536
+ELEMENT_SLACK = 1 << 20
+"""ADR 0033: memory of an array element. Timers of the broker may come in between."""
 
 PROBE_EVERY = 20
 PRODUCE, FETCH, METADATA, OFFSET_COMMIT, FIND_COORDINATOR, LIST_GROUPS = 0, 1, 3, 8, 10, 16
@@ -158,6 +165,34 @@ def test_longest_strings_in_every_field_of_every_api(
     print(fuzz.summary())
 
 
+@pytest.mark.slow
+def test_many_elements_in_every_array_of_every_api(tmp_path: Path) -> None:
+    with traced():
+        asyncio.run(measure_elements(NetFuzz(Traffic.load(), SEED, tmp_path)))
+
+
+async def measure_elements(fuzz: NetFuzz) -> None:
+    """Sends one request after the other, and compares the peak of memory with its bound."""
+    await fuzz.start()
+    try:
+        host, port = fuzz.broker.bootstrap.split(":")
+        for request in requests_with_many_elements():
+            reader, writer = await asyncio.open_connection(host, int(port))
+            bound = 2 * len(request.frame) + ELEMENT_BYTES * COUNT + ELEMENT_SLACK
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            writer.write(request.frame)
+            size = int.from_bytes(await reader.readexactly(4), "big")
+            while size > 0:
+                size -= len(await reader.read(min(size, 1 << 16)))
+            cost = tracemalloc.get_traced_memory()[1] - before
+            writer.close()
+            await writer.wait_closed()
+            assert cost <= bound, f"{request.api} v{request.version}, {request.path}: {cost} > {bound} bytes"
+    finally:
+        await fuzz.stop()
+
+
 async def drive(fuzz: NetFuzz, first: int, count: int) -> None:
     """Runs the cases beside a bystander. Afterwards the broker holds what it held before."""
     await fuzz.start()
@@ -173,3 +208,22 @@ async def drive(fuzz: NetFuzz, first: int, count: int) -> None:
         client.close()
     finally:
         await fuzz.stop()
+    await restart(fuzz, bystander.produced)
+
+
+async def restart(fuzz: NetFuzz, produced: int) -> None:
+    """Whatever the cases left on disk: all coordinator partitions load again, and the records are there."""
+    broker = Broker(fuzz.settings)
+    await broker.start()
+    try:
+        host, port = broker.bootstrap.split(":")
+        client = Client(*await asyncio.open_connection(host, int(port)))
+        while (await client.ask(LIST_GROUPS, 2, list_groups.ListGroupsRequest())).error_code in _BEING_MADE:
+            pass  # each request takes some turns of the loop, in which the partitions are loaded
+        bystander = Bystander(client)
+        bystander.produced = produced
+        await bystander.probe()
+        assert await bystander.read(0) == [b"%d" % number for number in range(bystander.produced)]
+        client.close()
+    finally:
+        await broker.stop()

@@ -53,8 +53,8 @@ LONGEST = "x" * 32_767
 STRINGS = [
     "", "..", "../x", "/", "\x00", "a" * 249, "b" * 250, "ü" * 200, "\U0001f600", "x" * 20_000, LONGEST,
     "__consumer_offsets", "-1", "9223372036854775808", "1e400", "NaN", "true", "compact,delete",
-    "retention.ms", "segment.bytes", "cleanup.policy", "range", "consumer", "traffic-librdkafka-a",
-    "traffic-java",
+    "retention.ms", "segment.bytes", "cleanup.policy", "remote.storage.enable", "range", "consumer",
+    "traffic-librdkafka-a", "traffic-java",
 ]  # fmt: skip
 
 

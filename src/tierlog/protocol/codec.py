@@ -24,8 +24,8 @@ Reader = Callable[[memoryview, int, int, list[int]], tuple[Any, int]]
 Writer = Callable[[Any, Callable[[Any], None]], None]
 
 ELEMENTS_MAX = 65_536
-"""Maximum array elements in one request, nested ones included: about 8 MiB of objects. `NUMBERS_PER_ELEMENT`
-numbers count as one element (compile_reader).
+"""Maximum array elements in one request, nested ones included, which cost up to 1.5 KiB each (ADR 0033).
+`NUMBERS_PER_ELEMENT` numbers count as one, and structs of FIELDS_PER_ELEMENT fields as two (compile_reader).
 """
 
 JOIN_BYTES_MAX = 4096

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import struct
 from itertools import pairwise
+from uuid import UUID
 
 import crc32c
 import pytest
@@ -152,6 +153,42 @@ async def test_commit_and_fetch_in_every_version(broker, version):
         assert found.partitions[0].committed_offset == 42 and response.groups[1].topics == []
         assert found.name == ("t" if fetch_version < 10 else "")
         assert (found.topic_id.int == 0) == (fetch_version < 10)
+
+
+@pytest.mark.parametrize("version", [7, 9, 10])
+async def test_offsets_of_many_partitions_are_answered_in_turns(broker, version):
+    topic_id = broker.metadata.image.topic_ids["t"]
+    await broker.call("OffsetCommit", 9, commit_request(42))
+    numbers, unknown = [*range(2_000)], UUID(int=1)
+    if version < 8:
+        topics = [offset_fetch.OffsetFetchRequestTopic(name="t", partition_indexes=numbers)]
+        request = offset_fetch.OffsetFetchRequest(group_id="g", topics=topics)
+    else:
+        topics = [
+            offset_fetch.OffsetFetchRequestTopics(name="t", topic_id=one, partition_indexes=numbers)
+            for one in (topic_id, unknown)
+        ]
+        groups = [offset_fetch.OffsetFetchRequestGroup(group_id=name, topics=topics) for name in ("g", "h")]
+        request = offset_fetch.OffsetFetchRequest(groups=groups)
+    with LoopSteps() as steps:
+        response = await broker.call("OffsetFetch", version, request)
+    assert steps.most < steps.total / 3
+    found = response.topics if version < 8 else response.groups[0].topics
+    assert [each.partition_index for each in found[0].partitions] == numbers
+    assert [each.committed_offset for each in found[0].partitions[:2]] == [42, -1]
+    if version == 10:
+        assert {each.error_code for each in found[1].partitions} == {E.UNKNOWN_TOPIC_ID}
+        assert len(response.groups[1].topics) == 2
+
+
+async def test_many_coordinators_are_found_in_turns(broker):
+    keys = [f"g{number}" for number in range(2_000)]
+    request = find_coordinator.FindCoordinatorRequest(coordinator_keys=keys)
+    with LoopSteps() as steps:
+        response = await broker.call("FindCoordinator", 6, request)
+    assert steps.most < steps.total / 3
+    assert [each.key for each in response.coordinators] == keys
+    assert {(each.error_code, each.node_id) for each in response.coordinators} == {(E.NONE, 1)}
 
 
 async def test_commits_for_unknown_partitions(broker):

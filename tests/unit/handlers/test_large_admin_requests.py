@@ -228,6 +228,7 @@ MANY = 2_500
         ("DescribeConfigs", 4, {"resources": resources(MANY, "DescribeConfigs")}),
         ("DeleteTopics", 6, {"topics": [{"name": f"t{n}"} for n in range(MANY)]}),
         ("Metadata", 12, {"topics": [{"name": f"t{n}"} for n in range(MANY)]}),
+        ("DescribeTopicPartitions", 0, {"topics": [{"name": f"t{n}"} for n in range(MANY)]}),
     ],
 )
 async def test_thousands_of_entries_are_processed_in_turns(
