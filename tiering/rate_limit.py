@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tierlog.config.node import UNLIMITED_RATE
+from tierlog.config.background import UNLIMITED_RATE
 
 
 class RateLimit:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 from tierlog.base.types import TopicPartition
 from tierlog.broker.quotas.rates import WindowedRate, Windows
-from tierlog.config.node import UNLIMITED_RATE, NodeSettings
+from tierlog.config.background import UNLIMITED_RATE
+from tierlog.config.node import NodeSettings
 from tierlog.config.topic import ALL_REPLICAS, TopicConfig
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ConfigScope

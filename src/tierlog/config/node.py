@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
+from tierlog.config.background import MIB, UNLIMITED_RATE, BackgroundSettings
 from tierlog.config.definitions import (
     InvalidSetting,
     SettingType,
     boolean_,
-    double_,
     int_,
     list_,
     long_,
@@ -21,34 +21,37 @@ from tierlog.config.definitions import (
     settings_of,
     string_,
 )
-from tierlog.config.topic import MAX_LONG
-from tierlog.config.topic_defaults import TopicDefaults
 
 BROKER, CONTROLLER = "broker", "controller"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-KIB, MIB = 1 << 10, 1 << 20
-UNLIMITED_RATE = MAX_LONG
+KIB = 1 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings(TopicDefaults):
+class NodeSettings(BackgroundSettings):
     """All settings of a node; the defaults of topic settings are inherited."""
 
     # Identity and addresses
-    node_id: int = int_(1, "Id of this node, unique in the cluster.", minimum=0)
+    node_id: int = int_(
+        1,
+        "Id of this node, unique in the cluster. Set another one on each node, and do not change it.",
+        minimum=0,
+    )
     cluster_id: str = string_(
         "",
-        "Id of the cluster, the same on all its nodes. If empty, the id in meta.properties, or a new one.",
+        "Id of the cluster, the same on all its nodes. If empty, the id in meta.properties, or a new one. "
+        "Set it to let a node refuse the data of another cluster.",
     )
     process_roles: tuple[str, ...] = list_(
         (BROKER, CONTROLLER),
-        "Roles of this node: broker (serves clients), controller (votes in the metadata quorum), or both.",
+        "Roles of this node: broker (serves clients), controller (votes in the metadata quorum), or both. "
+        "Set broker alone on the nodes of a cluster beyond the three or five that vote.",
         choices=(BROKER, CONTROLLER),
     )
     listeners: tuple[str, ...] = list_(
         ("PLAINTEXT://127.0.0.1:9092",),
         "Address on which clients connect, as PLAINTEXT://host:port. Without a host, all addresses of the "
-        "machine. Port 0 picks a free port.",
+        "machine. Port 0 picks a free port. Change it to let clients of other machines connect.",
     )
     advertised_listeners: tuple[str, ...] = list_(
         (),
@@ -57,8 +60,9 @@ class NodeSettings(TopicDefaults):
     )
     admin_listener: str = string_(
         "127.0.0.1:9644",
-        "Address of the admin HTTP server, as host:port. Port 0 picks a free port. Without mutual TLS there "
-        "is no authentication: choose an address that only operators and nodes can reach.",
+        "Address of the admin HTTP server, as host:port. Port 0 picks a free port. Without mutual TLS "
+        "there is no authentication: choose an address that only operators and nodes can reach. Change it "
+        "where other nodes or Prometheus must reach it.",
     )
     admin_allowed_hosts: tuple[str, ...] = list_(
         (),
@@ -69,13 +73,14 @@ class NodeSettings(TopicDefaults):
     controller_quorum_voters: tuple[str, ...] = list_(
         (),
         "Voters of a new metadata quorum as id@host:port, with the port of each admin listener. If empty, "
-        "this node is the only voter. `tierlog quorum add` and `remove` change them later.",
+        "this node is the only voter. `tierlog quorum add` and `remove` change them later. Set it to the "
+        "same three or five nodes everywhere.",
     )
     controller_quorum_secret: str = setting_field(
         SettingType.PASSWORD,
         "",
         "Secret shared by all nodes of the cluster; they sign their requests to each other with it. Needed "
-        "in every cluster of several nodes.",
+        "in every cluster of several nodes. Change it on all nodes at once, while they are stopped.",
     )
     controller_quorum_election_timeout_ms: int = int_(
         1000,
@@ -95,11 +100,14 @@ class NodeSettings(TopicDefaults):
         "nodes and the admin API use mutual TLS. Set all three where networks are not trusted.",
     )
     controller_quorum_ssl_key: str = string_(
-        "", "PEM file of the private key of controller.quorum.ssl.certificate."
+        "",
+        "PEM file of the private key of controller.quorum.ssl.certificate. Set it together with the "
+        "certificate.",
     )
     controller_quorum_ssl_ca: str = string_(
         "",
-        "PEM file of the CA of nodes and operators. It must sign nothing else.",
+        "PEM file of the CA of nodes and operators. It must sign nothing else. Set it together with the "
+        "certificate.",
     )
     broker_rack: str = string_(
         "",
@@ -108,7 +116,8 @@ class NodeSettings(TopicDefaults):
     )
     broker_heartbeat_interval_ms: int = int_(
         500,
-        "How often, in milliseconds, a broker sends a heartbeat to the controller.",
+        "How often, in milliseconds, a broker sends a heartbeat to the controller. Raise it together with "
+        "broker.session.timeout.ms, in large clusters.",
         minimum=50,
     )
     broker_session_timeout_ms: int = int_(
@@ -121,22 +130,27 @@ class NodeSettings(TopicDefaults):
     controlled_shutdown_timeout_ms: int = int_(
         30_000,
         "How long, in milliseconds, a broker that stops waits for other brokers to take over its "
-        "leaderships. It does not wait longer than two sessions if no controller answers. 0: do not wait.",
+        "leaderships. It does not wait longer than two sessions if no controller answers. 0: do not wait. "
+        "Raise it if a broker that leads thousands of partitions stops before they have moved.",
         minimum=0,
     )
 
     auto_leader_rebalance_enable: bool = boolean_(
         True,
         "Whether the controller moves leadership back to preferred leaders in the background. If not, run "
-        "`tierlog partition elect` after a broker has returned.",
+        "`tierlog partition elect` after a broker has returned. Turn it off if leaders must not move at "
+        "unexpected times.",
     )
     leader_imbalance_check_interval_seconds: int = long_(
-        300, "How often, in seconds, the controller checks the balance of leaders.", minimum=1
+        300,
+        "How often, in seconds, the controller checks the balance of leaders. Lower it if leaders should "
+        "return sooner after a restart.",
+        minimum=1,
     )
     leader_imbalance_per_broker_percentage: int = int_(
         10,
         "Maximum percentage of a broker's preferred partitions that other brokers may lead before the "
-        "controller rebalances leadership.",
+        "controller rebalances leadership. Raise it if leaders move too often.",
         minimum=0,
     )
 
@@ -148,8 +162,9 @@ class NodeSettings(TopicDefaults):
     )
     log_dirs_stop_timeout_ms: int = int_(
         20_000,
-        "How long, in milliseconds, shutdown waits for a log directory that does not respond. Shutdown then "
-        "continues without it, and the directory is recovered as after a crash.",
+        "How long, in milliseconds, shutdown waits for a log directory that does not respond. Shutdown "
+        "then continues without it, and the directory is recovered as after a crash. Raise it if slow "
+        "disks need longer to flush.",
         minimum=1,
     )
     log_dir_free_bytes_min: int = long_(
@@ -168,7 +183,8 @@ class NodeSettings(TopicDefaults):
     metadata_reserve_bytes: int = long_(
         4 * MIB,
         "Bytes of disk space that are reserved beside the metadata log and released when its disk is full, "
-        "so that the quorum can continue. 0: none.",
+        "so that the quorum can continue. 0: none. Raise it if thousands of topics change while the disk "
+        "is full.",
         minimum=0,
     )
     object_store_url: str = string_(
@@ -176,7 +192,7 @@ class NodeSettings(TopicDefaults):
         "Object store for tiered data: s3://bucket/prefix?endpoint=…&region=… (with any of the parameters "
         "below), file:///directory or memory://. Percent-encode special characters. If empty, a standalone "
         "broker uses a directory inside log.dirs, and a cluster tiers nothing. All brokers need the same "
-        "one.",
+        "one. Set it to tier topics.",
     )
     remote_cache_bytes: int = long_(
         1024 * MIB,
@@ -187,40 +203,49 @@ class NodeSettings(TopicDefaults):
     remote_cache_memory_bytes: int = long_(
         128 * MIB,
         "Bytes of memory for chunks of remote segments, from which they are served. Half of it is for "
-        "read-ahead. Used only once old data is read.",
+        "read-ahead. Used only once old data is read. Raise it if many consumers read old data, at "
+        "different places.",
         minimum=32 * MIB,
     )
     remote_cache_directory: str = string_(
         "",
-        "Directory for the chunks that left memory, for example on a disk of its own. Brokers may share it. "
-        "If empty, they are in the first of log.dirs.",
+        "Directory for the chunks that left memory, for example on a disk of its own. Brokers may share "
+        "it. If empty, they are in the first of log.dirs. Set it if reads of old data disturb the disk of "
+        "the logs.",
     )
 
     log_max_open_files: int = int_(
         8192,
         "Maximum number of log files that stay open between uses. Lowered if RLIMIT_NOFILE and "
-        "max.connections leave fewer descriptors.",
+        "max.connections leave fewer descriptors. Raise it, with RLIMIT_NOFILE, for tens of thousands of "
+        "partitions.",
         minimum=1,
     )
 
     # Limits of the network layer
     socket_request_max_bytes: int = int_(
         100 * MIB,
-        "Maximum size of a request in bytes. The connection of a larger one is closed.",
+        "Maximum size of a request in bytes. The connection of a larger one is closed. Lower it to protect "
+        "a broker with little memory; keep it above max.message.bytes.",
         minimum=1024,
     )
     socket_send_buffer_bytes: int = int_(
         512 * KIB,
-        "SO_SNDBUF of client connections, in bytes. -1: the system's default.",
+        "SO_SNDBUF of client connections, in bytes. -1: the system's default. Raise it for clients behind "
+        "long, fast connections.",
         minimum=-1,
     )
     socket_receive_buffer_bytes: int = int_(
         -1,
-        "SO_RCVBUF of client connections, in bytes. -1: the system's default.",
+        "SO_RCVBUF of client connections, in bytes. -1: the system's default. Raise it for producers "
+        "behind long, fast connections.",
         minimum=-1,
     )
     max_connections: int = int_(
-        10_000, "Maximum number of client connections; further ones are closed at once.", minimum=1
+        10_000,
+        "Maximum number of client connections; further ones are closed at once. Raise it, with "
+        "RLIMIT_NOFILE, if more clients connect.",
+        minimum=1,
     )
     max_connections_per_ip: int = int_(
         2**31 - 1,
@@ -230,18 +255,25 @@ class NodeSettings(TopicDefaults):
     )
     max_connections_per_ip_overrides: tuple[str, ...] = list_(
         (),
-        "Limits of single IP addresses in place of max.connections.per.ip, as address:number, ...",
+        "Limits of single IP addresses in place of max.connections.per.ip, as address:number, ... Set it "
+        "for hosts of many clients, such as a NAT gateway.",
     )
     max_connection_creation_rate: int = int_(
-        1_000, "Maximum number of new connections per second; more wait in the kernel's queue.", minimum=1
+        1_000,
+        "Maximum number of new connections per second; more wait in the kernel's queue. Lower it if "
+        "storms of reconnects take the CPU from other clients.",
+        minimum=1,
     )
     connections_max_idle_ms: int = long_(
-        600_000, "Idle time in milliseconds after which a connection is closed.", minimum=1
+        600_000,
+        "Idle time in milliseconds after which a connection is closed. Lower it to get rid of abandoned "
+        "connections sooner.",
+        minimum=1,
     )
     request_header_timeout_ms: int = long_(
         5_000,
         "Maximum time in milliseconds from a request's first byte to the end of its header. The connection "
-        "of a slower client is closed.",
+        "of a slower client is closed. Raise it for clients behind very slow connections.",
         minimum=1,
     )
     request_receive_timeout_ms: int = long_(
@@ -252,38 +284,46 @@ class NodeSettings(TopicDefaults):
     )
     response_send_timeout_ms: int = long_(
         300_000,
-        "Milliseconds for which a client may accept no bytes of its responses before it is disconnected.",
+        "Milliseconds for which a client may accept no bytes of its responses before it is disconnected. "
+        "Lower it if stalled clients hold too much memory.",
         minimum=1,
     )
     max_in_flight_requests_per_connection: int = int_(
         64,
-        "Maximum number of unanswered requests of one connection, which is not read at this limit.",
+        "Maximum number of unanswered requests of one connection, which is not read at this limit. Raise "
+        "it for clients that pipeline more requests.",
         minimum=1,
     )
     queued_max_request_bytes: int = long_(
         1024 * MIB,
         "Maximum bytes of requests in memory over all connections: partly received, or kept until they are "
-        "appended. At this limit connections wait in a queue to be read. -1: no limit.",
+        "appended. At this limit connections wait in a queue to be read. -1: no limit. Lower it on hosts "
+        "with little memory.",
         minimum=-1,
     )
     queued_max_response_bytes: int = int_(
         64 * MIB,
-        "Response bytes queued on one connection at which the broker stops reading from it.",
+        "Response bytes queued on one connection at which the broker stops reading from it. Lower it on "
+        "hosts with little memory.",
         minimum=1,
     )
     queued_max_response_total_bytes: int = long_(
         512 * MIB,
         "Maximum bytes of responses in memory over all connections. Above it, the connection that has "
-        "accepted nothing for longest is closed.",
+        "accepted nothing for longest is closed. Lower it on hosts with little memory.",
         minimum=1,
     )
     fetch_max_bytes: int = int_(
         55 * MIB,
-        "Maximum bytes of records in one Fetch response. Only a single batch may be larger.",
+        "Maximum bytes of records in one Fetch response. Only a single batch may be larger. Lower it to "
+        "bound the memory that each consumer can ask for.",
         minimum=1024,
     )
     max_request_partition_size_limit: int = int_(
-        2000, "Maximum partitions in one DescribeTopicPartitions response (KIP-966).", minimum=1
+        2000,
+        "Maximum partitions in one DescribeTopicPartitions response (KIP-966). Lower it if responses to "
+        "admin clients become too large for them.",
+        minimum=1,
     )
     max_incremental_fetch_session_cache_slots: int = int_(
         1000,
@@ -293,37 +333,43 @@ class NodeSettings(TopicDefaults):
     )
     purgatory_max_operations: int = int_(
         100_000,
-        "Maximum number of delayed Fetch and Produce operations; further ones are answered at once. So is a "
-        "Fetch if delayed ones already wait for a million partitions.",
+        "Maximum number of delayed Fetch and Produce operations; further ones are answered at once. So is "
+        "a Fetch if delayed ones already wait for a million partitions. Raise it for more than 100,000 "
+        "clients that wait at once.",
         minimum=0,
     )
 
     # Replication
     replica_lag_time_max_ms: int = int_(
         30_000,
-        "How long, in milliseconds, a follower may lag before it leaves the in-sync replicas.",
+        "How long, in milliseconds, a follower may lag before it leaves the in-sync replicas. Raise it if "
+        "followers leave the in-sync replicas under bursts of load.",
         minimum=100,
     )
     replica_fetch_wait_max_ms: int = int_(
         500,
         "How long, in milliseconds, a leader holds a follower's Fetch if there is nothing new. Keep it far "
-        "below replica.lag.time.max.ms.",
+        "below replica.lag.time.max.ms. Raise it to save requests between brokers with many idle "
+        "partitions.",
         minimum=1,
     )
     replica_fetch_min_bytes: int = int_(
         1,
         "Minimum bytes for a response to a follower's Fetch. With fewer, the leader waits up to "
-        "replica.fetch.wait.max.ms, and acks=all with it.",
+        "replica.fetch.wait.max.ms, and acks=all with it. Leave it, unless latency does not matter.",
         minimum=0,
     )
     replica_fetch_max_bytes: int = int_(
         MIB,
         "Maximum bytes that a follower fetches from one partition in one response. Only a single batch may "
-        "be larger.",
+        "be larger. Raise it if batches are larger than that.",
         minimum=1,
     )
     replica_fetch_response_max_bytes: int = int_(
-        10 * MIB, "Maximum bytes that a follower fetches in one response, over all partitions.", minimum=1
+        10 * MIB,
+        "Maximum bytes that a follower fetches in one response, over all partitions. Raise it if "
+        "followers with many busy partitions lag.",
+        minimum=1,
     )
     replica_selector_class: str = string_(
         "",
@@ -362,7 +408,10 @@ class NodeSettings(TopicDefaults):
         minimum=1,
     )
     replica_fetch_backoff_ms: int = int_(
-        200, "How long, in milliseconds, a follower waits after a failed fetch or connection.", minimum=1
+        200,
+        "How long, in milliseconds, a follower waits after a failed fetch or connection. Raise it if "
+        "followers of a failed broker log too much.",
+        minimum=1,
     )
 
     # New topics and producers
@@ -371,7 +420,12 @@ class NodeSettings(TopicDefaults):
         "Whether a client's request for the metadata of an unknown topic creates the topic. Disable it if a "
         "mistyped name must not create one.",
     )
-    num_partitions: int = int_(1, "Number of partitions of a topic that is created without one.", minimum=1)
+    num_partitions: int = int_(
+        1,
+        "Number of partitions of a topic that is created without one. Raise it if topics that are created "
+        "automatically need more consumers.",
+        minimum=1,
+    )
     default_replication_factor: int = int_(
         1,
         "Replication factor of a topic that is created without one. Set 3 in a cluster.",
@@ -379,33 +433,46 @@ class NodeSettings(TopicDefaults):
     )
     producer_id_expiration_ms: int = int_(
         86_400_000,
-        "How long, in milliseconds, the state of an idle producer id is kept, to recognise retries.",
+        "How long, in milliseconds, the state of an idle producer id is kept, to recognise retries. Lower "
+        "it if millions of short-lived producers take too much memory.",
         minimum=1,
     )
 
     # Quotas
     quota_window_num: int = int_(
-        11, "Number of samples kept to measure client quotas. More allow longer bursts.", minimum=1
+        11,
+        "Number of samples kept to measure client quotas. More allow longer bursts. Leave it, unless "
+        "bursts must be longer or shorter.",
+        minimum=1,
     )
-    quota_window_size_seconds: int = int_(1, "Length in seconds of each sample for client quotas.", minimum=1)
+    quota_window_size_seconds: int = int_(
+        1, "Length in seconds of each sample for client quotas. Raise it to allow longer bursts.", minimum=1
+    )
     controller_quota_window_num: int = int_(
         11,
-        "Number of windows over which unused controller mutations add up. More allow larger bursts.",
+        "Number of windows over which unused controller mutations add up. More allow larger bursts. Leave "
+        "it, unless bursts of topic creation are refused.",
         minimum=1,
     )
     controller_quota_window_size_seconds: int = int_(
-        1, "Length in seconds of each window for controller_mutation_rate.", minimum=1
+        1,
+        "Length in seconds of each window for controller_mutation_rate. Raise it to allow larger bursts.",
+        minimum=1,
     )
 
     # Groups
     group_min_session_timeout_ms: int = int_(
         6_000,
         "Minimum session timeout in milliseconds that a group member can choose. With a short one, failed "
-        "members are noticed sooner, at the cost of more heartbeats.",
+        "members are noticed sooner, at the cost of more heartbeats. Lower it for consumers that must be "
+        "replaced within seconds.",
         minimum=1,
     )
     group_max_session_timeout_ms: int = int_(
-        1_800_000, "Maximum session timeout in milliseconds that a group member can choose.", minimum=1
+        1_800_000,
+        "Maximum session timeout in milliseconds that a group member can choose. Lower it if members that "
+        "fail must not hold partitions for so long.",
+        minimum=1,
     )
     group_initial_rebalance_delay_ms: int = int_(
         3_000,
@@ -413,21 +480,28 @@ class NodeSettings(TopicDefaults):
         minimum=0,
     )
     group_max_size: int = int_(
-        2**31 - 1, "Maximum number of members of a group; further ones get GROUP_MAX_SIZE_REACHED.", minimum=1
+        2**31 - 1,
+        "Maximum number of members of a group; further ones get GROUP_MAX_SIZE_REACHED. Lower it to "
+        "protect the coordinator from groups of too many members.",
+        minimum=1,
     )
     group_members_max_bytes: int = long_(
         128 * MIB,
         "Maximum bytes of memory for the members of all groups of this broker. Beyond it JoinGroup and "
-        "SyncGroup return COORDINATOR_NOT_AVAILABLE, and clients retry.",
+        "SyncGroup return COORDINATOR_NOT_AVAILABLE, and clients retry. Raise it if groups have tens of "
+        "thousands of members.",
         minimum=1,
     )
     offset_metadata_max_bytes: int = int_(
-        4096, "Maximum size in bytes of the metadata of a committed offset.", minimum=0
+        4096,
+        "Maximum size in bytes of the metadata of a committed offset. Raise it for stream processors that "
+        "store state with their offsets.",
+        minimum=0,
     )
     offsets_commit_timeout_ms: int = int_(
         5_000,
-        "How long, in milliseconds, an offset commit or group assignment waits for replicas before it fails "
-        "with COORDINATOR_NOT_AVAILABLE.",
+        "How long, in milliseconds, an offset commit or group assignment waits for replicas before it "
+        "fails with COORDINATOR_NOT_AVAILABLE. Raise it if commits fail while replicas are slow.",
         minimum=1,
     )
     offsets_retention_minutes: int = int_(
@@ -436,139 +510,28 @@ class NodeSettings(TopicDefaults):
         minimum=1,
     )
     offsets_retention_check_interval_ms: int = long_(
-        600_000, "How often, in milliseconds, expired offsets are removed.", minimum=1
+        600_000,
+        "How often, in milliseconds, expired offsets are removed. Lower it if expired offsets must go "
+        "sooner.",
+        minimum=1,
     )
     offsets_topic_num_partitions: int = int_(
-        50, "Number of partitions that __consumer_offsets is created with.", minimum=1
+        50,
+        "Number of partitions that __consumer_offsets is created with. Set it before the first group "
+        "exists: it cannot be changed later.",
+        minimum=1,
     )
     offsets_topic_replication_factor: int = int_(
         3,
         "Replication factor of __consumer_offsets; a standalone node creates one replica. Groups cannot be "
-        "used before this many brokers have registered.",
+        "used before this many brokers have registered. Set it to the number of brokers, if they are "
+        "fewer than three.",
         minimum=1,
     )
     offsets_topic_segment_bytes: int = int_(
         100 * MIB,
-        "Segment size in bytes that __consumer_offsets is created with.",
-        minimum=1,
-    )
-
-    # Background work
-    log_retention_check_interval_ms: int = long_(
-        300_000, "How often, in milliseconds, retention and the age of segments are checked.", minimum=1
-    )
-    log_flush_scheduler_interval_ms: int = long_(
-        1_000, "How often, in milliseconds, logs with flush.ms are checked for a due flush.", minimum=1
-    )
-    log_flush_offset_checkpoint_interval_ms: int = int_(
-        60_000,
-        "How often, in milliseconds, logs are flushed and their recovery points written. With a shorter "
-        "interval, recovery after a crash reads less.",
-        minimum=1,
-    )
-    log_cleaner_enable: bool = boolean_(
-        True, "Whether topics with the cleanup.policy compact are compacted. Without it they keep growing."
-    )
-    log_cleaner_backoff_ms: int = long_(
-        15_000, "How long, in milliseconds, the cleaner sleeps if there is no log to clean.", minimum=0
-    )
-    log_cleaner_dedupe_buffer_size: int = long_(
-        128 * MIB,
-        "Bytes of memory for the keys of one cleaning. If it fills up, cleaning a log takes several passes: "
-        "raise it for topics with many keys.",
-        minimum=1 * MIB,
-    )
-    log_cleaner_io_buffer_load_factor: float = double_(
-        0.9,
-        "Maximum fill ratio of log.cleaner.dedupe.buffer.size. A higher one holds more keys, but is slower.",
-        minimum=0.1,
-        maximum=1,
-    )
-    log_cleaner_io_max_bytes_per_second: float = double_(
-        1.7976931348623157e308,
-        "Maximum bytes per second that the cleaner reads and writes. Set it if it slows clients down.",
-        minimum=1,
-    )
-    log_scrub_interval_ms: int = long_(
-        604_800_000, "How often, in milliseconds, all logs are read and verified. 0: never.", minimum=0
-    )
-    log_scrub_max_bytes_per_second: int = long_(
-        10 * MIB,
-        "Maximum bytes per second that the scrubber reads. A batch counts as 16 KiB or more. Raise it if a "
-        "pass takes longer than log.scrub.interval.ms.",
-        minimum=1,
-    )
-    num_recovery_threads_per_data_dir: int = int_(
-        2,
-        "Threads for each log directory that recover logs. Raise it if recovery after a crash is slow.",
-        minimum=1,
-    )
-    remote_log_manager_task_interval_ms: int = long_(
-        30_000, "How often, in milliseconds, the tiering work of each partition is planned.", minimum=1
-    )
-    remote_log_delete_grace_ms: int = long_(
-        3_600_000,
-        "How long, in milliseconds, an object stays in the object store after it left the manifest. Raise "
-        "it if Spark jobs that read the bucket run longer.",
-        minimum=0,
-    )
-    remote_log_scrub_interval_ms: int = long_(
-        604_800_000,
-        "How often, in milliseconds, bucket and manifests are compared, in both directions. 0: never.",
-        minimum=0,
-    )
-    remote_log_scrub_max_bytes_per_second: int = long_(
-        1 * MIB,
-        "Maximum bytes per second that a broker's bucket scrubber reads: of each segment that the broker "
-        "leads, one chunk of up to 8 MiB in each pass. 0: compare only sizes and the checksums that the "
-        "store keeps.",
-        minimum=0,
-    )
-    remote_log_scrub_max_requests_per_second: int = int_(
-        10,
-        "Maximum requests per second that a broker's bucket scrubber sends. Lower it if the store charges "
-        "or limits requests.",
-        minimum=1,
-    )
-    remote_log_merge_min_segments: int = int_(
-        8,
-        "Least number of successive small remote segments that a broker merges into one, which has at most "
-        "`segment.bytes` and an eighth of the topic's retention. 0: segments are not merged.",
-        minimum=0,
-    )
-    remote_log_merge_max_bytes_per_second: int = long_(
-        32 * MIB,
-        "Maximum bytes of remote segments that a broker merges or compacts per second, on average: each "
-        "byte is read from the object store, by compaction up to twice, and written once. Lower it if this "
-        "takes bandwidth from others, raise it if compaction of large topics takes too long.",
-        minimum=MIB,
-    )
-    remote_log_metadata_cache_bytes: int = long_(
-        256 * MIB,
-        "Bytes of memory for manifests: three quarters for entries that every controller and broker keeps, "
-        "a quarter for pages that a broker has read. With less memory, entries move to pages sooner.",
-        minimum=16 * MIB,
-    )
-    remote_fetch_max_wait_ms: int = int_(
-        500,
-        "How long, in milliseconds, a Fetch waits for remote data. Later data is cached for the next Fetch.",
-        minimum=1,
-    )
-    remote_log_reader_threads: int = int_(
-        10, "Maximum number of concurrent remote reads. Raise it if many consumers read old data.", minimum=1
-    )
-
-    remote_log_manager_copy_max_bytes_per_second: int = long_(
-        UNLIMITED_RATE,
-        "Maximum bytes of segments that the broker uploads per second, on average over several segments "
-        "(KIP-956): an upload begins once the bytes of those before it fit the rate. Set it if uploads take "
-        "bandwidth from clients.",
-        minimum=1,
-    )
-    remote_log_manager_fetch_max_bytes_per_second: int = long_(
-        UNLIMITED_RATE,
-        "Maximum bytes of remote segments that the broker reads per second (KIP-956). Set it if readers of "
-        "old data take bandwidth from others.",
+        "Segment size in bytes that __consumer_offsets is created with. Lower it to load groups sooner "
+        "after a coordinator has moved.",
         minimum=1,
     )
 

@@ -31,14 +31,16 @@ class TopicConfig:
 
     cleanup_policy: tuple[str, ...] = list_(
         ("delete",),
-        "Retention policy of old segments: delete removes them by retention.ms and retention.bytes, compact "
-        "keeps the last record of each key. Both can be combined.",
+        "Retention policy of old segments: delete removes them by retention.ms and retention.bytes, "
+        "compact keeps the last record of each key. Both can be combined. Change it to compact for topics "
+        "that hold the current state of their keys.",
         choices=("delete", "compact"),
     )
     compression_type: str = string_(
         "producer",
         "Codec of stored batches. producer keeps each batch as its producer compressed it. With any other "
-        "value the broker compresses batches again, which costs CPU.",
+        "value the broker compresses batches again, which costs CPU. Leave it, unless producers that "
+        "cannot compress fill the disk.",
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
     )
     delete_retention_ms: int = long_(
@@ -49,7 +51,8 @@ class TopicConfig:
     )
     file_delete_delay_ms: int = long_(
         60_000,
-        "How long, in milliseconds, the files of a deleted segment are kept, so that reads can finish.",
+        "How long, in milliseconds, the files of a deleted segment are kept, so that reads can finish. "
+        "Lower it to free disk space sooner.",
         minimum=0,
     )
     flush_messages: int = long_(
@@ -61,7 +64,8 @@ class TopicConfig:
     )
     flush_ms: int = long_(
         MAX_LONG,
-        "Maximum time in milliseconds before appended records are flushed to disk (fsync).",
+        "Maximum time in milliseconds before appended records are flushed to disk (fsync). Set it only for "
+        "topics without replicas: replication protects records at less cost.",
         minimum=0,
     )
     follower_replication_throttled_replicas: tuple[str, ...] = list_(
@@ -74,7 +78,8 @@ class TopicConfig:
     index_interval_bytes: int = int_(
         4096,
         "Bytes of the log between two entries of its offset index. A smaller value makes the index larger, "
-        "and searches for an offset read less of the log.",
+        "and searches for an offset read less of the log. Leave it, unless lookups by offset read too "
+        "much.",
         minimum=0,
     )
     leader_replication_throttled_replicas: tuple[str, ...] = list_(
@@ -108,31 +113,33 @@ class TopicConfig:
     max_message_bytes: int = int_(
         1_048_588,
         "Maximum size in bytes of a record batch, after compression if it is compressed. Producers of "
-        "larger ones get MESSAGE_TOO_LARGE.",
+        "larger ones get MESSAGE_TOO_LARGE. Raise it together with fetch sizes of consumers, if single "
+        "messages are larger.",
         minimum=0,
     )
     message_timestamp_after_max_ms: int = long_(
         DEFAULT_TIMESTAMP_AFTER_MAX_MS,
-        "How far, in milliseconds, a record's timestamp may be ahead of the broker's clock. Records further "
-        "ahead are refused with INVALID_TIMESTAMP.",
+        "How far, in milliseconds, a record's timestamp may be ahead of the broker's clock. Records "
+        "further ahead are refused with INVALID_TIMESTAMP. Raise it for producers of future timestamps.",
         minimum=0,
     )
     message_timestamp_before_max_ms: int = long_(
         MAX_LONG,
-        "How far, in milliseconds, a record's timestamp may be behind the broker's clock. Older records are "
-        "refused with INVALID_TIMESTAMP.",
+        "How far, in milliseconds, a record's timestamp may be behind the broker's clock. Older records "
+        "are refused with INVALID_TIMESTAMP. Lower it to refuse producers with slow clocks.",
         minimum=0,
     )
     message_timestamp_type: str = string_(
         "CreateTime",
         "Timestamp of records: CreateTime is the one that the producer sets, LogAppendTime the broker's "
-        "time when it appends them.",
+        "time when it appends them. Set LogAppendTime if the clocks of producers cannot be trusted.",
         choices=("CreateTime", "LogAppendTime"),
     )
     min_cleanable_dirty_ratio: float = double_(
         0.5,
         "Share of a log's bytes that must be uncompacted before the log is compacted. A lower value saves "
-        "disk space, but the log is copied more often.",
+        "disk space, but the log is copied more often. Lower it if disk space matters more than disk "
+        "traffic.",
         minimum=0,
         maximum=1,
     )
@@ -151,18 +158,20 @@ class TopicConfig:
     preallocate: bool = boolean_(
         False,
         "Whether segment.bytes of disk space is reserved when a segment gets its first batch, so that its "
-        "blocks lie together. The file's size does not change.",
+        "blocks lie together. The file's size does not change. Set it on file systems that fragment, such "
+        "as those of spinning disks.",
     )
     remote_storage_enable: bool = boolean_(
         False,
         "Whether the topic is tiered: rolled segments are copied to the object store (KIP-405). A compacted "
-        "topic is compacted in the object store, after local retention has deleted its local segments. To "
-        "change it to false, set remote.log.delete.on.disable=true too.",
+        "topic is compacted in the object store, after local retention has deleted its local segments. Set "
+        "it to keep more history than local disks hold. To change it to false, set "
+        "remote.log.delete.on.disable=true too.",
     )
     remote_log_copy_disable: bool = boolean_(
         False,
         "Whether copying to the object store is stopped (KIP-950). Remote data stays readable, and is "
-        "deleted by retention.ms and retention.bytes.",
+        "deleted by retention.ms and retention.bytes. Set it while the object store must not be written to.",
     )
     remote_log_copy_max_lag_ms: int = long_(
         -1,
@@ -191,40 +200,45 @@ class TopicConfig:
     retention_bytes: int = long_(
         -1,
         "Maximum size in bytes of each partition, local and remote data together. Older segments are "
-        "deleted. -1: no limit.",
+        "deleted. -1: no limit. Set it to bound the disk space or the bucket's cost of a topic.",
         minimum=-1,
     )
     retention_ms: int = long_(
         604_800_000,
         "How long, in milliseconds, records are kept, locally or remotely. Older segments are deleted. -1: "
-        "no limit.",
+        "no limit. Raise it, or set -1 with tiered storage, to keep history.",
         minimum=-1,
     )
     segment_bytes: int = int_(
         1_073_741_824,
         "Size in bytes at which a segment is rolled. Only rolled segments are deleted, compacted and "
-        "tiered: with a smaller value this happens sooner, and there are more files.",
+        "tiered: with a smaller value this happens sooner, and there are more files. Lower it for topics "
+        "of little traffic that are tiered or compacted.",
         minimum=14,
     )
     segment_index_bytes: int = int_(
         10_485_760,
-        "Maximum size in bytes of a segment's offset index, and of its time index. A segment is rolled when "
-        "one of them is full.",
+        "Maximum size in bytes of a segment's offset index, and of its time index. A segment is rolled "
+        "when one of them is full. Leave it: an index of 10 MiB covers a segment of several GiB.",
         minimum=4,
     )
     segment_jitter_ms: int = long_(
         0,
         "Maximum random time in milliseconds that is subtracted from segment.ms, so that segments do not "
-        "all roll at once.",
+        "all roll at once. Set it if hundreds of partitions that were created together roll at once.",
         minimum=0,
     )
     segment_ms: int = long_(
-        604_800_000, "Age in milliseconds at which a segment is rolled, even if it is not full.", minimum=1
+        604_800_000,
+        "Age in milliseconds at which a segment is rolled, even if it is not full. Lower it if old "
+        "records of a slow topic must be deleted, compacted or tiered sooner.",
+        minimum=1,
     )
     unclean_leader_election_enable: bool = boolean_(
         False,
         "Whether a replica that is not in sync, and so may lack records, can be elected leader if no other "
-        "can. Enable it only where availability matters more than loss of data.",
+        "can. Enable it only where availability matters more than loss of data. Set it only where "
+        "availability is worth the loss of acknowledged records.",
     )
 
     @property

@@ -55,8 +55,9 @@ class TopicDefaults:
     unclean_leader_election_enable: bool = _topic_default(
         "unclean.leader.election.enable",
         "Whether a replica that may lack records can be elected leader if no other can. Default of the "
-        "topic setting for the whole cluster, kept like min.insync.replicas. A value set for one broker "
-        "is kept and shown, but has no effect.",
+        "topic setting for the whole cluster, kept like min.insync.replicas. A value set for one broker is "
+        "kept and shown, but has no effect. Set it only where availability is worth the loss of "
+        "acknowledged records.",
     )
 
     explicit: frozenset[str] = field(default=frozenset())

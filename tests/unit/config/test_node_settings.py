@@ -1,5 +1,7 @@
 """Node settings: aliases, topic defaults, and error messages."""
 
+import re
+
 import pytest
 
 from tierlog.config.definitions import InvalidSetting
@@ -131,3 +133,10 @@ def test_every_default_is_valid() -> None:
     NodeSettings().validate()
     for setting in NODE_SETTINGS.values():
         assert setting.parse(setting.text(setting.default)) == setting.default
+
+
+def test_every_setting_says_when_to_change_it() -> None:
+    verbs = "Raise|Lower|Set|Change|Turn|Leave|Disable|raise it|lower it|set it|sets it|Put it|To keep"
+    advice = re.compile(rf"\b({verbs})\b")
+    settings = NODE_SETTINGS | TOPIC_SETTINGS
+    assert [name for name, setting in settings.items() if not advice.search(setting.doc)] == []

@@ -7,7 +7,7 @@ import pytest
 
 from tierlog.base.types import TopicPartition
 from tierlog.broker.quotas.replication import WAIT_MS_MAX, ReplicationThrottles, Throttle
-from tierlog.config.node import UNLIMITED_RATE
+from tierlog.config.background import UNLIMITED_RATE
 from tierlog.config.sources import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
