@@ -63,7 +63,7 @@ def _evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
     match record:
         case r.NoOp():
             return image
-        case r.RegisterBroker():
+        case r.BrokerRegistration():
             return _register_broker(image, record)
         case r.UnregisterBroker():
             return replace(image, brokers=image.brokers.delete(record.broker_id))
@@ -110,7 +110,7 @@ def _evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
             return replace(image, format_version=record.version)
 
 
-def _register_broker(image: ClusterImage, record: r.RegisterBroker) -> ClusterImage:
+def _register_broker(image: ClusterImage, record: r.BrokerRegistration) -> ClusterImage:
     """A broker starts fenced (KIP-631); a FenceBroker record unfences it. A repeated registration of the same
     process does not end its controlled shutdown."""
     known = image.brokers.get(record.broker_id)

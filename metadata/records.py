@@ -170,7 +170,11 @@ class NoOp(Record, frozen=True, array_like=True, kw_only=True, tag=0):
     """The first entry of a new leader (Raft section 8)."""
 
 
-class RegisterBroker(Record, frozen=True, array_like=True, kw_only=True, tag=1):
+class BrokerRegistration(Record, frozen=True, array_like=True, kw_only=True, tag=1):
+    """A broker as the command RegisterBroker named it, and its epoch. Command, record and image list these
+    fields each in its own order, the format in which it is sent or stored; `decide` and `evolve` copy them by
+    name."""
+
     broker_id: int
     broker_epoch: int
     incarnation: uuid.UUID
@@ -383,7 +387,7 @@ class FormatVersion(Record, frozen=True, array_like=True, kw_only=True, tag=50):
 
 AnyRecord = (
     NoOp
-    | RegisterBroker
+    | BrokerRegistration
     | UnregisterBroker
     | FenceBroker
     | BrokerStopping

@@ -106,7 +106,7 @@ class Chain:
             if context.meter is not None:
                 context.meter.on_error()
             return CLOSE
-        result = work.exception() or work.result()
+        result: Reply | BaseException = work.exception() or work.result()
         if isinstance(result, BaseException):
             return self._failed(context, request, result)
         try:

@@ -34,6 +34,7 @@ from tierlog.metadata.controller.decision import Refusal
 from tierlog.metadata.records import ConfigScope
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages import alter_configs, incremental_alter_configs
+from tierlog.protocol.schema import Message
 
 TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 """Kafka's resource types, without BROKER_LOGGER: log levels cannot be changed."""
@@ -65,7 +66,7 @@ def alter_configs_handler(deps: Dependencies) -> Handler:
 def _handler(
     deps: Dependencies,
     change: Callable[[Any], ConfigResource | Outcome],
-    response_kind: Callable[..., Any],
+    response_kind: Callable[..., Message],
     result_kind: Callable[..., Any],
 ) -> Handler:
     @pending

@@ -13,6 +13,7 @@ from enum import Enum, auto
 from typing import Any, Protocol
 
 from tierlog.base.files import Part
+from tierlog.protocol.schema import Message
 
 ANONYMOUS = "User:ANONYMOUS"
 WHOLE_FRAME = -1
@@ -77,8 +78,8 @@ class Close(Enum):
 
 CLOSE = Close.CLOSE
 
-Reply = Any
-"""A response message of tierlog.protocol.messages, a RawReply, None (acks=0: send nothing) or CLOSE."""
+Reply = Message | RawReply | Close | None
+"""A response message, or its bytes; None: send nothing (acks=0)."""
 
 
 class Pending:

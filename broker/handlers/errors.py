@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tierlog.broker.handlers.context import RequestContext
 from tierlog.protocol.api import APIS
 from tierlog.protocol.errors import ErrorCode
-from tierlog.protocol.schema import StructType
+from tierlog.protocol.schema import Message, StructType
 
 _TOP_LEVEL_AND_ITEMS = frozenset({"AlterPartitionReassignments", "ElectLeaders", "Metadata"})
 """APIs whose responses repeat a top-level error in the items."""
@@ -46,11 +46,13 @@ _ERROR_VALUES = {
 """Values that an error response has instead of the schema's defaults."""
 
 
-def error_reply(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+def error_reply(
+    context: RequestContext, request: Any, code: ErrorCode, message: str | None
+) -> Message | None:
     """The response with the error code for the request and its items; None if it has no field for it."""
     api = APIS[context.api]
     error = _Error(context.version, code, message)
-    response = error.fill(api.response)
+    response: Message = error.fill(api.response)
     has_code = error.has_code(api.response)
     if api.name in _TOP_LEVEL_AND_ITEMS or not has_code:
         found = error.items_with_codes(api.response)
@@ -61,7 +63,7 @@ def error_reply(context: RequestContext, request: Any, code: ErrorCode, message:
     return response
 
 
-def top_level_error(context: RequestContext, code: ErrorCode, message: str | None) -> Any:
+def top_level_error(context: RequestContext, code: ErrorCode, message: str | None) -> Message | None:
     """The response with a top-level error code; None if this version has no such field."""
     response = APIS[context.api].response
     error = _Error(context.version, code, message)

@@ -69,7 +69,7 @@ class RequestMeter:
         throttle_ms = max(self._charge_request(), getattr(reply, "throttle_time_ms", 0))
         if not throttle_ms or reply is CLOSE:
             return
-        if hasattr(reply, "throttle_time_ms"):
+        if reply is not None and hasattr(reply, "throttle_time_ms"):
             reply.throttle_time_ms = throttle_ms
         self._mute(self._connection, throttle_ms)
 

@@ -13,6 +13,7 @@ from tierlog.base.files import Part
 from tierlog.broker.handlers.context import RawReply, Reply
 from tierlog.broker.handlers.error_codes import counter_of
 from tierlog.protocol.codec import array_writer
+from tierlog.protocol.schema import Message
 
 ENTRIES_PER_TURN = 200
 """Entries that take some microseconds each: about 5 ms of the event loop."""
@@ -82,7 +83,7 @@ class Encoding:
 
 
 async def respond_in_turns(
-    response: Any,
+    response: Message,
     version: int,
     array: str,
     count: int,

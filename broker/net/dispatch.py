@@ -4,7 +4,6 @@ An invalid request raises MalformedFrame, and the connection is closed.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from tierlog.base.files import Part
 from tierlog.base.tasks import TaskGroup
@@ -16,6 +15,7 @@ from tierlog.broker.net.core.protocol import Request
 from tierlog.protocol.api import API_VERSIONS_KEY, APIS, Api, encode_response, response_head
 from tierlog.protocol.codec import decode
 from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.api_versions import ApiVersionsResponse
 from tierlog.protocol.primitives import MalformedFrame, TooManyElements
 from tierlog.protocol.schema import Message
 
@@ -82,8 +82,9 @@ class Dispatcher:
             raise MalformedFrame(f"{api} has no version {context.version}")
         context.version = 0
         request.message = api.request()
-        reply: Any = self.chain.start(context, request.message)
-        reply.error_code = ErrorCode.UNSUPPORTED_VERSION
+        reply = self.chain.start(context, request.message)
+        if isinstance(reply, ApiVersionsResponse):
+            reply.error_code = ErrorCode.UNSUPPORTED_VERSION
         return reply
 
 

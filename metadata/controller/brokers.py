@@ -155,11 +155,11 @@ def current_broker(image: ClusterImage, broker_id: int, broker_epoch: int) -> Br
     return broker
 
 
-def _registration(command: c.RegisterBroker, epoch: int) -> r.RegisterBroker:
+def _registration(command: c.RegisterBroker, epoch: int) -> r.BrokerRegistration:
     """The record of the command, with the values of all fields that both have."""
     fields = asdict(command)
-    shared = {name: fields[name] for name in r.RegisterBroker.__struct_fields__ if name in fields}
-    return r.RegisterBroker(**shared, broker_epoch=epoch, keeps_epochs=command.previous_epoch is not None)
+    shared = {name: fields[name] for name in r.BrokerRegistration.__struct_fields__ if name in fields}
+    return r.BrokerRegistration(**shared, broker_epoch=epoch, keeps_epochs=command.previous_epoch is not None)
 
 
 def _first_defaults(image: ClusterImage, command: c.RegisterBroker) -> list[r.AnyRecord]:

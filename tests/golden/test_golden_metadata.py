@@ -45,7 +45,7 @@ PAGE_REF = r.PageRef(
 )
 RECORDS: tuple[r.AnyRecord, ...] = (
     r.NoOp(),
-    r.RegisterBroker(
+    r.BrokerRegistration(
         broker_id=1,
         broker_epoch=5,
         incarnation=uuid.UUID(int=3),
@@ -101,7 +101,7 @@ RECORDS_OF_QUOTAS: tuple[r.AnyRecord, ...] = (
     r.QuotaRecord(entity=(("ip", "127.0.0.1"),), key="connection_creation_rate", value=None),
 )
 RECORDS_OF_CLUSTERS: tuple[r.AnyRecord, ...] = (
-    r.RegisterBroker(
+    r.BrokerRegistration(
         broker_id=1,
         broker_epoch=5,
         incarnation=uuid.UUID(int=3),

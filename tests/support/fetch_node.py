@@ -48,7 +48,7 @@ class Metadata:
 
     def __init__(self) -> None:
         changes: list[Any] = [
-            r.RegisterBroker(
+            r.BrokerRegistration(
                 broker_id=broker_id,
                 incarnation=uuid.UUID(int=broker_id),
                 broker_epoch=broker_id,

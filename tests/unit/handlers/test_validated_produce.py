@@ -77,7 +77,7 @@ class Metadata:
 
     def __init__(self) -> None:
         changes: list[Any] = [
-            r.RegisterBroker(
+            r.BrokerRegistration(
                 broker_id=1,
                 incarnation=uuid.UUID(int=1),
                 broker_epoch=1,

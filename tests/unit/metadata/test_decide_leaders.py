@@ -15,7 +15,7 @@ from tierlog.metadata.controller.rules import cluster_defaults, min_in_sync
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import BrokerImage, ClusterImage
 from tierlog.metadata.image_codec import decode_image, encode_image
-from tierlog.metadata.records import ConfigScope, RegisterBroker, decode_records
+from tierlog.metadata.records import BrokerRegistration, ConfigScope, decode_records
 from tierlog.protocol.errors import ErrorCode as E
 
 World = Any
@@ -240,7 +240,7 @@ def test_first_start_after_an_upgrade_keeps_replicas_eligible(three: World) -> N
     for payload in three.log:
         records = msgspec.msgpack.decode(payload)
         for record in records:
-            if record[0] == RegisterBroker.__struct_config__.tag:
+            if record[0] == BrokerRegistration.__struct_config__.tag:
                 record.pop()
         payloads.append(msgspec.msgpack.encode(records))
     three.image = ClusterImage(cluster_id="c")
@@ -365,7 +365,7 @@ def test_cluster_of_an_older_version_keeps_its_defaults(
 ) -> None:
     """Its log has no cluster settings, and brokers that registered with different values."""
     registered = [
-        r.RegisterBroker(
+        r.BrokerRegistration(
             broker_id=one,
             broker_epoch=one,
             incarnation=uuid.UUID(int=one),

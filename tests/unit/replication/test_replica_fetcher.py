@@ -93,7 +93,7 @@ class Follower:
         self.leader, self.throttle = Leader(), Throttle()
         self.lowered: list[Replica] = []
         self.when_lowered: Callable[[], None] = lambda: None
-        registered = r.RegisterBroker(
+        registered = r.BrokerRegistration(
             broker_id=LEADER,
             incarnation=uuid.UUID(int=2),
             broker_epoch=1,
