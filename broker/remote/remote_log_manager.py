@@ -25,7 +25,7 @@ from tierlog.base.clock import Clock
 from tierlog.base.files import Files
 from tierlog.base.safeguards import safeguard
 from tierlog.base.segments import SegmentExport
-from tierlog.base.tasks import TaskGroup
+from tierlog.base.tasks import TaskGroup, WakeQueue
 from tierlog.base.types import TopicIdPartition, random_uuid
 from tierlog.broker.remote.copy_lag import CopyLags
 from tierlog.broker.remote.manifest_editor import Command as EditorCommand
@@ -39,7 +39,6 @@ from tierlog.broker.remote.tier_views import (
     why_not_here,
 )
 from tierlog.broker.remote.upload_check import checked_segment, is_intact_from, require_leader_epochs
-from tierlog.broker.remote.wake_queue import WakeQueue
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEvent, ReplicasCreated
 from tierlog.broker.replication.replica_manager import ReplicaManager

@@ -1,13 +1,16 @@
-"""Task groups: own background tasks, report their failures, and cancel them at shutdown."""
+"""Task groups: own background tasks, report their failures, and cancel them at shutdown. Wake queues: handle
+many items in several turns of the event loop."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
 RETRY_S = 1.0
 """Pause after a failed run: a permanent bug must not fill the log, and other failures should recover soon."""
 
 T = TypeVar("T")
+Item = TypeVar("Item", bound=Hashable)
 Report = Callable[[str, BaseException], None]
 
 
@@ -78,3 +81,34 @@ async def done_before(event: asyncio.Future[Any], work: Coroutine[Any, Any, None
     if done:
         working.result()
     return done
+
+
+class WakeQueue(Generic[Item]):
+    """Handles many items a few at a time, so that requests run on the event loop in between. An item that
+    waits is handled once, however often it is added."""
+
+    def __init__(self, name: str, tasks: TaskGroup, handle: Callable[[Item], None], per_turn: int) -> None:
+        """`per_turn`: items that are handled in one turn of the event loop."""
+        self._name = name
+        self._tasks = tasks
+        self._handle = handle
+        self._per_turn = per_turn
+        self._waiting: dict[Item, None] = {}  # in order
+        self._run: asyncio.Task[None] | None = None
+
+    def add(self, items: Iterable[Item]) -> None:
+        self._waiting.update(dict.fromkeys(items))
+        if self._waiting and self.task is None:
+            self._run = self._tasks.spawn(self._name, self._handle_all())
+
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        """The running task; None if no item is waiting."""
+        return None if self._run is None or self._run.done() else self._run
+
+    async def _handle_all(self) -> None:
+        while self._waiting:
+            for item in list(islice(self._waiting, self._per_turn)):
+                del self._waiting[item]
+                self._handle(item)
+            await asyncio.sleep(0)

@@ -13,23 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from simulator import compacted
+from simulator import planned_operations as planned
 from simulator.bit_rot import BitRot, short_segments
 from simulator.broker import SimBroker
-from simulator.cluster_faults import ClusterFaults
 from simulator.disk import Disk
-from simulator.faults import KINDS, SKEW_TIMES, producer_expiration_ms
+from simulator.faults import KINDS, SKEW_TIMES, ClusterFaults, producer_expiration_ms
 from simulator.groups import OFFSETS_TOPIC, GroupHistory, run_member
 from simulator.identities import RESTORED, TWINS, DirectoryRestore, Twins
 from simulator.late_leases import LATE_LEASES, delay_heartbeat_replies
 from simulator.loop import Process, SimLoop
 from simulator.loss_budget import LossBudget
 from simulator.many_producers import SHARE_WITH_MANY, produce_and_retry
-from simulator.misconfigured import KEPT, misconfigure
 from simulator.network import Network, Responses
 from simulator.operators import move_partitions, recreate_topics, remove_brokers
 from simulator.partitions import PartitionWitness
 from simulator.peers import address
-from simulator.planned_operations import REHOUSED, STOPPED, rehouse_replicas, restart_brokers
 from simulator.splits import split
 from simulator.tiering import Tiering
 from simulator.witness import QuorumWitness, Violation
@@ -122,7 +120,7 @@ class ClusterRun:
         drawn = random.Random(f"settings {seed}").random()  # a generator of its own
         self._misconfigured = float(drawn < MISCONFIGURED)
         if self._misconfigured:
-            self._configs += KEPT
+            self._configs += planned.KEPT
         self.session_ms = self.rng.choice((1000, 3000))
         self.fetch_bytes = self.rng.choice((200, 1 << 20))
         nodes = voters = range(1, self.rng.choice((3, 3, 3, 3, 5)) + 1)
@@ -320,10 +318,13 @@ class ClusterRun:
             "misconfigured": (self._misconfigured, self._misconfigure),
             "twins": (TWINS, self._start_twins),
             "restores": (RESTORED, self._copy_disk),
-            "stops": (STOPPED, lambda client: restart_brokers(self.brokers, client.rng, self.outcome.done)),
+            "stops": (
+                planned.STOPPED,
+                lambda client: planned.restart_brokers(self.brokers, client.rng, self.outcome.done),
+            ),
             "directories": (
-                REHOUSED,
-                lambda client: rehouse_replicas(self.brokers, client.rng, self.outcome.done),
+                planned.REHOUSED,
+                lambda client: planned.rehouse_replicas(self.brokers, client.rng, self.outcome.done),
             ),
             "late leases": (LATE_LEASES, self._delay_heartbeat_replies),
         }.items():
@@ -360,7 +361,7 @@ class ClusterRun:
         return self.bit_rot.flip_bits(client.rng, self._losses.may_wipe, self._stop("flipped bit"))
 
     def _misconfigure(self, client: Client) -> Coroutine[Any, Any, None]:
-        return misconfigure(self.brokers, client.rng, self._stop("other settings"))
+        return planned.misconfigure(self.brokers, client.rng, self._stop("other settings"))
 
     def _split(self, client: Client) -> Coroutine[Any, Any, None]:
         names = [broker.name for broker in self.brokers.values()]

@@ -9,13 +9,16 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from simulator.clock import SimClock
 from simulator.disk import Disk
 from simulator.loop import Process, SimLoop
 from simulator.network import Network
 from tierlog.metadata.quorum.node import MetadataNode
+
+if TYPE_CHECKING:
+    from simulator.broker import SimBroker
 
 KINDS = (
     "kill",
@@ -38,6 +41,9 @@ KINDS = (
 )
 
 DOWN_S = 4.0
+READ_FAILS_S = 1.0
+"""At most one read fails within this time."""
+
 """A process that ended is started again within this time."""
 
 AT_ONCE_S = 0.005
@@ -212,3 +218,40 @@ class Faults:
 
     def _start_later(self, node: Victim) -> None:
         self._loop.call_later(self._rng.uniform(0, DOWN_S), node.start, context=_NO_PROCESS)
+
+
+class ClusterFaults(Faults):
+    """Faults of nodes and of their log directories."""
+
+    may_wipe: "Callable[[SimBroker], bool]"
+    over = False
+
+    def inject_cluster_fault(self, kind: str, node: "SimBroker") -> bool:
+        if kind == "directory" and self._may_fail(node):
+            node.lose_directory(self._rng)
+            self._loop.call_later(self._rng.uniform(1, DOWN_S), self._restart, node)
+        elif kind == "read" and self._may_fail(node):
+            node.disk.fails_at["read"] = errno.EIO
+            self._loop.call_later(READ_FAILS_S, node.disk.fails_at.pop, "read", None)
+            self._loop.call_later(self._rng.uniform(1, DOWN_S), self._restart_lacking, node)
+        elif kind == "reset" and node.is_up:
+            node.reset_connections()
+        elif kind == "wipe" and self.may_wipe(node):
+            self.kill(node)
+            node.wipe_directory(self._rng)
+        else:
+            return False
+        return True
+
+    def end(self) -> None:
+        self.over = True
+        super().end()
+
+    def _restart_lacking(self, node: "SimBroker") -> None:
+        """A failed read takes a directory offline only while its logs are opened."""
+        if node.lacks_directories:
+            self._restart(node)
+
+    def _restart(self, node: "SimBroker") -> None:
+        if not self.over:  # after the faults, the run restarts nodes while it waits for recovery
+            self.kill(node)

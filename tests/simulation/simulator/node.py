@@ -3,19 +3,22 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from simulator.watched import ReportingLease, report_log_starts
 from tierlog.base.tasks import TaskGroup
+from tierlog.base.types import TopicIdPartition
 from tierlog.broker.app import Broker
+from tierlog.broker.lifecycle import BrokerLifecycle
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.platform import Platform
 from tierlog.broker.replication.replica_events import DamageFound, ReplicaEvent
 from tierlog.config.node import NodeSettings
+from tierlog.metadata.controller.commands import MoveLogStart
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.node import MetadataNode
+from tierlog.metadata.quorum.observer import MetadataObserver
 from tierlog.metadata.quorum.publisher import Publisher
 
 if TYPE_CHECKING:
-    from simulator.broker import SimBroker
+    from simulator.broker import Observer, SimBroker
 
 
 class MemoryListener(Listener):
@@ -90,7 +93,7 @@ class SimNode(Broker):
             owner.observer.quorum.on_start(node.core)
         owner.metadata = node
 
-    def _lease(self) -> ReportingLease:
+    def _lease(self) -> "ReportingLease":
         return ReportingLease(self._owner, self.lifecycle, self._owner.observer)
 
     def _connect(self) -> None:
@@ -113,3 +116,31 @@ class SimNode(Broker):
 
     def _fatal(self, name: str, failure: BaseException) -> None:
         self._owner.on_fatal(failure)
+
+
+class ReportingLease:
+    def __init__(self, broker: "SimBroker", lifecycle: BrokerLifecycle, observer: "Observer") -> None:
+        self._broker, self._lifecycle, self._observer = broker, lifecycle, observer
+
+    def holds_lease(self) -> bool:
+        holds = self._lifecycle.holds_lease()
+        if holds:
+            self._observer.on_serving(self._broker)
+        return holds
+
+
+def report_log_starts(
+    node: MetadataNode | MetadataObserver, broker: "SimBroker", observer: "Observer"
+) -> None:
+    """Report the broker's own requests to move a log start."""
+    submit = node.submit
+
+    async def reporting(command: Any, timeout_s: float = 30.0, *, forward: bool = True) -> Any:
+        if isinstance(command, MoveLogStart) and forward:
+            where = TopicIdPartition(command.topic_id, command.partition)
+            replica = None if broker.replicas is None else broker.replicas.get(*where)
+            if replica is not None:
+                observer.on_log_start_request(broker, replica, command.log_start_offset)
+        return await submit(command, timeout_s, forward=forward)
+
+    node.submit = reporting  # type: ignore[method-assign]

@@ -2,8 +2,7 @@
 
 import asyncio
 
-from tierlog.base.tasks import TaskGroup
-from tierlog.broker.remote.wake_queue import WakeQueue
+from tierlog.base.tasks import TaskGroup, WakeQueue
 
 
 async def test_few_items_are_handled_in_a_turn_and_each_once() -> None:
