@@ -50,6 +50,8 @@ HOSTILE = [
 LONGEST = "x" * 32_767
 """The largest int16 length. Compact strings can be longer, but Kafka rejects them."""
 
+TOO_LONG = (LONGEST + "x", "x" * 65_536)
+
 STRINGS = [
     "", "..", "../x", "/", "\x00", "a" * 249, "b" * 250, "ü" * 200, "\U0001f600", "x" * 20_000, LONGEST,
     "__consumer_offsets", "-1", "9223372036854775808", "1e400", "NaN", "true", "compact,delete",
@@ -72,7 +74,7 @@ def long_strings(traffic: Traffic) -> Iterator[bytes]:
         yield from _with_client(each, LONGEST)
     for found in string_fields(traffic):
         api, version = APIS[found.request.kind[0]], found.request.kind[1]
-        for text in (LONGEST, LONGEST + "x") if api.is_flexible(version) else (LONGEST,):
+        for text in (LONGEST, *TOO_LONG) if api.is_flexible(version) else (LONGEST,):
             message, header = _decoded(found.request)
             holder, field = next(slot for slot in _strings(message, version) if _named(slot) == found[1:])
             setattr(holder, field.name, [STAND_IN] if field.array else STAND_IN)

@@ -184,11 +184,17 @@ class NetFuzz:
     """`run` drives cases; after a failure `current` names those that were in progress."""
 
     def __init__(
-        self, traffic: Traffic, seed: int, directory: Path, case: Callable[[int], bytes] | None = None
+        self,
+        traffic: Traffic,
+        seed: int,
+        directory: Path,
+        case: Callable[[int], bytes] | None = None,
+        sampled_every: int = 0,
     ) -> None:
-        """`case` gives the stream of a number, by default mutated traffic. Measures memory under `traced`."""
+        """`case` gives the stream of a number, by default mutated traffic. One of `sampled_every` cases is
+        measured: its memory under `traced`, its calls otherwise."""
         self._case = case or Mutator(traffic, seed).case
-        self._sampled_every = MEMORY_EVERY if tracemalloc.is_tracing() else CALLS_EVERY
+        self._sampled_every = sampled_every or (MEMORY_EVERY if tracemalloc.is_tracing() else CALLS_EVERY)
         self._traffic = traffic
         self._ids: list[tuple[bytes, bytes]] = []
         self._reusable: list[Client] = []

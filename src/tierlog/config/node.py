@@ -518,7 +518,7 @@ class NodeSettings(BackgroundSettings):
     offsets_topic_num_partitions: int = int_(
         50,
         "Number of partitions that __consumer_offsets is created with. Set it before the first group "
-        "exists: it cannot be changed later.",
+        "exists: the partition of each group depends on it.",
         minimum=1,
     )
     offsets_topic_replication_factor: int = int_(

@@ -10,10 +10,8 @@ from collections import Counter
 
 from simulator.object_store import Bucket
 from simulator.tier_witness import TierWitness
-from simulator.witness import Violation
-from simulator.workload import FETCH, TOPIC, Client, values_of
+from simulator.workload import TOPIC
 from tierlog.protocol.errors import ErrorCode
-from tierlog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tierlog.tiering.format.keys import Keys
 
 SHARE = 0.4
@@ -25,8 +23,8 @@ MISSING = 0.25
 
 RECHECK_FIRST_MS = 1_000
 REFUSALS = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.KAFKA_STORAGE_ERROR)
-READ_S = 60.0
-"""Virtual seconds within which a consumer must have passed the damage of a partition."""
+READ_S = 180.0
+"""Virtual seconds within which a consumer must have passed the damage of all partitions."""
 
 
 class RemoteDamage:
@@ -53,28 +51,10 @@ class RemoteDamage:
         self._bucket.damage.clear()
         await asyncio.sleep(2 * RECHECK_FIRST_MS / 1000)
 
-    async def read_around(self, client: Client, partition: int, start: int, end: int) -> None:
-        """Consume a partition; after an error in a damaged segment, continue behind it."""
-        offset, deadline = start, asyncio.get_running_loop().time() + READ_S
-        while offset < end:
-            if asyncio.get_running_loop().time() > deadline:
-                raise Violation(f"partition {partition}: no consumer passes {offset} beside {self._damaged}")
-            wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 16)
-            request = FetchRequest(
-                max_wait_ms=100, min_bytes=1, topics=[FetchTopic(topic=TOPIC, partitions=[wanted])]
-            )
-            answer = await client.call_leader(partition, FETCH, 12, request)
-            if answer is None:
-                continue
-            result = answer.responses[0].partitions[0]  # type: ignore[attr-defined]
-            if result.error_code == ErrorCode.NONE:
-                shown = [one for one in values_of(bytes(result.records or b"")) if one[0] >= offset]
-                client.history.note(partition, shown, "seen")
-                offset = shown[-1][0] + 1 if shown else offset
-                continue
-            after = [last for first, last in self._damaged.get(partition, ()) if first <= offset < last]
-            if after and result.error_code in REFUSALS:
-                self._done["damaged objects refused"] += 1
-                offset = max(after)
-            else:
-                await client.lost(partition)
+    def end_behind(self, partition: int, offset: int, error: int) -> int | None:
+        """The offset behind the damaged segments that refused this one with an error; None if none did."""
+        ends = [last for first, last in self._damaged.get(partition, ()) if first <= offset < last]
+        if not ends or error not in REFUSALS:
+            return None
+        self._done["damaged objects refused"] += 1
+        return max(ends)

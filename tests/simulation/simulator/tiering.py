@@ -258,15 +258,16 @@ class Tiering:
         allow."""
         if self._damage is not None:
             self._damage.inflict(self.witness, self._damages)
-            for partition, end in enumerate(ends):
-                await self._damage.read_around(client, partition, self.log_start(partition), end)
+            async with asyncio.timeout(remote_damage.READ_S):
+                for partition, end in enumerate(ends):
+                    await read_back(client, partition, end, self._damage)
             await self._damage.restore()
         for partition, end in enumerate(ends):
             await read_back(client, partition, end)
 
 
-async def read_back(client: Client, partition: int, end: int) -> None:
-    """Consume all records of a partition from both tiers."""
+async def read_back(client: Client, partition: int, end: int, damage: RemoteDamage | None = None) -> None:
+    """Consume all records of a partition from both tiers, except those of damaged objects."""
     offset = 0
     while offset < end:
         wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 16)
@@ -284,7 +285,11 @@ async def read_back(client: Client, partition: int, end: int) -> None:
             offset = offset if start is None else start
             continue
         if result.error_code != ErrorCode.NONE:
-            await client.lost(partition)
+            behind = None if damage is None else damage.end_behind(partition, offset, result.error_code)
+            if behind is None:
+                await client.lost(partition)
+            else:
+                offset = behind
             continue
         shown = [record for record in values_of(bytes(result.records or b"")) if record[0] >= offset]
         if [number for number, _ in shown] != list(range(offset, offset + len(shown))):
