@@ -65,12 +65,12 @@ def _evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
             return image
         case r.BrokerRegistration():
             return _register_broker(image, record)
-        case r.UnregisterBroker():
+        case r.BrokerUnregistered():
             return replace(image, brokers=image.brokers.delete(record.broker_id))
-        case r.FenceBroker():
+        case r.BrokerFencing():
             return _fence_broker(image, record)
-        case r.BrokerStopping():
-            return _broker_stopping(image, record)
+        case r.ControlledShutdownStarted():
+            return _start_controlled_shutdown(image, record)
         case r.CreateTopic():
             return _create_topic(image, record)
         case r.DeleteTopic():
@@ -111,8 +111,8 @@ def _evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
 
 
 def _register_broker(image: ClusterImage, record: r.BrokerRegistration) -> ClusterImage:
-    """A broker starts fenced (KIP-631); a FenceBroker record unfences it. A repeated registration of the same
-    process does not end its controlled shutdown."""
+    """A broker starts fenced (KIP-631); a BrokerFencing record unfences it. A repeated registration of the
+    same process does not end its controlled shutdown."""
     known = image.brokers.get(record.broker_id)
     broker = BrokerImage(
         **asdict(record),
@@ -123,7 +123,7 @@ def _register_broker(image: ClusterImage, record: r.BrokerRegistration) -> Clust
     return replace(image, brokers=image.brokers.set(record.broker_id, broker))
 
 
-def _fence_broker(image: ClusterImage, record: r.FenceBroker) -> ClusterImage:
+def _fence_broker(image: ClusterImage, record: r.BrokerFencing) -> ClusterImage:
     broker = image.brokers.get(record.broker_id)
     if broker is None or broker.broker_epoch != record.broker_epoch:
         return image  # about an earlier registration
@@ -134,7 +134,7 @@ def _fence_broker(image: ClusterImage, record: r.FenceBroker) -> ClusterImage:
     return replace(image, brokers=image.brokers.set(record.broker_id, broker))
 
 
-def _broker_stopping(image: ClusterImage, record: r.BrokerStopping) -> ClusterImage:
+def _start_controlled_shutdown(image: ClusterImage, record: r.ControlledShutdownStarted) -> ClusterImage:
     broker = image.brokers.get(record.broker_id)
     if broker is None or broker.broker_epoch != record.broker_epoch:
         return image  # about an earlier registration

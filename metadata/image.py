@@ -14,27 +14,26 @@ from immutables import Map
 from tierlog.base.safeguards import safeguard
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.delete_queue import DeleteQueue
-from tierlog.metadata.records import ConfigScope, Node, PageRef, PartitionRecord, QuotaEntity, RemoteSegment
+from tierlog.metadata.records import (
+    BrokerRegistration,
+    ConfigScope,
+    Node,
+    PageRef,
+    PartitionRecord,
+    QuotaEntity,
+    RemoteSegment,
+)
 
 
-class BrokerImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    broker_id: int
-    broker_epoch: int
-    incarnation: UUID
-    host: str
-    port: int
-    admin_url: str
-    rack: str | None
+class BrokerImage(BrokerRegistration, frozen=True, array_like=True, kw_only=True, gc=False):
+    """A broker: its last registration, and its state since then. `image_codec` stores it in an order of its
+    own."""
+
     fenced: bool
     stopping: bool = False  # controlled shutdown: it is not elected and joins no ISR
-    directories: tuple[UUID, ...] = ()
-    min_in_sync: int = 1  # min.insync.replicas in its configuration file
-    unclean_election: bool = False  # unclean.leader.election.enable in its configuration file
-    formats: tuple[int, int] = (1, 1)  # lowest and highest format version that it supports
     served_epoch: int = -1
     """The last broker epoch in which it was unfenced. -1: it was never unfenced, or did not record the epoch
     in its directories then (`keeps_epochs`)."""
-    keeps_epochs: bool = False  # the process records its broker epoch in its directories
 
     @property
     def may_lead(self) -> bool:

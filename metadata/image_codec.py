@@ -6,6 +6,7 @@ of every version. Storage and transport add the checksums.
 """
 
 import uuid
+from collections.abc import Iterable
 
 import msgspec
 from immutables import Map
@@ -43,16 +44,39 @@ class _QuotaLine(msgspec.Struct, frozen=True, array_like=True):
     values: dict[str, float]
 
 
+BROKER_FIELDS = (
+    "broker_id",
+    "broker_epoch",
+    "incarnation",
+    "host",
+    "port",
+    "admin_url",
+    "rack",
+    "fenced",
+    "stopping",
+    "directories",
+    "min_in_sync",
+    "unclean_election",
+    "formats",
+    "served_epoch",
+    "keeps_epochs",
+)
+"""Fields of a broker in a snapshot, in order: those that an older version did not have come last."""
+
 _IMPLIED = 2
 """A PartitionRecord begins with topic id and partition number, which a snapshot does not repeat."""
 
-_PartitionLine = msgspec.defstruct(
-    "_PartitionLine",
-    [(field.name, field.type, field.default) for field in fields(PartitionRecord)[_IMPLIED:]],
-    frozen=True,
-    array_like=True,
-    kw_only=True,
-    gc=False,
+
+def _line_type(name: str, struct: type[msgspec.Struct], names: Iterable[str]) -> type[msgspec.Struct]:
+    """A struct that is stored as an array of these fields of `struct`, in this order."""
+    known = {field.name: field for field in fields(struct)}
+    lines = [(one, known[one].type, known[one].default) for one in names]
+    return msgspec.defstruct(name, lines, frozen=True, array_like=True, kw_only=True, gc=False)
+
+
+_BrokerLine = _line_type("_BrokerLine", BrokerImage, BROKER_FIELDS)
+_PartitionLine = _line_type(
+    "_PartitionLine", PartitionRecord, [field.name for field in fields(PartitionRecord)[_IMPLIED:]]
 )
 
 
@@ -67,7 +91,7 @@ class _Snapshot(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     cluster_id: str
     index: int
     next_producer_id: int
-    brokers: list[BrokerImage]
+    brokers: list[_BrokerLine]  # type: ignore[valid-type]
     topics: list[_TopicLine]
     configs: list[_ConfigLine]
     remote: list[_RemoteLine]
@@ -100,7 +124,7 @@ def encode_image(image: ClusterImage) -> bytes:
         cluster_id=image.cluster_id,
         index=image.index,
         next_producer_id=image.next_producer_id,
-        brokers=[image.brokers[broker_id] for broker_id in sorted(image.brokers)],
+        brokers=[_broker_line(image.brokers[broker_id]) for broker_id in sorted(image.brokers)],
         topics=[_topic_line(one) for one in sorted(image.topics.values(), key=lambda one: one.topic_id.int)],
         configs=[
             _ConfigLine(*key, dict(sorted(image.configs[key].items()))) for key in sorted(image.configs)
@@ -161,6 +185,14 @@ def _oldest_version(image: ClusterImage) -> int:
     return 3 if clustered else 2 if image.quotas else 1
 
 
+def _broker_line(broker: BrokerImage) -> msgspec.Struct:
+    return _BrokerLine(**asdict(broker))
+
+
+def _broker(line: msgspec.Struct) -> BrokerImage:
+    return BrokerImage(**asdict(line))
+
+
 def _topic_line(topic: TopicImage) -> _TopicLine:
     partitions = [astuple(partition)[_IMPLIED:] for partition in topic.partitions]
     return _TopicLine(topic.topic_id, topic.name, partitions)
@@ -196,7 +228,7 @@ def decode_image(data: bytes | memoryview) -> ClusterImage:
         cluster_id=snapshot.cluster_id,
         index=snapshot.index,
         next_producer_id=snapshot.next_producer_id,
-        brokers=Map({broker.broker_id: broker for broker in snapshot.brokers}),
+        brokers=Map({broker.broker_id: broker for broker in map(_broker, snapshot.brokers)}),
         topics=Map({line.topic_id: _topic(line) for line in snapshot.topics}),
         topic_ids=Map({line.name: line.topic_id for line in snapshot.topics}),
         configs=Map({(line.scope, line.name): Map(line.settings) for line in snapshot.configs}),

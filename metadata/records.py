@@ -171,9 +171,7 @@ class NoOp(Record, frozen=True, array_like=True, kw_only=True, tag=0):
 
 
 class BrokerRegistration(Record, frozen=True, array_like=True, kw_only=True, tag=1):
-    """A broker as the command RegisterBroker named it, and its epoch. Command, record and image list these
-    fields each in its own order, the format in which it is sent or stored; `decide` and `evolve` copy them by
-    name."""
+    """A broker as the command RegisterBroker named it, and its epoch; the base of its state in the image."""
 
     broker_id: int
     broker_epoch: int
@@ -189,17 +187,17 @@ class BrokerRegistration(Record, frozen=True, array_like=True, kw_only=True, tag
     keeps_epochs: bool = False  # it records broker epochs in its directories (KIP-966)
 
 
-class UnregisterBroker(Record, frozen=True, array_like=True, kw_only=True, tag=2):
+class BrokerUnregistered(Record, frozen=True, array_like=True, kw_only=True, tag=2):
     broker_id: int
 
 
-class FenceBroker(Record, frozen=True, array_like=True, kw_only=True, tag=3):
+class BrokerFencing(Record, frozen=True, array_like=True, kw_only=True, tag=3):
     broker_id: int
     broker_epoch: int
     fenced: bool
 
 
-class BrokerStopping(Record, frozen=True, array_like=True, kw_only=True, tag=4):
+class ControlledShutdownStarted(Record, frozen=True, array_like=True, kw_only=True, tag=4):
     """Controlled shutdown (KIP-631): no leadership and no in-sync set until the broker registers again."""
 
     broker_id: int
@@ -388,9 +386,9 @@ class FormatVersion(Record, frozen=True, array_like=True, kw_only=True, tag=50):
 AnyRecord = (
     NoOp
     | BrokerRegistration
-    | UnregisterBroker
-    | FenceBroker
-    | BrokerStopping
+    | BrokerUnregistered
+    | BrokerFencing
+    | ControlledShutdownStarted
     | CreateTopic
     | DeleteTopic
     | PartitionRecord

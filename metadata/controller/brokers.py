@@ -50,7 +50,7 @@ def register(
     epoch = current.broker_epoch if current is not None and same_process else image.index + 1
     records: tuple[r.AnyRecord, ...] = (*_first_defaults(image, command), _registration(command, epoch))
     if not (current.fenced if current is not None and same_process else command.start_fenced):
-        records += (r.FenceBroker(broker_id=command.broker_id, broker_epoch=epoch, fenced=False),)
+        records += (r.BrokerFencing(broker_id=command.broker_id, broker_epoch=epoch, fenced=False),)
     if not same_process:
         records = election.with_partition_changes(
             image,
@@ -67,7 +67,7 @@ def unregister(image: ClusterImage, command: c.UnregisterBroker) -> Decision[c.A
         raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {command.broker_id} is not registered")
     if not broker.fenced:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"broker {command.broker_id} is not fenced: stop it first")
-    removal = (r.UnregisterBroker(broker_id=command.broker_id),)
+    removal = (r.BrokerUnregistered(broker_id=command.broker_id),)
     return done(
         *election.with_partition_changes(
             image, removal, lambda after: election.broker_lost(after, command.broker_id, for_good=True)
@@ -80,7 +80,7 @@ def fence(image: ClusterImage, command: c.FenceBroker) -> Decision[c.Acknowledge
     broker = current_broker(image, command.broker_id, command.broker_epoch)
     if broker.fenced == command.fenced:
         return done()
-    record = r.FenceBroker(
+    record = r.BrokerFencing(
         broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=command.fenced
     )
     change = election.broker_lost if command.fenced else election.broker_unfenced
@@ -95,7 +95,7 @@ def stop(image: ClusterImage, command: c.StopBroker) -> Decision[c.BrokerStoppin
     broker = current_broker(image, command.broker_id, command.broker_epoch)
     records: tuple[r.AnyRecord, ...] = ()
     if not broker.stopping:
-        records = (r.BrokerStopping(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch),)
+        records = (r.ControlledShutdownStarted(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch),)
     records = election.with_partition_changes(
         image, records, lambda after: election.broker_stopping(after, broker.broker_id)
     )

@@ -54,8 +54,8 @@ RECORDS: tuple[r.AnyRecord, ...] = (
         admin_url="http://example:9644",
         rack="zone-a",
     ),
-    r.UnregisterBroker(broker_id=2),
-    r.FenceBroker(broker_id=1, broker_epoch=5, fenced=False),
+    r.BrokerUnregistered(broker_id=2),
+    r.BrokerFencing(broker_id=1, broker_epoch=5, fenced=False),
     r.CreateTopic(topic_id=TOPIC, name="flights"),
     r.DeleteTopic(topic_id=TOPIC, at_ms=1_700_000_000_000),
     r.PartitionRecord(
@@ -114,7 +114,7 @@ RECORDS_OF_CLUSTERS: tuple[r.AnyRecord, ...] = (
         unclean_election=True,
         formats=(1, 2),
     ),
-    r.BrokerStopping(broker_id=1, broker_epoch=5),
+    r.ControlledShutdownStarted(broker_id=1, broker_epoch=5),
     r.PartitionRecord(
         topic_id=TOPIC,
         partition=0,

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from cli_inline import Ended, call
+from cli_inline import Ended, call, commands
 
 from tierlog.cli import cluster_files
 from tierlog.cli.errors import ExitCode
@@ -47,6 +47,72 @@ def test_commands_that_change_something_print_their_target(tierlog_session_broke
     refused = call("topic", "delete", "targets", *at)
     assert refused.code == 1 and at[1] in refused.stderr and "--yes" in refused.stderr
     assert reported in succeed("topic", "delete", "targets", "--yes", *at).stderr
+
+
+REFUSED = {
+    "broker alter": "broker alter 4711 -c background.threads=2",
+    "broker decommission": "broker decommission 4711",
+    "broker drain": "broker drain 4711",
+    "partition elect": "partition elect nosuch",
+    "partition move": "partition move nosuch 0 --to 4711",
+    "partition move-dir": "partition move-dir nosuch 0 --to /nowhere",
+    "quorum add": "quorum add 4711 http://127.0.0.1:1",
+    "quorum remove": "quorum remove 4711",
+    "tier flush": "tier flush nosuch",
+    "topic add-partitions": "topic add-partitions nosuch 2",
+    "topic alter": "topic alter nosuch -c retention.ms=5",
+    "topic delete": "topic delete nosuch --yes",
+}
+"""Attempts that the cluster refuses, so that this test changes nothing."""
+
+ELSEWHERE = {"consume", "partition balance", "partition unthrottle", "produce"} | {
+    "quota remove",
+    "quota set",
+    "topic create",
+}
+"""They print their target in the test above."""
+
+LOCAL = {
+    f"cluster {verb}" for verb in ("down", "kill", "pause", "resume", "start", "status", "stop", "up")
+} | {
+    "dev",
+    "log dump",
+    "log rebuild-index",
+    "log verify",
+    "quorum recover",
+    "server",
+}
+"""They work on a directory, or on processes of this machine."""
+
+READING = {
+    "broker list",
+    "broker settings",
+    "cluster health",
+    "cluster info",
+    "cluster logdirs",
+    "partition list",
+} | {
+    "quorum status",
+    "quota list",
+    "tier explain",
+    "tier gc",
+    "tier status",
+    "tier verify",
+    "topic describe",
+    "topic list",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED.values())
+def test_a_refused_change_printed_its_target(words: str, tierlog_session_broker: TierlogBroker) -> None:
+    ended = call(*words.split(), "--bootstrap", tierlog_session_broker.bootstrap)
+    assert ended.code not in (0, ExitCode.USAGE), ended
+    addresses = tierlog_session_broker.bootstrap, tierlog_session_broker.admin_url
+    assert ended.stderr.startswith(tuple(f"target: {address}" for address in addresses)), ended.stderr
+
+
+def test_every_command_is_known_to_change_a_cluster_or_not() -> None:
+    assert set(commands()) == {*REFUSED, *ELSEWHERE, *LOCAL, *READING}
 
 
 def test_the_local_cluster_is_named_as_the_target(another_cluster: Path) -> None:

@@ -2,11 +2,24 @@
 
 import io
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+from typer.main import get_command
 
 from tierlog.cli import main
+
+
+def commands(command: Any = None, path: str = "") -> dict[str, Any]:
+    """Command line -> command, for all commands of `tierlog` that are not groups."""
+    command = get_command(main.app) if command is None else command
+    children = getattr(command, "commands", None)
+    if not children:
+        return {path.strip(): command}
+    found: dict[str, Any] = {}
+    for name, child in children.items():
+        found |= commands(child, f"{path} {name}")
+    return found
 
 
 class Ended(NamedTuple):

@@ -60,7 +60,7 @@ class Metadata:
             for broker_id, rack in RACKS.items()
         ]
         changes += [
-            r.FenceBroker(broker_id=broker_id, broker_epoch=broker_id, fenced=False) for broker_id in RACKS
+            r.BrokerFencing(broker_id=broker_id, broker_epoch=broker_id, fenced=False) for broker_id in RACKS
         ]
         changes.append(r.CreateTopic(topic_id=TOPIC, name="t"))
         changes += [_partition(number, leader, EPOCH) for number, leader in ((LED, 1), (FOLLOWED, 2))]

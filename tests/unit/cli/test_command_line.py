@@ -5,13 +5,9 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
-from cli_inline import call
-
-from tierlog.cli.main import app
+from cli_inline import call, commands
 
 
 def tierlog(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -43,23 +39,11 @@ def test_object_store_of_the_environment_replaces_the_default_of_dev(
     assert refused.returncode == 2 and "ftp://host/of/the/option" in refused.stderr
 
 
-def leaves(command: Any, path: str = "") -> dict[str, Any]:
-    """Command line -> command, for all commands that are not groups."""
-    children = getattr(command, "commands", None)
-    if not children:
-        return {path.strip(): command}
-    found: dict[str, Any] = {}
-    for name, child in children.items():
-        found |= leaves(child, f"{path} {name}")
-    return found
-
-
 def test_every_command_has_json_output() -> None:
-    commands = leaves(typer.main.get_command(app))
-    assert {"dev", "consume", "topic create", "tier explain", "cluster info"} <= set(commands)
+    assert {"dev", "consume", "topic create", "tier explain", "cluster info"} <= set(commands())
     mute = {
         words
-        for words, command in commands.items()
+        for words, command in commands().items()
         if not any("--json" in parameter.opts for parameter in command.params)
     }
     assert mute == set()

@@ -213,7 +213,7 @@ def registered(broker_id: int) -> list[r.AnyRecord]:
     at = {"incarnation": uuid.UUID(int=broker_id), "host": f"h{broker_id}", "port": 1, "admin_url": ""}
     return [
         r.BrokerRegistration(broker_id=broker_id, broker_epoch=broker_id, **at),  # type: ignore[arg-type]
-        r.FenceBroker(broker_id=broker_id, broker_epoch=broker_id, fenced=False),
+        r.BrokerFencing(broker_id=broker_id, broker_epoch=broker_id, fenced=False),
     ]
 
 
