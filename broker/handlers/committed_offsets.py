@@ -21,7 +21,7 @@ from tierlog.broker.groups.core.events import (
 from tierlog.broker.groups.core.offsets import OffsetsByPartition
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.context import Handler, Pending, RawReply, Reply, RequestContext
-from tierlog.broker.handlers.turns import Encoding, slices
+from tierlog.broker.handlers.turns import Encoding, before_later_requests, slices
 from tierlog.metadata.image import ClusterImage, TopicImage
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.codec import ArrayWriter, array_writer, nested_array_writer
@@ -141,11 +141,11 @@ class _Handlers:
 
     def fetch(self, context: RequestContext, request: OffsetFetchRequest) -> Pending:
         if context.version < GROUPS_FROM:
-            return Pending(self._fetch_one(context.version, request))
-        return Pending(self._fetch_groups(context.version, request))
+            return before_later_requests(self._fetch_one(context.version, request))
+        return before_later_requests(self._fetch_groups(context.version, request))
 
     async def _fetch_one(self, version: int, request: OffsetFetchRequest) -> RawReply:
-        kept = self._service.offsets(request.group_id)
+        kept = self._offsets(request.group_id)
         requested = None
         if request.topics is not None:
             requested = _each_once([(each.name, each.partition_indexes) for each in request.topics])
@@ -169,7 +169,7 @@ class _Handlers:
         encoder = _TopicEncoder(topics, version)
         await encoder.encoding.add(groups.before(response, len(once)))
         for group in once.values():
-            kept = self._service.offsets(group.group_id)
+            kept = self._offsets(group.group_id)
             found = OffsetFetchResponseGroup(group_id=group.group_id)
             if isinstance(kept, ErrorCode):
                 found.error_code = kept
@@ -178,6 +178,11 @@ class _Handlers:
                 await encoder.add(found, self._topics_of(group, version, kept), kept)
         await encoder.encoding.add(groups.after(response))
         return encoder.encoding.reply()
+
+    def _offsets(self, group_id: str) -> OffsetsByPartition | ErrorCode:
+        """A copy: all offsets of a group are those of one moment, although encoding takes several turns."""
+        kept = self._service.offsets(group_id)
+        return kept if isinstance(kept, ErrorCode) else dict(kept)
 
     def _topics_of(
         self, group: OffsetFetchRequestGroup, version: int, kept: OffsetsByPartition

@@ -25,7 +25,13 @@ from tierlog.broker.groups.core.events import (
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.committed_offsets import ask, offset_handlers
 from tierlog.broker.handlers.context import Handler, Pending, RawReply, Reply, RequestContext
-from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, Encoding, respond_in_turns, slices
+from tierlog.broker.handlers.turns import (
+    ENTRIES_PER_TURN,
+    Encoding,
+    before_later_requests,
+    respond_in_turns,
+    slices,
+)
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.codec import array_writer, nested_array_writer
 from tierlog.protocol.errors import ErrorCode
@@ -262,7 +268,7 @@ class _Handlers:
             return group
 
         unique_ids = list(dict.fromkeys(request.groups))
-        return Pending(_describe_in_turns(context.version, unique_ids, described))
+        return before_later_requests(_describe_in_turns(context.version, unique_ids, described))
 
     def _describe_one(self, group_id: str, version: int) -> DescribedGroup:
         found = self._service.describe(group_id)

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tierlog.base.clock import Clock
-from tierlog.broker.handlers.context import CLOSE, Connection, Reply, RequestContext
+from tierlog.broker.handlers.context import CLOSE, Connection, RawReply, Reply, RequestContext
 from tierlog.broker.quotas.limits import account_name
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.metadata.records import QuotaKey
-from tierlog.protocol.api import FETCH_KEY, PRODUCE_KEY
+from tierlog.protocol.api import APIS, FETCH_KEY, PRODUCE_KEY
 from tierlog.protocol.messages.fetch import FetchRequest
 from tierlog.protocol.messages.produce import ProduceRequest
 
@@ -24,7 +24,7 @@ class RequestMeter:
     """Charges one request to its client's quotas."""
 
     __slots__ = (
-        "_client_id", "_clock", "_connection", "_gets_response", "_is_replica", "_mute", "_produced",
+        "_client_id", "_clock", "_context", "_gets_response", "_is_replica", "_mute", "_produced",
         "_quotas", "_request_is_charged", "_user",
     )  # fmt: skip
 
@@ -34,7 +34,8 @@ class RequestMeter:
         self._quotas = quotas
         self._clock = clock
         self._mute = mute
-        connection = self._connection = context.connection
+        self._context = context
+        connection = context.connection
         self._user = connection.user
         self._client_id = connection.client_id = account_name(context.client_id or "")
         self._gets_response = True
@@ -69,15 +70,17 @@ class RequestMeter:
         throttle_ms = max(self._charge_request(), getattr(reply, "throttle_time_ms", 0))
         if not throttle_ms or reply is CLOSE:
             return
-        if reply is not None and hasattr(reply, "throttle_time_ms"):
+        if isinstance(reply, RawReply):
+            _write_throttle_time(reply, self._context, throttle_ms)
+        elif reply is not None and hasattr(reply, "throttle_time_ms"):
             reply.throttle_time_ms = throttle_ms
-        self._mute(self._connection, throttle_ms)
+        self._mute(self._context.connection, throttle_ms)
 
     def on_error(self) -> None:
         """Mute the connection after an error response, which carries no throttle time."""
         throttle_ms = self._charge_request()
         if throttle_ms:
-            self._mute(self._connection, throttle_ms)
+            self._mute(self._context.connection, throttle_ms)
 
     def _charge_request(self) -> int:
         throttle_ms = 0
@@ -97,6 +100,15 @@ class RequestMeter:
         if max_burst is not None:
             request.max_bytes = min(request.max_bytes, max_burst)
             request.min_bytes = min(request.min_bytes, max_burst)
+
+
+def _write_throttle_time(reply: RawReply, context: RequestContext, throttle_ms: int) -> None:
+    """An encoded response that has a throttle time begins with it."""
+    first = APIS[context.api].response.FIELDS[0]
+    if first.name == "throttle_time_ms" and first.exists_in(context.version):
+        encoded = reply.parts[0]
+        if isinstance(encoded, bytes):  # fields come first, and records later
+            reply.parts[0] = throttle_ms.to_bytes(4, "big") + encoded[4:]
 
 
 def _size(request: ProduceRequest) -> int:

@@ -6,11 +6,11 @@ requests with an unbounded number of entries.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
 from tierlog.base.files import Part
-from tierlog.broker.handlers.context import RawReply, Reply
+from tierlog.broker.handlers.context import Pending, RawReply, Reply
 from tierlog.broker.handlers.error_codes import counter_of
 from tierlog.protocol.codec import array_writer
 from tierlog.protocol.schema import Message
@@ -37,6 +37,12 @@ async def in_turns(
     return done
 
 
+def before_later_requests(work: Coroutine[Any, Any, Reply]) -> Pending:
+    """A reply whose work reads in several turns. Later requests of its connection start when it is done, so
+    that it shows none of their changes."""
+    return Pending(work, blocks_later_until=asyncio.get_running_loop().create_future())
+
+
 def slices(
     items: Iterable[T], weight_max: int = ENTRIES_PER_TURN, weigh: Callable[[T], int] = lambda item: 1
 ) -> Iterator[list[T]]:
@@ -54,9 +60,10 @@ def slices(
 
 
 class Encoding:
-    """A response with nested arrays, encoded piece by piece: each ENTRIES_PER_TURN entries end a turn.
+    """A response with nested arrays, encoded piece by piece. Yields to the event loop after every
+    ENTRIES_PER_TURN entries.
 
-    `add` takes the bytes of some entries in the order of the message (`protocol.codec.ArrayWriter`).
+    Call `add` in the order of the message's bytes, which `protocol.codec.ArrayWriter` encodes.
     """
 
     def __init__(self) -> None:

@@ -43,6 +43,9 @@ ELEMENT_SLACK = 1 << 20
 """ADR 0033: memory of an array element. Timers of the broker may come in between."""
 
 PROBE_EVERY = 20
+LOADED_WITHIN_S = 120
+"""A coordinator partition that has not loaded by then never will."""
+
 PRODUCE, FETCH, METADATA, OFFSET_COMMIT, FIND_COORDINATOR, LIST_GROUPS = 0, 1, 3, 8, 10, 16
 
 
@@ -188,7 +191,7 @@ async def measure_elements(fuzz: NetFuzz) -> None:
             writer.write(request.frame)
             size = int.from_bytes(await reader.readexactly(4), "big")
             while size > 0:
-                size -= len(await reader.read(min(size, 1 << 16)))
+                size -= len(await reader.readexactly(min(size, 1 << 16)))
             cost = tracemalloc.get_traced_memory()[1] - before
             writer.close()
             await writer.wait_closed()
@@ -222,8 +225,11 @@ async def restart(fuzz: NetFuzz, produced: int) -> None:
     try:
         host, port = broker.bootstrap.split(":")
         client = Client(*await asyncio.open_connection(host, int(port)))
-        while (await client.ask(LIST_GROUPS, 2, list_groups.ListGroupsRequest())).error_code in _BEING_MADE:
-            pass  # each request takes some turns of the loop, in which the partitions are loaded
+        async with asyncio.timeout(LOADED_WITHIN_S):
+            while (
+                await client.ask(LIST_GROUPS, 2, list_groups.ListGroupsRequest())
+            ).error_code in _BEING_MADE:
+                pass  # each request takes some turns of the loop, in which the partitions are loaded
         bystander = Bystander(client)
         bystander.produced = produced
         await bystander.probe()

@@ -133,3 +133,20 @@ def test_committed_offsets_are_visible_to_pipelined_offset_fetch(client: Client,
         ("OffsetFetch", 5, message("OffsetFetch", fetch)),
     )
     assert fetched.topics[0].partitions[0].committed_offset == 7
+
+
+@pytest.mark.parametrize("_round", range(ROUNDS))
+def test_offset_fetch_does_not_show_a_commit_that_was_sent_after_it(client: Client, _round: int) -> None:
+    topic = client.create()
+    client.coordinator(topic)
+
+    def commit(offset: int) -> tuple[str, int, Any]:
+        where = {"partition_index": 0, "committed_offset": offset}
+        requested = {"group_id": topic, "topics": [{"name": topic, "partitions": [where]}]}
+        return "OffsetCommit", 8, message("OffsetCommit", requested)
+
+    fetch = {"group_id": topic, "topics": [{"name": topic, "partition_indexes": [0]}]}
+    _, fetched, _ = client.send_together(
+        commit(1), ("OffsetFetch", 5, message("OffsetFetch", fetch)), commit(2)
+    )
+    assert fetched.topics[0].partitions[0].committed_offset == 1

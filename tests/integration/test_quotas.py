@@ -207,6 +207,26 @@ def test_request_quota_bounds_time_on_the_event_loop(broker: TierlogBroker, clie
     assert (shown[0] <= 1_000, 0 < shown[1] <= 1_000) == (True, True)
 
 
+@pytest.mark.parametrize(
+    ("api", "version", "requested"),
+    [
+        ("OffsetFetch", 8, {"groups": [{"group_id": "g", "topics": None}]}),
+        ("OffsetFetch", 3, {"group_id": "g", "topics": None}),
+        ("DescribeGroups", 5, {"groups": ["g"]}),
+        ("DescribeConfigs", 4, {"resources": [{"resource_type": 4, "resource_name": "1"}]}),
+    ],
+)
+def test_responses_that_are_encoded_in_turns_report_the_throttle_time(
+    broker: TierlogBroker, client: Client, api: str, version: int, requested: dict[str, Any]
+) -> None:
+    client.coordinator("g")
+    limit(broker, {"user": None}, request_percentage=0.001)
+    shown = [client.send(api, version, message(api, requested)) for _ in range(2)]
+    assert 0 < shown[1].throttle_time_ms <= 1_000
+    shown[0].throttle_time_ms = shown[1].throttle_time_ms
+    assert shown[0] == shown[1], "nothing else differs"
+
+
 def test_controller_mutation_quota_bounds_created_partitions(broker: TierlogBroker, client: Client) -> None:
     limit(broker, {"user": "ANONYMOUS"}, controller_mutation_rate=1)
 

@@ -6,7 +6,7 @@ from tierlog.config.definitions import boolean_, double_, int_, long_
 from tierlog.config.topic import MAX_LONG
 from tierlog.config.topic_defaults import TopicDefaults
 
-KIB, MIB = 1 << 10, 1 << 20
+MIB = 1 << 20
 UNLIMITED_RATE = MAX_LONG
 
 

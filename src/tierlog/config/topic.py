@@ -237,7 +237,7 @@ class TopicConfig:
     unclean_leader_election_enable: bool = boolean_(
         False,
         "Whether a replica that is not in sync, and so may lack records, can be elected leader if no other "
-        "can. Enable it only where availability matters more than loss of data. Set it only where "
+        "can. Set it only where "
         "availability is worth the loss of acknowledged records.",
     )
 

@@ -21,8 +21,7 @@ from tierlog.protocol.primitives import (
 from tierlog.protocol.schema import FIXED, Field, Struct, pieces, plain_fields, tagged_fields
 
 FIELDS_PER_ELEMENT = 5
-"""A struct with as many fields, or twice as many, counts as two or three elements: it is larger, and handling
-it takes longer."""
+"""Each five fields of a struct count as one more element: it is larger, and handling it takes longer."""
 
 NUMBERS_PER_ELEMENT = 4
 """A number in a list takes at most 40 bytes, a struct or a string more than a hundred. So a reassignment of
@@ -56,10 +55,11 @@ def _least_field_size(field: Field, version: int, flexible: bool) -> int:
     return 1 if flexible else (2 if field.type == "string" else 4)
 
 
-def _weight(array: Field, version: int) -> str:
-    """The number of elements that `n` elements of an array count as."""
+def _weight(array: Field) -> str:
+    """The number of elements that `n` elements of an array count as. A struct has all of its fields in every
+    version."""
     if array.nested is not None:
-        return f"n * {1 + len(plain_fields(array.nested, version)) // FIELDS_PER_ELEMENT}"
+        return f"n * {1 + len(array.nested.FIELDS) // FIELDS_PER_ELEMENT}"
     is_of_numbers = array.type in FIXED and array.type != "uuid"
     return f"-(-n // {NUMBERS_PER_ELEMENT})" if is_of_numbers else "n"
 
@@ -156,7 +156,7 @@ class _Source:
         lines = self._length(short=False) + self._null(field, target, nullable)
         lines += [
             f"    if n * {least} > end - at: raise refuse('a count past the end')",
-            f"    left[0] -= {_weight(field, self.version)}",
+            f"    left[0] -= {_weight(field)}",
             "    if left[0] < 0: raise TooManyElements('too many array elements')",
         ]
         if field.type in FIXED and field.type != "uuid":

@@ -40,10 +40,10 @@ KINDS = (
     "skew",
 )
 
-DOWN_S = 4.0
 READ_FAILS_S = 1.0
 """At most one read fails within this time."""
 
+DOWN_S = 4.0
 """A process that ended is started again within this time."""
 
 AT_ONCE_S = 0.005

@@ -3,6 +3,7 @@
 import contextlib
 import struct
 import tracemalloc
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -120,6 +121,16 @@ def test_elements_are_limited_over_the_whole_message() -> None:
     with pytest.raises(TooManyElements, match="too many"):
         decode(MetadataRequest, 9, frame)
     assert len((decode(MetadataRequest, 9, frame, elements_max=100_000)).topics or ()) == 70_000
+
+
+@pytest.mark.parametrize("version", [4, 8, 9, 17])
+def test_partitions_of_fetch_count_as_two_elements_in_every_version(version: int) -> None:
+    partitions = [FetchPartition(partition=number) for number in range(35_000)]
+    topic = FetchTopic(topic="t", topic_id=uuid.UUID(int=1), partitions=partitions)
+    frame = encode(FetchRequest(topics=[topic]), version)
+    with pytest.raises(TooManyElements):
+        decode(FetchRequest, version, frame)
+    assert len(decode(FetchRequest, version, frame, elements_max=80_000).topics[0].partitions) == 35_000
 
 
 def reassignment(partitions: int, replicas: int) -> bytes:
