@@ -120,7 +120,7 @@ class ClusterRun:
         drawn = random.Random(f"settings {seed}").random()  # a generator of its own
         self._misconfigured = float(drawn < MISCONFIGURED)
         if self._misconfigured:
-            self._configs += planned.KEPT
+            self._configs += planned.TOPIC_CONFIGS_KEPT
         self.session_ms = self.rng.choice((1000, 3000))
         self.fetch_bytes = self.rng.choice((200, 1 << 20))
         nodes = voters = range(1, self.rng.choice((3, 3, 3, 3, 5)) + 1)

@@ -22,15 +22,15 @@ STOP_EVERY_S, DOWN_S = 1.5, 1.0
 REHOUSE_EVERY_S = 0.5
 
 MISCONFIGURE_EVERY_S = 1.5
-LASTS_S = (0.5, 5.0)
-STAYS = 0.3
-"""Share of these brokers that keep their settings until the run ends or they are chosen again."""
+MISCONFIGURED_S = (0.5, 5.0)
+STAYS_MISCONFIGURED = 0.3
+"""Share of the brokers with different settings that keep them until the run ends or they are chosen again."""
 
-KEPT = (("retention.ms", "-1"),)
-"""Settings of the topics in such a run. Without a retention of its own, a topic has its leader's, as in
-Kafka."""
+TOPIC_CONFIGS_KEPT = (("retention.ms", "-1"),)
+"""Settings of the topics in runs whose brokers have different settings. Without a retention of its own, a
+topic has its leader's, as in Kafka."""
 
-OTHERS: Mapping[str, tuple[object, ...]] = {
+DIFFERENT_SETTINGS: Mapping[str, tuple[object, ...]] = {
     "min.insync.replicas": (1, 1, 3),
     "unclean.leader.election.enable": (True,),
     "log.segment.bytes": (500, 3000, 1 << 20),
@@ -38,8 +38,8 @@ OTHERS: Mapping[str, tuple[object, ...]] = {
     "log.retention.check.interval.ms": (500,),
     "replica.lag.time.max.ms": (400, 5000),
 }
-DIFFERS = 0.6
-"""Share of these settings that differ on such a broker."""
+SETTING_DIFFERS = 0.6
+"""Share of DIFFERENT_SETTINGS that a chosen broker gets."""
 
 
 async def restart_brokers(brokers: Mapping[int, SimBroker], rng: random.Random, done: Counter[str]) -> None:
@@ -82,13 +82,17 @@ async def misconfigure(
         right = broker.settings
         broker.settings = _misconfigured_settings(right, rng)
         stop(number)
-        await asyncio.sleep(rng.uniform(*LASTS_S))
-        if rng.random() > STAYS:
+        await asyncio.sleep(rng.uniform(*MISCONFIGURED_S))
+        if rng.random() > STAYS_MISCONFIGURED:
             broker.settings = right
             stop(number)
 
 
 def _misconfigured_settings(settings: NodeSettings, rng: random.Random) -> NodeSettings:
-    chosen = {name: rng.choice(values) for name, values in OTHERS.items() if rng.random() < DIFFERS}
+    chosen = {
+        name: rng.choice(values)
+        for name, values in DIFFERENT_SETTINGS.items()
+        if rng.random() < SETTING_DIFFERS
+    }
     fields = {name.replace(".", "_"): value for name, value in chosen.items()}
     return replace(settings, explicit=settings.explicit.union(chosen), **fields)  # type: ignore[arg-type]

@@ -3,8 +3,8 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -257,13 +257,33 @@ class Tiering:
         """Consume each partition up to its end; before that, if the run damages objects, as far as they
         allow."""
         if self._damage is not None:
-            self._damage.inflict(self.witness, self._damages)
-            async with asyncio.timeout(remote_damage.READ_S):
+            self._damage.inflict(self.witness, self._kept_from(), self._damages)
+            async with _time_limit(remote_damage.READ_S, "a consumer does not get past damaged objects"):
                 for partition, end in enumerate(ends):
                     await read_back(client, partition, end, self._damage)
-            await self._damage.restore()
-        for partition, end in enumerate(ends):
-            await read_back(client, partition, end)
+            self._damage.restore()
+        async with _time_limit(remote_damage.RESTORED_S, "a consumer does not get all records"):
+            for partition, end in enumerate(ends):
+                await read_back(client, partition, end)
+
+    def _kept_from(self) -> dict[int, int]:
+        """Partition of the main topic -> the first offset that a broker has locally."""
+        found: dict[int, int] = {}
+        for broker in self._brokers.values():
+            for replica in broker.replicas or ():
+                if replica.name.topic == TOPIC:
+                    number, start = replica.name.partition, replica.local_log_start_offset
+                    found[number] = min(found.get(number, start), start)
+        return found
+
+
+@asynccontextmanager
+async def _time_limit(seconds: float, violation: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise Violation(f"{violation} within {seconds:g} s") from None
 
 
 async def read_back(client: Client, partition: int, end: int, damage: RemoteDamage | None = None) -> None:
