@@ -5,7 +5,8 @@ import uuid
 from pathlib import Path
 
 import pytest
-from java_process import TOOLS, java
+from java_process import TOOLS, java, run_java
+from kafka_process import KafkaProcess
 from waiting import until
 
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
@@ -132,6 +133,35 @@ def test_kafkas_cluster_tools(
     assert "No partition reassignments" in tool("reassign.ReassignPartitionsCommand", "--list")
     election = ("--election-type", "preferred", "--all-topic-partitions")
     tool("LeaderElectionCommand", *election)
+
+
+NO_TOKENS = "Delegation Token requests are not allowed on PLAINTEXT"
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "error"),
+    [
+        ("DelegationTokenCommand", ("--create", "--max-life-time-period", "-1"), NO_TOKENS),
+        ("DelegationTokenCommand", ("--describe",), NO_TOKENS),
+        ("AclCommand", ("--list",), "No Authorizer is configured"),
+    ],
+)
+def test_tools_for_security_end_at_once_as_with_kafka(
+    java_classpath: str,
+    tierlog_session_broker: TierlogBroker,
+    kafka: KafkaProcess,
+    tmp_path: Path,
+    command: str,
+    arguments: tuple[str, ...],
+    error: str,
+) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("client.id=security\n")
+    for bootstrap in (tierlog_session_broker.bootstrap, kafka.bootstrap):
+        server = ("--bootstrap-server", bootstrap, "--command-config", str(config))
+        ended = run_java(java_classpath, f"{TOOLS}.{command}", *server, *arguments)
+        assert ended.returncode != 0
+        assert error in ended.stdout + ended.stderr
 
 
 def test_kafka_reassign_partitions_moves_between_log_directories(

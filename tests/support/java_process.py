@@ -6,6 +6,13 @@ TOOLS = "org.apache.kafka.tools"
 
 
 def java(classpath: str, *arguments: str, text: str | None = None) -> str:
+    """The output of a process that succeeds."""
+    done = run_java(classpath, *arguments, text=text)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def run_java(classpath: str, *arguments: str, text: str | None = None) -> "subprocess.CompletedProcess[str]":
     command = [
         "java",
         "-Xmx256m",
@@ -15,6 +22,4 @@ def java(classpath: str, *arguments: str, text: str | None = None) -> str:
         classpath,
         *arguments,
     ]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
