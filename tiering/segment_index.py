@@ -24,9 +24,9 @@ from tierlog.records.errors import RecordsError
 from tierlog.records.indexes import (
     OffsetEntry,
     TimeEntry,
+    check_txn_index,
     decode_offset_index,
     decode_time_index,
-    decode_txn_index,
 )
 from tierlog.tiering.chunk_cache import ChunkKey
 from tierlog.tiering.format.bundle import (
@@ -219,8 +219,7 @@ class SegmentIndexes:
                 raise CorruptObject(f"{key}: {place.length} bytes of transactions exceed the limit")
             data = await self._store.get(key, place.position, place.position + place.length)
             found = section(data, Section.TXN_INDEX, place, begin=place.position)
-            for _ in decode_txn_index(found):
-                pass
+            await asyncio.to_thread(check_txn_index, found)  # it may have a hundred thousand entries
             return found
 
         return await self._read(index.partition, index.entry, place.position, load)

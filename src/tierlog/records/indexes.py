@@ -19,6 +19,7 @@ OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
 TXN_ENTRY = struct.Struct(">hqqqq")
 TXN_VERSION = 0
+_LAST_OFFSET = 3  # field of TXN_ENTRY
 
 
 class OffsetEntry(NamedTuple):
@@ -92,6 +93,12 @@ def decode_txn_index(index: Buffer) -> Iterator[AbortedTxn]:
         yield AbortedTxn._make(fields)
 
 
+def check_txn_index(index: Buffer) -> None:
+    """Raises CORRUPT as `decode_txn_index`."""
+    for _ in decode_txn_index(index):
+        pass
+
+
 def find_position(index: Buffer, base_offset: int, offset: int) -> int:
     """The position at which to start reading for an offset: that of the last entry at or below it, else 0."""
     at = _last_at_or_below(OFFSET_ENTRY, index, 0, offset - base_offset)
@@ -134,12 +141,19 @@ def find_offset_for_time(index: Buffer, base_offset: int, timestamp: int) -> int
 
 
 def find_aborted(index: Buffer, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-    """The aborted transactions that overlap [start_offset, end_offset), in the order of last offsets."""
-    return [
-        txn
-        for txn in decode_txn_index(index)
-        if txn.last_offset >= start_offset and txn.first_offset < end_offset
-    ]
+    """The aborted transactions that overlap [start_offset, end_offset), in the order of last offsets.
+
+    A binary search finds the first that ends late enough. After one whose last stable offset is at or above
+    the end, all begin there or later (as in Kafka). Raises as `decode_txn_index`.
+    """
+    found = []
+    at = _last_at_or_below(TXN_ENTRY, index, _LAST_OFFSET, start_offset - 1) + TXN_ENTRY.size
+    for txn in decode_txn_index(memoryview(index)[at:]):
+        if txn.first_offset < end_offset:
+            found.append(txn)
+        if txn.last_stable_offset >= end_offset:
+            break
+    return found
 
 
 def _last_at_or_below(entry: struct.Struct, index: Buffer, field: int, target: int) -> int:

@@ -87,6 +87,27 @@ def test_decoded_entries_equal_the_encoded_ones() -> None:
     assert find_aborted(encode_txn_index(txns), 25, 30) == txns[1:3]
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_aborted_transactions_of_a_range_are_those_that_a_scan_finds(seed: int) -> None:
+    rng = random.Random(seed)
+    txns, begun, offset = [], {}, 0
+    while len(txns) < 40:
+        offset += 1
+        producer_id = rng.randrange(6)
+        if producer_id not in begun:
+            begun[producer_id] = offset
+        elif rng.random() < 0.5:
+            first = begun.pop(producer_id)
+            if rng.random() < 0.7:  # else it is committed
+                txns.append(AbortedTxn(producer_id, first, offset, min(begun.values(), default=offset + 1)))
+    index = encode_txn_index(txns)
+    for start in range(offset + 3):
+        for end in (start + 1, start + rng.randrange(2, 20)):
+            overlapping = [txn for txn in txns if txn.last_offset >= start and txn.first_offset < end]
+            found = find_aborted(index, start, end)
+            assert found == overlapping, (start, end)
+
+
 @pytest.mark.parametrize(
     "index",
     [
