@@ -71,9 +71,9 @@ def _evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
             return _fence_broker(image, record)
         case r.ControlledShutdownStarted():
             return _start_controlled_shutdown(image, record)
-        case r.CreateTopic():
+        case r.TopicCreated():
             return _create_topic(image, record)
-        case r.DeleteTopic():
+        case r.TopicDeleted():
             return _delete_topic(image, record)
         case r.PartitionRecord():
             return _partitions(image, {record.topic_id: [record]})
@@ -82,7 +82,7 @@ def _evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
             return replace(image, configs=_with_value(image.configs, owner, record.key, record.value))
         case r.QuotaRecord():
             return replace(image, quotas=_with_value(image.quotas, record.entity, record.key, record.value))
-        case r.ProducerIds():
+        case r.ProducerIdsRecord():
             return replace(image, next_producer_id=record.next_id)
         case r.CopyStarted():
             return _copy_started(image, record)
@@ -141,7 +141,7 @@ def _start_controlled_shutdown(image: ClusterImage, record: r.ControlledShutdown
     return replace(image, brokers=image.brokers.set(record.broker_id, replace(broker, stopping=True)))
 
 
-def _create_topic(image: ClusterImage, record: r.CreateTopic) -> ClusterImage:
+def _create_topic(image: ClusterImage, record: r.TopicCreated) -> ClusterImage:
     require(record.name not in image.topic_ids, f"topic {record.name} created twice")
     topic = TopicImage(topic_id=record.topic_id, name=record.name, partitions=())
     return replace(
@@ -151,7 +151,7 @@ def _create_topic(image: ClusterImage, record: r.CreateTopic) -> ClusterImage:
     )
 
 
-def _delete_topic(image: ClusterImage, record: r.DeleteTopic) -> ClusterImage:
+def _delete_topic(image: ClusterImage, record: r.TopicDeleted) -> ClusterImage:
     topic = image.topics.get(record.topic_id)
     require(topic is not None, f"deleted topic {record.topic_id} does not exist")
     if topic is None:
@@ -172,7 +172,7 @@ def _delete_topic(image: ClusterImage, record: r.DeleteTopic) -> ClusterImage:
 
 
 def _topic_deletions(
-    topic: TopicImage, gone: Mapping[TopicIdPartition, RemotePartition], record: r.DeleteTopic
+    topic: TopicImage, gone: Mapping[TopicIdPartition, RemotePartition], record: r.TopicDeleted
 ) -> list[Deletion]:
     if not gone:
         return []
@@ -388,9 +388,9 @@ def _remote_log_spliced(image: ClusterImage, record: r.RemoteLogSpliced) -> Clus
 
 def _spliced(
     key: TopicIdPartition, remote: RemotePartition, record: r.RemoteLogSpliced
-) -> tuple[r.Node, ...]:
+) -> tuple[r.ManifestNode, ...]:
     nodes = remote.nodes
-    new: tuple[r.Node, ...] = (*record.pages, *record.entries)
+    new: tuple[r.ManifestNode, ...] = (*record.pages, *record.entries)
     ids = [node.uuid for node in nodes]
     first = ids.index(record.replaced[0]) if record.replaced and record.replaced[0] in ids else 0
     end = first + len(record.replaced)

@@ -17,7 +17,7 @@ from tierlog.metadata.delete_queue import DeleteQueue
 from tierlog.metadata.records import (
     BrokerRegistration,
     ConfigScope,
-    Node,
+    ManifestNode,
     PageRef,
     PartitionRecord,
     QuotaEntity,
@@ -72,7 +72,7 @@ class RemotePartition(msgspec.Struct, frozen=True, array_like=True, kw_only=True
     copied_end_offset: int | None = None  # end of the newest finished copy, kept after its entry is gone
 
     @property
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[ManifestNode, ...]:
         return *self.pages, *self.entries
 
     @property

@@ -157,7 +157,7 @@ def _has_format_2(image: ClusterImage) -> bool:
     return any(
         any(page.level for page in remote.pages)
         or any(copy.replaces for copy in remote.started)
-        or not all(entry.has_format_1 for entry in remote.entries)
+        or not all(entry.fits_format_1 for entry in remote.entries)
         for remote in image.remote.values()
     ) or any(
         isinstance(line, QueuedDelete) and line.is_alone and not line.is_unfinished_page

@@ -45,16 +45,16 @@ class QuotaKey(StrEnum):
 
 
 COMPACTED_TO = "compacted.to"
-"""Tag of a remote segment: the keys of its records below this offset have been applied to everything before
-them, so that compaction need not read them again to know its keys."""
+"""Tag of a remote segment: compaction has applied the segment's keys below this offset to all earlier
+records. It does not read these records again to learn their keys."""
 
 COMPACTED_AT = "compacted.at"
 """Tag of a remote segment: when compaction last replaced it, in milliseconds since 1970."""
 
 
-def compaction_tags(to: int, at: int) -> tuple[tuple[str, str], ...]:
-    """The tags of a segment; -1: none."""
-    tags = (COMPACTED_TO, to), (COMPACTED_AT, at)
+def compaction_tags(compacted_to: int, compacted_at_ms: int) -> tuple[tuple[str, str], ...]:
+    """Tags of a segment. A negative value leaves its tag out."""
+    tags = (COMPACTED_TO, compacted_to), (COMPACTED_AT, compacted_at_ms)
     return tuple((name, str(value)) for name, value in tags if value >= 0)
 
 
@@ -62,7 +62,7 @@ class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, kw_only=True, 
     """Manifest entry: the records of a range of offsets, in one object. Offsets are inclusive, as in its key.
 
     The range is logical: offsets within it may be missing. Timestamps are in milliseconds, -1 if unknown. The
-    fields after `leader_epoch` have other values than their defaults only since format version 2.
+    fields after `leader_epoch` were added in format version 2; entries of version 1 have their defaults.
     """
 
     uuid: uuid.UUID
@@ -102,7 +102,7 @@ class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, kw_only=True, 
         return next((int(value) for name, value in self.tags if name == tag), -1)
 
     @property
-    def has_format_1(self) -> bool:
+    def fits_format_1(self) -> bool:
         """Whether format version 1 can represent the entry."""
         later = self.control_records != -1 or self.min_timestamp != -1 or self.key_id is not None
         return not (later or self.tags)
@@ -122,7 +122,7 @@ class PageRef(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fal
     base_offset: int
     last_offset: int
     entries: int  # segments below it
-    log_bytes: int  # their sum
+    log_bytes: int  # sum of `log_bytes` of these segments
     max_timestamp: int
     crc32c: int
     level: int = 0
@@ -138,12 +138,12 @@ class PageRef(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fal
         return self.children if self.level else self.entries
 
 
-Node = PageRef | RemoteSegment
+ManifestNode = PageRef | RemoteSegment
 
 
 def share_epochs(segments: Iterable[RemoteSegment]) -> None:
-    """Let equal `leader_epochs` be one object: successive segments usually have the same, which would be a
-    quarter of an entry's memory."""
+    """Make equal `leader_epochs` share one object. Successive segments usually have equal epochs, and
+    separate copies would take a quarter of an entry's memory."""
     known: dict[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]] = {}
     for segment in segments:
         epochs = segment.leader_epochs
@@ -167,7 +167,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_fie
 
 
 class NoOp(Record, frozen=True, array_like=True, kw_only=True, tag=0):
-    """The first entry of a new leader (Raft section 8)."""
+    """The first entry of a new leader (Raft paper, section 8)."""
 
 
 class BrokerRegistration(Record, frozen=True, array_like=True, kw_only=True, tag=1):
@@ -198,25 +198,26 @@ class BrokerFencing(Record, frozen=True, array_like=True, kw_only=True, tag=3):
 
 
 class ControlledShutdownStarted(Record, frozen=True, array_like=True, kw_only=True, tag=4):
-    """Controlled shutdown (KIP-631): no leadership and no in-sync set until the broker registers again."""
+    """Controlled shutdown (KIP-631): the broker leads no partition and is in no in-sync set until it
+    registers again."""
 
     broker_id: int
     broker_epoch: int
 
 
-class CreateTopic(Record, frozen=True, array_like=True, kw_only=True, tag=10):
+class TopicCreated(Record, frozen=True, array_like=True, kw_only=True, tag=10):
     topic_id: uuid.UUID
     name: str
 
 
-class DeleteTopic(Record, frozen=True, array_like=True, kw_only=True, tag=11):
+class TopicDeleted(Record, frozen=True, array_like=True, kw_only=True, tag=11):
     """Removes a topic, its settings and its manifests."""
 
     topic_id: uuid.UUID
     at_ms: int
     whole: bool = False
-    """Whether the topic enters the delete queue as one line. Older records queued one for each object: nodes
-    which have applied them have those lines in their snapshots."""
+    """Whether the topic enters the delete queue as one entry. Records of earlier versions queued one entry
+    for each object, and snapshots may still contain these."""
 
 
 class PartitionRecord(Record, frozen=True, array_like=True, tag=12):
@@ -234,9 +235,9 @@ class PartitionRecord(Record, frozen=True, array_like=True, tag=12):
     leader_epoch: int
     partition_epoch: int
     eligible: tuple[int, ...] = ()
-    last_leader: int = NO_LEADER  # the previous leader, while there is none
-    adding: tuple[int, ...] = ()  # during a reassignment (KIP-455): these are added,
-    removing: tuple[int, ...] = ()  # and these are removed once all others are in sync
+    last_known_leader: int = NO_LEADER  # the last leader, if the partition has no leader now
+    adding: tuple[int, ...] = ()  # replicas that a reassignment (KIP-455) adds
+    removing: tuple[int, ...] = ()  # replicas that it removes once all others are in sync
     offline: tuple[int, ...] = ()  # their disk has failed (KIP-858), until their broker registers again
     emptied: tuple[int, ...] = ()  # they restarted with an empty log and have not been in sync since
     full: tuple[int, ...] = ()  # their disk is full: they accept no records
@@ -247,7 +248,10 @@ class PartitionRecord(Record, frozen=True, array_like=True, tag=12):
 
 
 class ConfigRecord(Record, frozen=True, array_like=True, kw_only=True, tag=20):
-    """Sets one setting, or removes it (value None). `name`: a topic, a broker id, or "" (cluster)."""
+    """Sets one setting, or removes it (value None).
+
+    `name`: topic, broker id, group id or client metrics subscription; "" for the cluster scope.
+    """
 
     scope: ConfigScope
     name: str
@@ -263,7 +267,7 @@ class QuotaRecord(Record, frozen=True, array_like=True, kw_only=True, tag=21):
     value: float | None
 
 
-class ProducerIds(Record, frozen=True, array_like=True, kw_only=True, tag=30):
+class ProducerIdsRecord(Record, frozen=True, array_like=True, kw_only=True, tag=30):
     """Ids below `next_id` are allocated; the block that ends there went to `broker_id`."""
 
     broker_id: int
@@ -364,8 +368,8 @@ class RemoteLogDiverged(Record, frozen=True, array_like=True, kw_only=True, tag=
 
 class RemoteLogSpliced(Record, frozen=True, array_like=True, kw_only=True, tag=60):
     """New pages and entries replace successive ones of the manifest, with the same range of offsets, except
-    that offsets below the log start may drop out. `dropped` objects enter the delete queue. `finished`
-    objects were announced, and the manifest names them from now on. Since format version 2."""
+    that offsets below the log start may drop out. `dropped` objects enter the delete queue. `finished`: ids
+    of announced objects that the manifest now lists. Since format version 2."""
 
     topic_id: uuid.UUID
     partition: int
@@ -389,12 +393,12 @@ AnyRecord = (
     | BrokerUnregistered
     | BrokerFencing
     | ControlledShutdownStarted
-    | CreateTopic
-    | DeleteTopic
+    | TopicCreated
+    | TopicDeleted
     | PartitionRecord
     | ConfigRecord
     | QuotaRecord
-    | ProducerIds
+    | ProducerIdsRecord
     | CopyStarted
     | CopyFinished
     | CopyAbandoned
@@ -410,7 +414,7 @@ AnyRecord = (
 )
 
 TIMESTAMPED_RECORDS = (
-    DeleteTopic,
+    TopicDeleted,
     CopyStarted,
     CopyAbandoned,
     LogStartMoved,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from tierlog.base.types import TopicIdPartition
-from tierlog.metadata.records import Node, RemoteSegment
+from tierlog.metadata.records import ManifestNode, RemoteSegment
 from tierlog.records.indexes import (
     AbortedTxn,
     find_aborted,
@@ -57,7 +57,7 @@ class OffsetRange:
     def __bool__(self) -> bool:
         return self.start < self.end
 
-    def overlaps(self, entry: Node) -> bool:
+    def overlaps(self, entry: ManifestNode) -> bool:
         return bool(self) and entry.base_offset < self.end and entry.last_offset >= self.start
 
 
@@ -163,12 +163,12 @@ def resolve_bound(source: Source, bound: Bound, committed: OffsetRange, fail_on_
     return min(max(offset, committed.start), committed.end)
 
 
-def nodes_in(nodes: Iterable[Node], wanted: OffsetRange) -> list[Node]:
+def nodes_in(nodes: Iterable[ManifestNode], wanted: OffsetRange) -> list[ManifestNode]:
     """The entries and pages that have one of the wanted offsets."""
     return [node for node in nodes if wanted.overlaps(node)]
 
 
-def nodes_from_time(nodes: Iterable[Node], timestamp_ms: int, log_start: int) -> list[Node]:
+def nodes_from_time(nodes: Iterable[ManifestNode], timestamp_ms: int, log_start: int) -> list[ManifestNode]:
     """The entries and pages that have a record at or after the timestamp and that end above the log start
     offset."""
     return [node for node in nodes if node.max_timestamp >= timestamp_ms and node.end_offset > log_start]

@@ -6,7 +6,7 @@ The manifest root of a partition is read once per query, so that a query sees on
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from tierlog.metadata.records import Node, PageRef, RemoteSegment
+from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
 from tierlog.records.batch import BatchHeader, check_batch, iter_batches
 from tierlog.records.indexes import find_end_position, find_offset_for_time, find_position
 from tierlog.records.record import iter_records
@@ -148,7 +148,7 @@ class PartitionView:
         return self._below(root.nodes, lambda nodes: nodes_from_time(nodes, timestamp_ms, start))
 
     def _below(
-        self, nodes: Iterable[Node], choose: Callable[[Iterable[Node]], list[Node]]
+        self, nodes: Iterable[ManifestNode], choose: Callable[[Iterable[ManifestNode]], list[ManifestNode]]
     ) -> Iterator[RemoteSegment]:
         """The chosen entries among these nodes and in the chosen pages, at any depth."""
         for node in choose(nodes):
@@ -194,7 +194,7 @@ class PartitionView:
         except ObjectNotFound:
             return None
 
-    def _page(self, page: PageRef) -> tuple[Node, ...]:
+    def _page(self, page: PageRef) -> tuple[ManifestNode, ...]:
         return decode_page(self._bucket.read(self._keys.page(self._source.id, page)), page).nodes
 
     def _bundle(self, entry: RemoteSegment) -> IndexBundle:

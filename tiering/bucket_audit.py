@@ -14,7 +14,7 @@ from uuid import UUID
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.delete_queue import DeleteQueue, QueuedDelete
 from tierlog.metadata.image import ClusterImage, RemotePartition
-from tierlog.metadata.records import Node, PageRef
+from tierlog.metadata.records import ManifestNode, PageRef
 from tierlog.tiering.format.keys import InvalidKey, Keys, parse_object
 from tierlog.tiering.object_store import ObjectInfo, ObjectNotFound, ObjectStore, ObjectStoreError
 from tierlog.tiering.remote_log import RemoteLog
@@ -159,7 +159,7 @@ class BucketAuditor:
     async def _read_names(self, image: ClusterImage, where: TopicIdPartition) -> _Names:
         remote = image.remote_partition(*where)
         listed: set[UUID] = {copy.uuid for copy in remote.started}
-        left: list[Node] = list(remote.nodes)
+        left: list[ManifestNode] = list(remote.nodes)
         unreadable: list[tuple[int, int]] = []
         while left:
             node = left.pop()

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from tierlog.base.types import TopicIdPartition, require
 from tierlog.metadata.delete_queue import DeletedTopic, Deletion, QueuedDelete
 from tierlog.metadata.image import RemotePartition
-from tierlog.metadata.records import Node, PageRef, RemoteSegment
+from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
 from tierlog.tiering.copier import Attempt, SegmentBody, copy_segment
 from tierlog.tiering.copy_slots import CopySlots
 from tierlog.tiering.format.keys import AttemptKey, InvalidKey, Keys, PageKey, parse_attempt, parse_page
@@ -221,7 +221,9 @@ class TierManager:
         self._roots[where] = root, etag
         return root
 
-    async def write_page(self, where: TopicIdPartition, page_id: UUID, nodes: Sequence[Node]) -> PageRef:
+    async def write_page(
+        self, where: TopicIdPartition, page_id: UUID, nodes: Sequence[ManifestNode]
+    ) -> PageRef:
         """Put and verify a page of these successive entries, or of references of one level."""
         require(len(nodes) > 0, "a page needs entries or references")
         page = ManifestPage(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tierlog.metadata.image import RemotePartition
-from tierlog.metadata.records import Node, PageRef, RemoteSegment
+from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
 
 PAGE_NODES = 256
 """Entries or references of one page: about 15 KB compressed. Three levels have 16 million segments."""
@@ -29,7 +29,7 @@ NODE_BYTES = 720
 NODES_MIN, NODES_MAX = 16, 512
 """Least nodes of a partition in the quorum, since each spill has its cost. More than this are never kept."""
 
-Pages = Mapping[UUID, Sequence[Node]]
+Pages = Mapping[UUID, Sequence[ManifestNode]]
 """Loaded pages: their entries or references."""
 
 
@@ -55,7 +55,7 @@ class Spill:
     """Write a page with these successive nodes, all of one level. It continues the page `before`, if any."""
 
     before: PageRef | None
-    nodes: tuple[Node, ...]
+    nodes: tuple[ManifestNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class NewPage:
     """A page to write: `nodes`, in which the index of the new version of a page below is None."""
 
     old: PageRef
-    nodes: tuple[Node | None, ...]
+    nodes: tuple[ManifestNode | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +106,16 @@ def spill_of(remote: RemotePartition, limits: TreeLimits) -> Spill | None:
     return None
 
 
-def _into_page(pages: tuple[PageRef, ...], nodes: tuple[Node, ...], level: int, page_nodes: int) -> Spill:
+def _into_page(
+    pages: tuple[PageRef, ...], nodes: tuple[ManifestNode, ...], level: int, page_nodes: int
+) -> Spill:
     last = pages[-1] if pages else None
     if last is not None and last.level == level and last.width < page_nodes:
         return Spill(last, nodes[: page_nodes - last.width])
     return Spill(None, nodes[:page_nodes])
 
 
-def path_to(nodes: Sequence[Node], offset: int, pages: Pages) -> list[tuple[PageRef, int]]:
+def path_to(nodes: Sequence[ManifestNode], offset: int, pages: Pages) -> list[tuple[PageRef, int]]:
     """The loaded pages that lead to an offset, from the quorum's down, each with the index of the node in it
     that contains the offset."""
     path: list[tuple[PageRef, int]] = []
@@ -129,7 +131,7 @@ def path_to(nodes: Sequence[Node], offset: int, pages: Pages) -> list[tuple[Page
     return path
 
 
-def index_of(nodes: Sequence[Node], offset: int) -> int | None:
+def index_of(nodes: Sequence[ManifestNode], offset: int) -> int | None:
     """Index of the node that contains an offset; None if there is none."""
     low, high = 0, len(nodes)
     while low < high:

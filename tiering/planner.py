@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from tierlog.base.safeguards import safeguard
 from tierlog.base.segments import SegmentDescriptor
 from tierlog.metadata.image import RemotePartition
-from tierlog.metadata.records import Node, PageRef
+from tierlog.metadata.records import ManifestNode, PageRef
 from tierlog.tiering.page_tree import (
     TREE_LIMITS_1,
     Pages,
@@ -380,7 +380,7 @@ def _oldest_ms(segment: SegmentDescriptor) -> int:
     return segment.first_timestamp if segment.first_timestamp > 0 else segment.last_modified_ms
 
 
-def _remote_ranges(nodes: Sequence[Node], pages: Pages) -> Iterator[_Range]:
+def _remote_ranges(nodes: Sequence[ManifestNode], pages: Pages) -> Iterator[_Range]:
     for node in nodes:
         if isinstance(node, PageRef) and node.uuid in pages:
             yield from _remote_ranges(pages[node.uuid], pages)

@@ -24,7 +24,7 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
 from tierlog.config.topic import MAX_LONG
 from tierlog.metadata.image import ClusterImage, RemotePartition
-from tierlog.metadata.records import Node, PageRef, RemoteSegment
+from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
 from tierlog.records.batch import HEADER_SIZE, BatchHeader, iter_batches, read_header
 from tierlog.records.chunks import CHUNK_BYTES
 from tierlog.records.errors import RecordsError
@@ -179,11 +179,11 @@ class RemoteLog:
         return await self._retrying(where, lambda state: self._history(where, state, offset))
 
     async def pages_to(
-        self, where: TopicIdPartition, nodes: Sequence[Node], offset: int
-    ) -> dict[UUID, tuple[Node, ...]]:
+        self, where: TopicIdPartition, nodes: Sequence[ManifestNode], offset: int
+    ) -> dict[UUID, tuple[ManifestNode, ...]]:
         """The pages that lead from these nodes of the quorum to an offset. Raises ObjectStoreError."""
         self._read_of.add(where)
-        pages: dict[UUID, tuple[Node, ...]] = {}
+        pages: dict[UUID, tuple[ManifestNode, ...]] = {}
         at = index_of(nodes, offset)
         while at is not None and isinstance(page := nodes[at], PageRef):
             nodes = pages[page.uuid] = await self._indexes.page(where, page)
@@ -564,7 +564,7 @@ class RemoteLog:
         task.add_done_callback(lambda _: self._indexes_ahead.discard(what))
 
 
-def _nodes_at(remote: RemotePartition, offset: int) -> Sequence[Node]:
+def _nodes_at(remote: RemotePartition, offset: int) -> Sequence[ManifestNode]:
     """The entries or the pages of the quorum, whichever may contain an offset."""
     in_entries = bool(remote.entries) and offset >= remote.entries[0].base_offset
     return remote.entries if in_entries else remote.pages

@@ -18,7 +18,7 @@ import crc32c
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
-from tierlog.metadata.records import Node, PageRef, RemoteSegment
+from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
 from tierlog.records.chunks import CHUNK_BYTES, ChunkEntry
 from tierlog.records.errors import RecordsError
 from tierlog.records.indexes import (
@@ -144,7 +144,7 @@ class SegmentIndexes:
         self._txn_indexes: SingleFlightCache[_TxnKey, bytes] = SingleFlightCache(
             tasks, TXN_BUDGET_BYTES, lambda data: len(data) + INDEX_OVERHEAD_BYTES, self._slots
         )
-        self._pages: SingleFlightCache[tuple[TopicIdPartition, uuid.UUID], tuple[Node, ...]] = (
+        self._pages: SingleFlightCache[tuple[TopicIdPartition, uuid.UUID], tuple[ManifestNode, ...]] = (
             SingleFlightCache(
                 tasks,
                 pages_budget_bytes,
@@ -160,7 +160,7 @@ class SegmentIndexes:
     def loaded(self, entry: RemoteSegment) -> SegmentIndex | None:
         return self._indexes.find(entry.uuid)
 
-    def loaded_page(self, partition: TopicIdPartition, ref: PageRef) -> tuple[Node, ...] | None:
+    def loaded_page(self, partition: TopicIdPartition, ref: PageRef) -> tuple[ManifestNode, ...] | None:
         return self._pages.find((partition, ref.uuid))
 
     @property
@@ -181,7 +181,7 @@ class SegmentIndexes:
         """Memory of the loaded pages."""
         return self._pages.weight
 
-    async def page(self, partition: TopicIdPartition, ref: PageRef) -> tuple[Node, ...]:
+    async def page(self, partition: TopicIdPartition, ref: PageRef) -> tuple[ManifestNode, ...]:
         """The entries or references of a page. Raises ObjectStoreError (ObjectNotFound if missing)."""
         return await self._pages.get((partition, ref.uuid), lambda: self._load_page(partition, ref))
 
@@ -258,10 +258,10 @@ class SegmentIndexes:
             raise CorruptObject(f"{key}: the checksum differs from the manifest")
         return data
 
-    async def _load_page(self, partition: TopicIdPartition, ref: PageRef) -> tuple[Node, ...]:
+    async def _load_page(self, partition: TopicIdPartition, ref: PageRef) -> tuple[ManifestNode, ...]:
         key = self._keys.page(partition, ref)
 
-        async def load() -> tuple[Node, ...]:
+        async def load() -> tuple[ManifestNode, ...]:
             data = await self._fetch(key, ref.crc32c)
             try:
                 page = decode_page(data, ref)

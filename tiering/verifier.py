@@ -12,7 +12,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from tierlog.base.types import TopicIdPartition
-from tierlog.metadata.records import Node, PageRef, RemoteSegment
+from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
 from tierlog.tiering.chunk_cache import ChunkKey
 from tierlog.tiering.download import read_chunk
 from tierlog.tiering.format.keys import Keys
@@ -79,7 +79,7 @@ class RemoteVerifier:
         """The page that hides the first segment above an offset, by the newest manifest. None if all pages
         that lead to it can be read. Raises STORE_FAILURES."""
         remote = self._resolve(where)
-        nodes: Sequence[Node] = remote.nodes
+        nodes: Sequence[ManifestNode] = remote.nodes
         while True:
             page = next((node for node in nodes if node.last_offset >= offset), None)
             if not isinstance(page, PageRef):

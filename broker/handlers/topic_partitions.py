@@ -103,7 +103,7 @@ def _partitions(
     for number in range(first, end):
         partition = topic.partitions[number]
         leader, offline = views.leader_and_offline(TopicPartition(topic.name, number), partition)
-        last_known = [partition.last_leader] if partition.last_leader != NO_LEADER else []
+        last_known = [partition.last_known_leader] if partition.last_known_leader != NO_LEADER else []
         yield DescribeTopicPartitionsResponsePartition(
             partition_index=number,
             leader_id=leader,

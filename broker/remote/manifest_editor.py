@@ -13,7 +13,7 @@ from tierlog.base.segments import SegmentExport
 from tierlog.base.types import TopicIdPartition, random_uuid, require
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import RemotePartition
-from tierlog.metadata.records import Node, PageRef, RemoteSegment
+from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
 from tierlog.records.chunks import ChunkBuilder
 from tierlog.tiering.copier import Attempt, NotUploadable, SegmentBody
 from tierlog.tiering.manager import TierManager
@@ -24,7 +24,9 @@ Command = c.StartCopy | c.StartSpill | c.SpillEntries | c.TrimPages | c.ReplaceS
 Submit = Callable[[Command], Awaitable[None]]
 """Commits a command, or raises an error if the controller refuses it."""
 
-PagesTo = Callable[[TopicIdPartition, Sequence[Node], int], Awaitable[Mapping[UUID, Sequence[Node]]]]
+PagesTo = Callable[
+    [TopicIdPartition, Sequence[ManifestNode], int], Awaitable[Mapping[UUID, Sequence[ManifestNode]]]
+]
 """Loads the pages that lead from these nodes to an offset."""
 
 
@@ -142,7 +144,7 @@ class ManifestEditor:
         self,
         where: TopicIdPartition,
         leader_epoch: int,
-        nodes: Sequence[Node],
+        nodes: Sequence[ManifestNode],
         old: Sequence[RemoteSegment],
         new: Sequence[RemoteSegment],
     ) -> None:
@@ -177,7 +179,9 @@ class ManifestEditor:
             written.append(await self._write(where, leader_epoch, nodes))
         return tuple(written)
 
-    async def _write(self, where: TopicIdPartition, leader_epoch: int, nodes: Sequence[Node]) -> PageRef:
+    async def _write(
+        self, where: TopicIdPartition, leader_epoch: int, nodes: Sequence[ManifestNode]
+    ) -> PageRef:
         require(len(nodes) > 0, f"{where}: a page without entries")
         page_id: UUID = random_uuid(self._rng)
         await self._submit(

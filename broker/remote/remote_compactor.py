@@ -34,7 +34,7 @@ from tierlog.config.node import NodeSettings
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.quorum.client import MetadataClient
-from tierlog.metadata.records import Node, RemoteSegment, compaction_tags
+from tierlog.metadata.records import ManifestNode, RemoteSegment, compaction_tags
 from tierlog.records.chunks import ChunkBuilder
 from tierlog.records.indexes import AbortedTxn, decode_txn_index
 from tierlog.tiering.copier import Attempt, SegmentFile
@@ -57,7 +57,7 @@ def can_be_compacted(entry: RemoteSegment, config: TopicConfig, local_start: int
     return entry.end_offset <= local_start and (lag_ms <= 0 or entry.max_timestamp <= now_ms - lag_ms)
 
 
-def _bytes_below(offset: int, node: Node) -> int:
+def _bytes_below(offset: int, node: ManifestNode) -> int:
     """Bytes of a segment or page below an offset, estimated by the share of its offsets."""
     offsets = node.end_offset - node.base_offset
     return node.log_bytes * min(max(offset - node.base_offset, 0), offsets) // offsets

@@ -30,7 +30,7 @@ from tierlog.config.topic import MAX_LONG, TopicConfig
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
-from tierlog.metadata.records import Node, RemoteSegment, compaction_tags
+from tierlog.metadata.records import ManifestNode, RemoteSegment, compaction_tags
 from tierlog.records.errors import RecordsError
 from tierlog.tiering.copier import Attempt, NotUploadable
 from tierlog.tiering.format.keys import Keys
@@ -276,7 +276,7 @@ class SegmentMerger:
         """The entries of the page that contains an offset, or else those of the quorum; and whether they are
         a page's."""
         loaded = await self._remote_log.pages_to(where, remote.nodes, offset)
-        nodes: Sequence[Node] = list(loaded.values())[-1] if loaded else remote.entries
+        nodes: Sequence[ManifestNode] = list(loaded.values())[-1] if loaded else remote.entries
         return list(_segments(nodes)), bool(loaded)
 
     async def merge(self, replica: Replica, old: Sequence[RemoteSegment]) -> None:
@@ -306,5 +306,5 @@ class SegmentMerger:
         _log.info("segments merged", partition=str(replica.name), segments=len(old), bytes=size)
 
 
-def _segments(nodes: Sequence[Node]) -> Iterator[RemoteSegment]:
+def _segments(nodes: Sequence[ManifestNode]) -> Iterator[RemoteSegment]:
     return (node for node in nodes if isinstance(node, RemoteSegment))

@@ -141,7 +141,7 @@ def allocate_producer_ids(
         )
     if first > MAX_PRODUCER_ID - count:
         raise Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")
-    record = r.ProducerIds(broker_id=command.broker_id, next_id=first + count)
+    record = r.ProducerIdsRecord(broker_id=command.broker_id, next_id=first + count)
     return Decision((record,), c.ProducerIdsAllocated(first_id=first, count=count))
 
 

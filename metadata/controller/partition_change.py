@@ -57,7 +57,7 @@ def build_partition_change(
         if leader != NO_LEADER:
             in_sync = (leader,)
         elif rules.unclean:
-            candidates = (before.leader, before.last_leader, *replicas)
+            candidates = (before.leader, before.last_known_leader, *replicas)
             leader = _first(candidates, rules, within=replicas)
             if leader == NO_LEADER:
                 leader = _first(candidates, online_rules, within=replicas)
@@ -81,9 +81,9 @@ def _with_epochs(
     """The removal of a replica also starts a leader epoch, so that the leader stops counting it (KIP-704)."""
     removed = not set(before.replicas) <= set(after.replicas)
     new_leader_epoch = leader != before.leader or removed or leader == restarted_broker != NO_LEADER
-    last_leader = NO_LEADER
+    last_known_leader = NO_LEADER
     if leader == NO_LEADER:
-        last_leader = before.leader if before.leader != NO_LEADER else before.last_leader
+        last_known_leader = before.leader if before.leader != NO_LEADER else before.last_known_leader
     result = replace(
         after,
         in_sync=in_sync,
@@ -91,7 +91,7 @@ def _with_epochs(
         leader_epoch=before.leader_epoch + new_leader_epoch,
         partition_epoch=before.partition_epoch,
         eligible=eligible,
-        last_leader=last_leader,
+        last_known_leader=last_known_leader,
         emptied=tuple(one for one in after.emptied if one != leader),
     )
     return before if result == before else replace(result, partition_epoch=before.partition_epoch + 1)
@@ -188,7 +188,7 @@ def check_partition(partition: PartitionRecord, rules: ElectionRules) -> None:
     require(eligible <= replicas - in_sync, f"{partition}: eligible but in sync, or not a replica")
     require(partition.leader == NO_LEADER or partition.leader in in_sync, f"{partition}: leader not in sync")
     require(
-        partition.leader == NO_LEADER or partition.last_leader == NO_LEADER,
+        partition.leader == NO_LEADER or partition.last_known_leader == NO_LEADER,
         f"{partition}: a leader and a last leader",
     )
     marked = {*partition.offline, *partition.emptied}

@@ -77,7 +77,7 @@ def finish_copy(image: ClusterImage, command: c.FinishCopy) -> Decision[c.Acknow
         raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {segment.uuid} was not started, or was abandoned")
     if started.replaces:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {segment.uuid} is for ReplaceSegments")
-    if not segment.has_format_1:
+    if not segment.fits_format_1:
         check_format_2(image)
     if _range(started) != _range(segment) or started.leader_epoch != segment.leader_epoch:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {segment.uuid} was started for other offsets")
@@ -225,7 +225,7 @@ def spill_entries(image: ClusterImage, command: c.SpillEntries, now_ms: int) -> 
     )
 
 
-def find_run(remote: RemotePartition, ids: Sequence[UUID]) -> tuple[r.Node, ...]:
+def find_run(remote: RemotePartition, ids: Sequence[UUID]) -> tuple[r.ManifestNode, ...]:
     """The successive nodes with these ids. Raises Refusal if the manifest has no such run."""
     nodes = remote.nodes
     first = next((at for at, node in enumerate(nodes) if node.uuid == ids[0]), len(nodes))
@@ -235,7 +235,7 @@ def find_run(remote: RemotePartition, ids: Sequence[UUID]) -> tuple[r.Node, ...]
     return run
 
 
-def _split(run: Sequence[r.Node], level: int) -> tuple[list[r.PageRef], Sequence[r.Node]]:
+def _split(run: Sequence[r.ManifestNode], level: int) -> tuple[list[r.PageRef], Sequence[r.ManifestNode]]:
     """The page that a new page of this level continues, if there is one, and the nodes that it adds."""
     first = run[0]
     if isinstance(first, r.PageRef) and first.level == level:
@@ -243,7 +243,7 @@ def _split(run: Sequence[r.Node], level: int) -> tuple[list[r.PageRef], Sequence
     return [], run
 
 
-def _level(node: r.Node) -> int:
+def _level(node: r.ManifestNode) -> int:
     return node.level if isinstance(node, r.PageRef) else -1
 
 
@@ -260,7 +260,7 @@ def dropped_segment(segment: r.RemoteSegment) -> r.DroppedObject:
     return _dropped(segment, segment.leader_epoch)
 
 
-def _dropped(node: r.Node, leader_epoch: int) -> r.DroppedObject:
+def _dropped(node: r.ManifestNode, leader_epoch: int) -> r.DroppedObject:
     return r.DroppedObject(
         uuid=node.uuid,
         is_page=isinstance(node, r.PageRef),
@@ -376,11 +376,11 @@ def _supersedes(copy: r.CopyStarted, other: StartedCopy) -> bool:
     return copy.base_offset <= other.last_offset
 
 
-def count_segments(nodes: Iterable[r.Node]) -> int:
+def count_segments(nodes: Iterable[r.ManifestNode]) -> int:
     return sum(node.entries if isinstance(node, r.PageRef) else 1 for node in nodes)
 
 
-def _matches(page: r.PageRef, spilled: Sequence[r.Node]) -> bool:
+def _matches(page: r.PageRef, spilled: Sequence[r.ManifestNode]) -> bool:
     return (
         page.base_offset == spilled[0].base_offset
         and page.last_offset == spilled[-1].last_offset

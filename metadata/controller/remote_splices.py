@@ -68,7 +68,7 @@ def replace_segments(
         *map(dropped_segment, old),
         *map(dropped_alone, (*command.old_inner_pages, known)),
     )
-    named_now: tuple[r.Node, ...] = (*new, *command.inner_pages, page)
+    named_now: tuple[r.ManifestNode, ...] = (*new, *command.inner_pages, page)
     return done(_spliced(command, (known.uuid,), (page,), (), named_now, dropped, now_ms))
 
 
@@ -139,7 +139,9 @@ def _check_inner(
         raise _refused(f"a replaced page is not below page {known.uuid}")
 
 
-def _accounts(page: r.PageRef, known: r.PageRef, gone: Sequence[r.Node], come: Sequence[r.Node]) -> bool:
+def _accounts(
+    page: r.PageRef, known: r.PageRef, gone: Sequence[r.ManifestNode], come: Sequence[r.ManifestNode]
+) -> bool:
     entries = known.entries - count_segments(gone) + count_segments(come)
     log_bytes = known.log_bytes - sum(one.log_bytes for one in gone) + sum(one.log_bytes for one in come)
     newest = max((one.max_timestamp for one in come), default=page.max_timestamp)
@@ -151,7 +153,7 @@ def _spliced(
     replaced: tuple[UUID, ...],
     pages: tuple[r.PageRef, ...],
     entries: tuple[r.RemoteSegment, ...],
-    finished: tuple[r.Node, ...],
+    finished: tuple[r.ManifestNode, ...],
     dropped: tuple[r.DroppedObject, ...],
     now_ms: int,
 ) -> r.RemoteLogSpliced:
@@ -167,16 +169,16 @@ def _spliced(
     )
 
 
-def _contains(page: r.PageRef, nodes: Sequence[r.Node]) -> bool:
+def _contains(page: r.PageRef, nodes: Sequence[r.ManifestNode]) -> bool:
     base, last = _span(nodes)
     return page.base_offset <= base and last <= page.last_offset
 
 
-def _span(nodes: Sequence[r.Node]) -> tuple[int, int]:
+def _span(nodes: Sequence[r.ManifestNode]) -> tuple[int, int]:
     return nodes[0].base_offset, nodes[-1].last_offset
 
 
-def _is_contiguous(nodes: Sequence[r.Node]) -> bool:
+def _is_contiguous(nodes: Sequence[r.ManifestNode]) -> bool:
     return all(one.base_offset <= one.last_offset for one in nodes) and all(
         two.base_offset == one.end_offset for one, two in pairwise(nodes)
     )

@@ -61,7 +61,7 @@ def delete_topics(image: ClusterImage, command: c.DeleteTopics, now_ms: int) -> 
         _refuse_duplicate(_resolved(image, ref), duplicates)
         topic = _find(draft, ref)
         outcome = c.TopicOutcome(name=topic.name, topic_id=topic.topic_id)
-        return (r.DeleteTopic(topic_id=topic.topic_id, at_ms=now_ms, whole=True),), outcome
+        return (r.TopicDeleted(topic_id=topic.topic_id, at_ms=now_ms, whole=True),), outcome
 
     return _each(image, command.topics, _by_ref, delete, validate_only=False)
 
@@ -89,7 +89,7 @@ def _create(
     check_topic_settings(topic.name, settings)
     replicas = _assigned(draft, topic) if topic.assignments else _placed(placement, command, topic)
     topic_id = random_uuid(rng)
-    records: list[r.AnyRecord] = [r.CreateTopic(topic_id=topic_id, name=topic.name)]
+    records: list[r.AnyRecord] = [r.TopicCreated(topic_id=topic_id, name=topic.name)]
     records += [_new_partition(draft, topic_id, number, ids) for number, ids in enumerate(replicas)]
     records += [
         r.ConfigRecord(scope=r.ConfigScope.TOPIC, name=topic.name, key=key, value=settings[key])

@@ -24,7 +24,7 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition, TopicPartition
 from tierlog.metadata.image import ClusterImage, RemotePartition
 from tierlog.metadata.image_codec import decode_image, encode_image
-from tierlog.metadata.records import Node, PageRef, RemoteSegment
+from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import (
     ManifestPage,
@@ -93,7 +93,7 @@ class Tree:
                 entries=tuple(node for node in left if isinstance(node, RemoteSegment)),
             )
 
-    def _write(self, nodes: Sequence[Node]) -> PageRef:
+    def _write(self, nodes: Sequence[ManifestNode]) -> PageRef:
         page = ManifestPage(
             topic_id=WHERE.topic_id,
             partition=0,
@@ -147,7 +147,7 @@ async def look_up(tree: Tree, segments: int) -> dict[str, object]:
     for _ in range(LOOKUPS):
         offset = rng.randrange(segments * 1_000_000)
         began = time.perf_counter()
-        nodes: Sequence[Node] = tree.remote.nodes
+        nodes: Sequence[ManifestNode] = tree.remote.nodes
         while isinstance(node := nodes[index_of(nodes, offset) or 0], PageRef):
             nodes = await indexes.page(WHERE, node)
         times.append(time.perf_counter() - began)

@@ -56,8 +56,8 @@ RECORDS: tuple[r.AnyRecord, ...] = (
     ),
     r.BrokerUnregistered(broker_id=2),
     r.BrokerFencing(broker_id=1, broker_epoch=5, fenced=False),
-    r.CreateTopic(topic_id=TOPIC, name="flights"),
-    r.DeleteTopic(topic_id=TOPIC, at_ms=1_700_000_000_000),
+    r.TopicCreated(topic_id=TOPIC, name="flights"),
+    r.TopicDeleted(topic_id=TOPIC, at_ms=1_700_000_000_000),
     r.PartitionRecord(
         topic_id=TOPIC,
         partition=0,
@@ -69,7 +69,7 @@ RECORDS: tuple[r.AnyRecord, ...] = (
     ),
     r.ConfigRecord(scope=r.ConfigScope.TOPIC, name="flights", key="retention.ms", value="-1"),
     r.ConfigRecord(scope=r.ConfigScope.CLUSTER, name="", key="log.retention.ms", value=None),
-    r.ProducerIds(broker_id=1, next_id=1000),
+    r.ProducerIdsRecord(broker_id=1, next_id=1000),
     r.CopyStarted(
         topic_id=TOPIC,
         partition=0,
@@ -124,7 +124,7 @@ RECORDS_OF_CLUSTERS: tuple[r.AnyRecord, ...] = (
         leader_epoch=4,
         partition_epoch=6,
         eligible=(2,),
-        last_leader=1,
+        last_known_leader=1,
         adding=(3,),
         removing=(2,),
     ),
@@ -139,7 +139,7 @@ RECORDS_OF_FAILED_DISKS: tuple[r.AnyRecord, ...] = (
         leader=-1,
         leader_epoch=4,
         partition_epoch=6,
-        last_leader=1,
+        last_known_leader=1,
         offline=(1, 3),
         emptied=(2,),
     ),
@@ -262,7 +262,7 @@ IMAGE_3 = replace(
                         leader_epoch=4,
                         partition_epoch=6,
                         eligible=(2,),
-                        last_leader=1,
+                        last_known_leader=1,
                         adding=(3,),
                         removing=(2,),
                     ),
@@ -287,7 +287,7 @@ IMAGE_4 = replace(
                         leader=-1,
                         leader_epoch=4,
                         partition_epoch=6,
-                        last_leader=1,
+                        last_known_leader=1,
                         offline=(1, 3),
                         emptied=(2,),
                     ),
@@ -336,7 +336,7 @@ RECORDS_OF_DIVERGED: tuple[r.AnyRecord, ...] = (
     r.RemoteLogDiverged(topic_id=TOPIC, partition=0, from_offset=100, at_ms=1_700_000_000_000),
 )
 RECORDS_OF_WHOLE: tuple[r.AnyRecord, ...] = (
-    r.DeleteTopic(topic_id=TOPIC, at_ms=1_700_000_000_000, whole=True),
+    r.TopicDeleted(topic_id=TOPIC, at_ms=1_700_000_000_000, whole=True),
 )
 RECORDS_OF_DROPPED: tuple[r.AnyRecord, ...] = (
     r.RemoteLogDropped(topic_id=TOPIC, partition=0, log_start_offset=150, at_ms=1_700_000_000_000),

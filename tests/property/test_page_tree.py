@@ -24,7 +24,7 @@ from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import ClusterImage, RemotePartition
 from tierlog.metadata.image_codec import decode_image, encode_image
-from tierlog.metadata.records import Node, PageRef, RemoteSegment, decode_records, encode_records
+from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment, decode_records, encode_records
 from tierlog.protocol.errors import ErrorCode
 from tierlog.tiering.copier import Attempt
 from tierlog.tiering.format.keys import Keys
@@ -85,16 +85,16 @@ class Partition:
         assert again.error == ErrorCode.NONE, "a repetition is acknowledged"  # type: ignore[union-attr]
 
     async def pages_to(
-        self, where: TopicIdPartition, nodes: Sequence[Node], offset: int
-    ) -> Mapping[uuid.UUID, Sequence[Node]]:
-        pages: dict[uuid.UUID, Sequence[Node]] = {}
+        self, where: TopicIdPartition, nodes: Sequence[ManifestNode], offset: int
+    ) -> Mapping[uuid.UUID, Sequence[ManifestNode]]:
+        pages: dict[uuid.UUID, Sequence[ManifestNode]] = {}
         at = index_of(nodes, offset)
         while at is not None and isinstance(page := nodes[at], PageRef):
             nodes = pages[page.uuid] = await self.page(page)
             at = index_of(nodes, offset)
         return pages
 
-    async def page(self, ref: PageRef) -> tuple[Node, ...]:
+    async def page(self, ref: PageRef) -> tuple[ManifestNode, ...]:
         return decode_page(await self.store.get(KEYS.page(self.where, ref)), ref).nodes
 
     async def put(self, segment_id: uuid.UUID, base: int, last: int) -> RemoteSegment:
@@ -175,7 +175,7 @@ class Partition:
             self.deleted |= set(gone)
             self.do(c.ConfirmRemoteDeleted(uuids=gone))
 
-    async def tree(self, nodes: Sequence[Node]) -> tuple[list[PageRef], list[RemoteSegment]]:
+    async def tree(self, nodes: Sequence[ManifestNode]) -> tuple[list[PageRef], list[RemoteSegment]]:
         pages: list[PageRef] = []
         entries: list[RemoteSegment] = []
         for node in nodes:
@@ -285,7 +285,9 @@ def test_quorum_and_depth_grow_with_the_logarithm_of_the_history() -> None:
     assert sum(page.entries for page in remote.pages) + len(remote.entries) == 2000
 
 
-def spilled(remote: RemotePartition, before: PageRef | None, moved: Sequence[Node]) -> RemotePartition:
+def spilled(
+    remote: RemotePartition, before: PageRef | None, moved: Sequence[ManifestNode]
+) -> RemotePartition:
     run = [*([] if before is None else [before]), *moved]
     first = moved[0]
     level = first.level + 1 if isinstance(first, PageRef) else 0

@@ -62,7 +62,7 @@ class Metadata:
         changes += [
             r.BrokerFencing(broker_id=broker_id, broker_epoch=broker_id, fenced=False) for broker_id in RACKS
         ]
-        changes.append(r.CreateTopic(topic_id=TOPIC, name="t"))
+        changes.append(r.TopicCreated(topic_id=TOPIC, name="t"))
         changes += [_partition(number, leader, EPOCH) for number, leader in ((LED, 1), (FOLLOWED, 2))]
         self.image = evolve_all(ClusterImage(cluster_id="c"), changes)
 

@@ -38,7 +38,7 @@ def image_of(number: int = 1, *, leader_epoch: int = 0, **configs: str) -> Clust
     topic_id = uuid.UUID(int=number)
     led = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": leader_epoch, "partition_epoch": 0}
     changes: list[r.AnyRecord] = [
-        r.CreateTopic(topic_id=topic_id, name="t"),
+        r.TopicCreated(topic_id=topic_id, name="t"),
         r.PartitionRecord(topic_id=topic_id, partition=0, **led),  # type: ignore[arg-type]
     ]
     changes += [

@@ -17,7 +17,7 @@ import crc32c
 import msgspec
 import zstandard
 
-from tierlog.metadata.records import Node, PageRef, RemoteSegment, share_epochs
+from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment, share_epochs
 
 FORMAT_VERSION = 2
 """The highest version. A document is written in the oldest version that can represent it."""
@@ -78,7 +78,7 @@ class ManifestRoot(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple[RemoteSegment, ...]
 
     @property
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[ManifestNode, ...]:
         return *self.pages, *self.entries
 
 
@@ -92,7 +92,7 @@ class ManifestPage(msgspec.Struct, frozen=True, kw_only=True):
     pages: tuple[PageRef, ...] = ()
 
     @property
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[ManifestNode, ...]:
         return self.pages or self.entries
 
     @property
@@ -226,7 +226,7 @@ def decode_topic(data: bytes) -> TopicDocument:
 
 
 def _version_of(pages: Sequence[PageRef], entries: Sequence[RemoteSegment]) -> int:
-    is_first = all(entry.has_format_1 for entry in entries) and not any(page.level for page in pages)
+    is_first = all(entry.fits_format_1 for entry in entries) and not any(page.level for page in pages)
     return 1 if is_first else 2
 
 
@@ -297,7 +297,7 @@ def _span(page: ManifestPage) -> tuple[int, int, int, int]:
     return nodes[0].base_offset, nodes[-1].last_offset, segments, page.level
 
 
-def _check_contiguous(ranges: Sequence[Node]) -> None:
+def _check_contiguous(ranges: Sequence[ManifestNode]) -> None:
     for before, after in pairwise(ranges):
         if after.base_offset != before.last_offset + 1:
             raise ManifestError(

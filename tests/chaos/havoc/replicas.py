@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.broker.storage_tools.offline import UnreadableTail, find_partitions, read_batches
-from tierlog.metadata.records import Node, RemoteSegment
+from tierlog.metadata.records import ManifestNode, RemoteSegment
 from tierlog.records.batch import HEADER_SIZE, BatchHeader, check_batch, iter_batches
 from tierlog.records.errors import RecordsError
 from tierlog.records.record import iter_records
@@ -86,7 +86,7 @@ def read_remote(bucket: Bucket, cluster_id: str, topic: str, partition: int) -> 
     where = TopicIdPartition(_topic_id(bucket, keys, topic), partition)
     root = decode_root(bucket.read(keys.root(where)))
 
-    def below(nodes: Iterable[Node]) -> Iterator[RemoteSegment]:
+    def below(nodes: Iterable[ManifestNode]) -> Iterator[RemoteSegment]:
         for node in nodes:
             if isinstance(node, RemoteSegment):
                 yield node

@@ -12,7 +12,7 @@ from tierlog.broker.remote.remote_log_manager import CommandRejected
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.quorum.peers import MetadataUnavailable
-from tierlog.metadata.records import Node, RemoteSegment
+from tierlog.metadata.records import ManifestNode, RemoteSegment
 from tierlog.tiering.copier import NotUploadable
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.object_store import ObjectStoreError
@@ -59,7 +59,7 @@ async def _neighbours(
         return []
     offset = rng.randrange(first, end)
     loaded = await pages_to(where, remote.nodes, offset)
-    nodes: Sequence[Node] = list(loaded.values())[-1] if loaded else remote.entries
+    nodes: Sequence[ManifestNode] = list(loaded.values())[-1] if loaded else remote.entries
     entries = [node for node in nodes if isinstance(node, RemoteSegment)]
     at = next((at for at, entry in enumerate(entries) if entry.end_offset > offset), 0)
     return entries[at : at + 2]

@@ -19,7 +19,7 @@ from tierlog.base.types import TopicIdPartition
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import ClusterImage, RemotePartition
-from tierlog.metadata.records import Node, PageRef, RemoteSegment
+from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
 from tierlog.records.batch import BatchHeader, check_batch, iter_batches
 from tierlog.records.errors import RecordsError
 from tierlog.tiering.format.keys import Keys, parse_attempt
@@ -55,7 +55,7 @@ class TierWitness:
         self.is_damaged: Callable[[SimBroker], bool] = lambda broker: False
         """Whether the broker's disk has flipped bits, so that its log is not compared."""
         self._image: ClusterImage | None = None  # the newest that any node has had
-        self._pages: dict[uuid.UUID, tuple[Node, ...]] = {}
+        self._pages: dict[uuid.UUID, tuple[ManifestNode, ...]] = {}
         self._committed: set[uuid.UUID] = set()  # copies and pages that a manifest has ever listed
         self._named: dict[TopicIdPartition, frozenset[uuid.UUID]] = {}
         self._roots: dict[TopicIdPartition, ManifestRoot] = {}  # the newest intact roots in the bucket
@@ -127,7 +127,7 @@ class TierWitness:
         return self._below(where, remote.nodes)[1]
 
     def _below(
-        self, where: TopicIdPartition, nodes: Iterable[Node]
+        self, where: TopicIdPartition, nodes: Iterable[ManifestNode]
     ) -> tuple[list[PageRef], list[RemoteSegment]]:
         """All pages and entries among these nodes and below them."""
         pages: list[PageRef] = []
@@ -141,7 +141,7 @@ class TierWitness:
             entries += below[1]
         return pages, entries
 
-    def _page(self, where: TopicIdPartition, page: PageRef) -> tuple[Node, ...]:
+    def _page(self, where: TopicIdPartition, page: PageRef) -> tuple[ManifestNode, ...]:
         if page.uuid not in self._pages:
             content = self.bucket.content(self._keys.page(where, page))
             if content is None:

@@ -53,7 +53,7 @@ class Node:
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     topic_id = uuid.UUID(int=1)
     led = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": 0, "partition_epoch": 0}
-    made: list[r.AnyRecord] = [r.CreateTopic(topic_id=topic_id, name="t")]
+    made: list[r.AnyRecord] = [r.TopicCreated(topic_id=topic_id, name="t")]
     made += [r.PartitionRecord(topic_id=topic_id, partition=n, **led) for n in range(PARTITIONS)]  # type: ignore[arg-type]
     node = Node(tmp_path)
     await node.replicas.open_all(evolve_all(ClusterImage(cluster_id="c"), made))

@@ -51,7 +51,7 @@ class Metadata:
             )
             for broker_id in (1, 2)
         ]
-        changes.append(r.CreateTopic(topic_id=TOPIC, name="t"))
+        changes.append(r.TopicCreated(topic_id=TOPIC, name="t"))
         changes += [
             r.PartitionRecord(
                 topic_id=TOPIC,

@@ -86,7 +86,7 @@ class Metadata:
                 admin_url="",
                 rack=None,
             ),
-            r.CreateTopic(topic_id=TOPIC, name="t"),
+            r.TopicCreated(topic_id=TOPIC, name="t"),
         ]
         changes += [
             r.PartitionRecord(
@@ -261,7 +261,7 @@ async def test_topic_deleted_during_validation(node: Node) -> None:
     client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.ZSTD)))
     await until(lambda: node.validator.batches == 1)
     old = node.metadata.image
-    node.metadata.image = evolve_all(old, [r.DeleteTopic(topic_id=TOPIC, at_ms=0)])
+    node.metadata.image = evolve_all(old, [r.TopicDeleted(topic_id=TOPIC, at_ms=0)])
     node.replicas.follow(old, node.metadata.image)
     await until(lambda: node.replicas.get("t", 0) is None)
     node.threads.release()

@@ -87,7 +87,7 @@ class Node:
             topic_id = uuid.UUID(int=number)
             policy = "reject" if topic == "kept" else DROP
             configs = {**TIERED, "remote.log.disk.pressure.policy": policy}
-            changes.append(r.CreateTopic(topic_id=topic_id, name=topic))
+            changes.append(r.TopicCreated(topic_id=topic_id, name=topic))
             changes.append(r.PartitionRecord(topic_id=topic_id, partition=0, **partition))  # type: ignore[arg-type]
             changes += [
                 r.ConfigRecord(scope=r.ConfigScope.TOPIC, name=topic, key=key, value=value)

@@ -63,7 +63,7 @@ class Disk(OsFiles):
 def topic(name: str, topic_id: uuid.UUID) -> list[r.AnyRecord]:
     where = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": 0, "partition_epoch": 0}
     return [
-        r.CreateTopic(topic_id=topic_id, name=name),
+        r.TopicCreated(topic_id=topic_id, name=name),
         r.PartitionRecord(topic_id=topic_id, partition=0, **where),  # type: ignore[arg-type]
     ]
 
@@ -192,7 +192,7 @@ async def test_recreated_topic_does_not_inherit_the_cleaner_checkpoint(tmp_path:
     node.write()
     assert await node.cleaner.clean_all() == 1
     old = node.image
-    gone = evolve_all(old, [r.DeleteTopic(topic_id=TOPICS["t"], at_ms=0)])
+    gone = evolve_all(old, [r.TopicDeleted(topic_id=TOPICS["t"], at_ms=0)])
     node.replicas.follow(old, gone)
     recreated = evolve_all(gone, topic("t", uuid.UUID(int=9)))
     node.replicas.follow(gone, recreated)
@@ -354,7 +354,7 @@ async def test_topic_can_be_deleted_during_compaction(tmp_path: Path) -> None:
     node.disk.hold = threading.Event()
     cleaner = TaskGroup(lambda *_: None).spawn("clean", node.cleaner.clean_all())
     await reached(node.disk.held)
-    gone = evolve_all(node.image, [r.DeleteTopic(topic_id=TOPICS["t"], at_ms=0)])
+    gone = evolve_all(node.image, [r.TopicDeleted(topic_id=TOPICS["t"], at_ms=0)])
     node.replicas.follow(node.image, gone)
     node.disk.hold.set()
     assert await cleaner == 0

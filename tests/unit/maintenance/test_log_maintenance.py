@@ -93,7 +93,7 @@ class Node:
 
     async def start(self, **configs: str) -> "Node":
         partition = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": 0, "partition_epoch": 0}
-        changes = [r.CreateTopic(topic_id=TOPIC, name="t")]
+        changes = [r.TopicCreated(topic_id=TOPIC, name="t")]
         changes += [r.PartitionRecord(topic_id=TOPIC, partition=n, **partition) for n in range(2)]  # type: ignore[misc,arg-type]
         changes += [
             r.ConfigRecord(scope=r.ConfigScope.TOPIC, name="t", key=key.replace("_", "."), value=value)
@@ -155,7 +155,7 @@ async def test_retention_skips_partitions_deleted_during_its_run(tmp_path: Path)
     async def reopen() -> None:
         image = node.replicas._image
         assert image is not None
-        node.replicas.follow(image, evolve_all(image, [r.DeleteTopic(topic_id=TOPIC, at_ms=0)]))
+        node.replicas.follow(image, evolve_all(image, [r.TopicDeleted(topic_id=TOPIC, at_ms=0)]))
         for number in (0, 1):
             (tmp_path / f"t-{number}").mkdir()
             (tmp_path / f"t-{number}" / f"{0:020d}.log").write_bytes(b"of the new topic")

@@ -109,7 +109,7 @@ class Node:
             ClusterImage(cluster_id="c"),
             [
                 *(change for broker_id in in_sync and (1, 2, 3) for change in registered(broker_id)),
-                r.CreateTopic(topic_id=TOPIC_ID, name="t"),
+                r.TopicCreated(topic_id=TOPIC_ID, name="t"),
                 partition(1, in_sync or (1,), replicas=(1, 2, 3) if in_sync else (1,)),
                 *(
                     r.ConfigRecord(scope=r.ConfigScope.TOPIC, name="t", key=key, value=value)

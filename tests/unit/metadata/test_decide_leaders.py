@@ -156,12 +156,12 @@ def test_first_eligible_replica_to_return_leads_an_offline_partition(three: Worl
     for broker_id in (3, 2, 1):
         three.fence(broker_id)
     assert state(three) == (-1, (1,), (2,))
-    assert three.partition().last_leader == 1
+    assert three.partition().last_known_leader == 1
     three.fence(3, fenced=False)
     assert state(three) == (-1, (1,), (2,))  # two committed after it left
     three.fence(2, fenced=False)
     assert state(three) == (2, (2,), (1,))
-    assert three.partition().last_leader == -1
+    assert three.partition().last_known_leader == -1
 
 
 def test_replica_that_may_have_lost_data_is_not_eligible(three: World) -> None:

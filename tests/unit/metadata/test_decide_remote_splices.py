@@ -11,7 +11,7 @@ from tierlog.metadata.controller.remote import MAX_STARTED, SPILL_TIMEOUT_MS
 from tierlog.metadata.delete_queue import ALONE, WITH_SEGMENTS
 from tierlog.metadata.evolve import evolve
 from tierlog.metadata.image_codec import decode_image, encode_image
-from tierlog.metadata.records import Node, PageRef, RemoteSegment
+from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
 from tierlog.protocol.errors import ErrorCode as E
 
 World = Any
@@ -29,7 +29,7 @@ def tiered(world: World) -> World:
     return world
 
 
-def page_of(nodes: tuple[Node, ...], number: int, **changes: Any) -> PageRef:
+def page_of(nodes: tuple[ManifestNode, ...], number: int, **changes: Any) -> PageRef:
     first, pages = nodes[0], [node for node in nodes if isinstance(node, PageRef)]
     ref = PageRef(
         uuid=uuid.UUID(int=number),
@@ -57,7 +57,7 @@ def announce(world: World, page: PageRef) -> None:
     assert world.do(command).error == E.NONE
 
 
-def spill(world: World, page: PageRef, replaced: tuple[Node, ...], leader_epoch: int = 0) -> E:
+def spill(world: World, page: PageRef, replaced: tuple[ManifestNode, ...], leader_epoch: int = 0) -> E:
     return world.do(
         c.SpillEntries(
             topic_id=world.image.topic_ids["t"],

@@ -13,11 +13,11 @@ from tierlog.metadata.image_codec import decode_image, encode_image
 from tierlog.metadata.records import (
     AnyRecord,
     CopyFinished,
-    CreateTopic,
-    DeleteTopic,
     PartitionRecord,
     RemoteDeleted,
     RemoteDeletesStarted,
+    TopicCreated,
+    TopicDeleted,
     decode_records,
     encode_records,
 )
@@ -38,10 +38,10 @@ def partition(topic_id: uuid.UUID, number: int, epoch: int = 0) -> PartitionReco
 
 
 RECORDS: tuple[AnyRecord, ...] = (
-    CreateTopic(topic_id=ONE, name="one"),
+    TopicCreated(topic_id=ONE, name="one"),
     partition(ONE, 0),
     partition(ONE, 1),
-    CreateTopic(topic_id=OTHER, name="other"),
+    TopicCreated(topic_id=OTHER, name="other"),
     partition(OTHER, 0),
     partition(ONE, 2),
     partition(ONE, 0, epoch=3),
@@ -98,7 +98,7 @@ def test_deletion_in_an_old_log_gives_the_lines_of_an_old_snapshot() -> None:
         RemoteDeletesStarted(uuids=(uuid.UUID(int=10),), at_ms=9),
         RemoteDeleted(uuids=(uuid.UUID(int=10),)),
         CopyFinished(topic_id=OTHER, partition=0, segment=remote_segment(0, 9, uuid=uuid.UUID(int=12))),
-        DeleteTopic(topic_id=OTHER, at_ms=20, whole=True),
+        TopicDeleted(topic_id=OTHER, at_ms=20, whole=True),
     )
     images = [evolve_all(image, decode_records(encode_records(later))) for image in (replayed, from_snapshot)]
     assert images[0] == images[1]

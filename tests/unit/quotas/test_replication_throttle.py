@@ -81,7 +81,7 @@ def test_rate_of_0_blocks_until_it_is_raised() -> None:
 
 def configured(*changes: tuple[ConfigScope, str, str, str], **settings: str) -> ReplicationThrottles:
     records: list[Any] = [
-        r.CreateTopic(topic_id=uuid.UUID(int=n), name=name) for n, name in ((1, "t"), (2, "u"))
+        r.TopicCreated(topic_id=uuid.UUID(int=n), name=name) for n, name in ((1, "t"), (2, "u"))
     ]
     records += [
         r.ConfigRecord(scope=scope, name=at, key=key, value=value) for scope, at, key, value in changes

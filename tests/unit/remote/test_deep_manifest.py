@@ -10,7 +10,7 @@ from tier_node import START_MS, TierNode, content, produce
 
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.records import Node, PageRef, RemoteSegment
+from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
 from tierlog.tiering import page_tree
 from tierlog.tiering.bucket_audit import LISTED, UNREADABLE, BucketAuditor
 from tierlog.tiering.copier import Attempt
@@ -60,7 +60,7 @@ async def named_nodes(node: TierNode, replica: Replica) -> tuple[list[PageRef], 
     pages: list[PageRef] = []
     entries: list[RemoteSegment] = []
 
-    async def collect(nodes: Sequence[Node]) -> None:
+    async def collect(nodes: Sequence[ManifestNode]) -> None:
         for one in nodes:
             if isinstance(one, RemoteSegment):
                 entries.append(one)
@@ -248,7 +248,7 @@ async def test_pages_of_format_1_become_a_tree_after_the_upgrade(tmp_path: Path)
         replica, data = await uploaded(node, 100)
         remote = node.remote(replica)
         assert len(remote.pages) > LIMITS.references + 1 and {page.level for page in remote.pages} == {0}
-        assert all(entry.has_format_1 for entry in remote.entries)
+        assert all(entry.fits_format_1 for entry in remote.entries)
         broker = node.metadata.image.brokers[1]
         await node.metadata.submit(
             c.RegisterBroker(

@@ -35,7 +35,7 @@ def topic(
 ) -> ClusterImage:
     topic_id, at = uuid.UUID(int=number), (node_id,)
     led = {"replicas": at, "in_sync": at, "leader": node_id, "leader_epoch": 0, "partition_epoch": 0}
-    changes = [r.CreateTopic(topic_id=topic_id, name=name)]
+    changes = [r.TopicCreated(topic_id=topic_id, name=name)]
     changes += [r.PartitionRecord(topic_id=topic_id, partition=n, **led) for n in range(partitions)]  # type: ignore[misc,arg-type]
     return evolve_all(image, changes)
 
@@ -281,6 +281,6 @@ def test_changed_topics_are_found_by_identity() -> None:
         ],
     )  # fmt: skip
     assert [t.name for t in changed_topics(two, grown)[1]] == ["a"]
-    less = evolve_all(grown, [r.DeleteTopic(topic_id=uuid.UUID(int=2), at_ms=0)])
+    less = evolve_all(grown, [r.TopicDeleted(topic_id=uuid.UUID(int=2), at_ms=0)])
     gone, changed = changed_topics(grown, less)
     assert ([t.name for t in gone], changed) == (["b"], [])

@@ -28,7 +28,7 @@ TIMEOUT_S = 30
 def image_with(topic_id: int) -> ClusterImage:
     led = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": 0, "partition_epoch": 0}
     made = [
-        r.CreateTopic(topic_id=uuid.UUID(int=topic_id), name="t"),
+        r.TopicCreated(topic_id=uuid.UUID(int=topic_id), name="t"),
         r.PartitionRecord(topic_id=uuid.UUID(int=topic_id), partition=0, **led),  # type: ignore[arg-type]
     ]
     return evolve_all(EMPTY, made)

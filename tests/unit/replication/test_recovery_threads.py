@@ -57,7 +57,7 @@ class Held(OsFiles):
 def image_of(partitions: int) -> ClusterImage:
     topic_id = uuid.UUID(int=1)
     led = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": 0, "partition_epoch": 0}
-    changes: list[r.AnyRecord] = [r.CreateTopic(topic_id=topic_id, name="t")]
+    changes: list[r.AnyRecord] = [r.TopicCreated(topic_id=topic_id, name="t")]
     changes += [
         r.PartitionRecord(topic_id=topic_id, partition=n, **led)  # type: ignore[arg-type]
         for n in range(partitions)

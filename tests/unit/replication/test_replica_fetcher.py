@@ -114,7 +114,7 @@ class Follower:
             )
             for number in range(4)
         ]
-        made = r.CreateTopic(topic_id=TOPIC, name="t")
+        made = r.TopicCreated(topic_id=TOPIC, name="t")
         image = evolve_all(ClusterImage(cluster_id="c"), [registered, made, *partitions])
         self.fetchers = ReplicaFetchers(
             FetcherDependencies(

@@ -33,7 +33,7 @@ ORDERS, AGAIN = uuid.UUID(int=1), uuid.UUID(int=2)
 
 def created(image: ClusterImage, topic_id: uuid.UUID, partitions: int = 1, **configs: str) -> ClusterImage:
     """The image after the topic `orders` was created."""
-    changes: list[Any] = [r.CreateTopic(topic_id=topic_id, name="orders")]
+    changes: list[Any] = [r.TopicCreated(topic_id=topic_id, name="orders")]
     changes += [
         r.PartitionRecord(
             topic_id=topic_id,
@@ -54,7 +54,7 @@ def created(image: ClusterImage, topic_id: uuid.UUID, partitions: int = 1, **con
 
 
 def deleted(image: ClusterImage, topic_id: uuid.UUID) -> ClusterImage:
-    return evolve_all(image, [r.DeleteTopic(topic_id=topic_id, at_ms=0)])
+    return evolve_all(image, [r.TopicDeleted(topic_id=topic_id, at_ms=0)])
 
 
 class Run:

@@ -49,7 +49,7 @@ class Node:
         await self.manager.open_all(self.image)
         led = {"replicas": (1, 2), "in_sync": (1,), "leader": 1, "leader_epoch": 0, "partition_epoch": 0}
         self.change(
-            r.CreateTopic(topic_id=TOPIC, name="t"),
+            r.TopicCreated(topic_id=TOPIC, name="t"),
             r.PartitionRecord(topic_id=TOPIC, partition=0, **led),  # type: ignore[arg-type]
         )
         return self

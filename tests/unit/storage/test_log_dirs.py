@@ -74,7 +74,7 @@ def topic(number: int, partitions: int, image: ClusterImage = EMPTY) -> ClusterI
     """The image with one more topic, `t<number>`, whose partitions node 1 leads."""
     topic_id = uuid.UUID(int=number)
     led = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": 0, "partition_epoch": 0}
-    changes = [r.CreateTopic(topic_id=topic_id, name=f"t{number}")]
+    changes = [r.TopicCreated(topic_id=topic_id, name=f"t{number}")]
     changes += [r.PartitionRecord(topic_id=topic_id, partition=n, **led) for n in range(partitions)]  # type: ignore[misc,arg-type]
     return evolve_all(image, changes)
 
