@@ -1,14 +1,15 @@
 """Tiering planner: decides what to upload and what to delete for one partition. Pure.
 
-Input is the image's remote state, the local segments and the policy; output is a list of actions. Invariants:
+`plan` takes the image's remote state, the local segments, the policy, the leader's view and the time, and
+returns actions in order. Invariants:
 
 - Copies are in offset order and without gaps. Only rolled segments are copied that end at or below the high
   watermark and the last stable offset, and that are not known to be damaged.
-- Local data is deleted only if a finished entry is committed in the quorum and, on the leader, is in the
-  bucket's manifest.
+- Local data at or above the log start offset is deleted only if a finished entry is committed in the quorum
+  and, on the leader, is in the bucket's manifest.
 - The log start offset never passes the high watermark.
-- After tiering was switched off, what is remote is deleted in one step, which moves the log start to the
-  local log start. Until then it can be read. Nothing that was never copied is deleted by this.
+- After tiering is switched off, one step deletes all remote data and moves the log start to the local log
+  start. Until then remote data stays readable. Data that was never copied is not deleted.
 
 Retention counts disjoint ranges (pages, entries, then local segments above them), so it also works while
 uploads fail. Each replica rolls its own segments, so the remote part may end within a segment of the current
@@ -53,8 +54,8 @@ class TierPolicy:
 class LeaderView:
     """State of the leader. `bucket_end`: end offset of the bucket's manifest, None if unknown.
 
-    `log_start_offset` is above the committed one if it moved before tiering was switched on: then retention
-    was each replica's own.
+    `log_start_offset`: of the local log. It is above the committed one if retention moved it before tiering
+    was switched on, when each replica applied retention itself.
     """
 
     leader_epoch: int
@@ -99,7 +100,7 @@ class DropRemote:
 
 
 @dataclass(frozen=True, slots=True)
-class Trim:
+class TrimPages:
     """Write the oldest page of the quorum again, without pages below the log start."""
 
     page: PageRef
@@ -122,15 +123,15 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class UploadLag:
-    """Bytes and segments that are rolled and not uploaded, and the age in ms of the oldest record that is not
-    uploaded, also if its segment is not rolled; 0 if there is none."""
+    """Records above the log start offset that are not uploaded. `bytes`, `segments`: of rolled segments.
+    `age_ms`: age of the oldest record, in a rolled or the active segment; 0 if there is none."""
 
     bytes: int
     segments: int
     age_ms: int
 
 
-Action = Copy | DropLocal | MoveLogStart | DropRemote | Spill | Trim | Abandon | Blocked
+Action = Copy | DropLocal | MoveLogStart | DropRemote | Spill | TrimPages | Abandon | Blocked
 
 
 def plan(
@@ -154,7 +155,7 @@ def plan(
     # a new leader's high watermark may be behind what previous leaders uploaded
     tiered = min(_readable_end(remote, policy), view.bucket_end or 0, view.high_watermark)
     dropped = _droppable_end(segments, policy, tiered, min(start, view.high_watermark), now_ms)
-    if segments and dropped > segments[0].base_offset:
+    if dropped > segments[0].base_offset:
         actions.append(DropLocal(dropped))
     if policy.enabled:
         actions += _page_changes(remote, view)
@@ -164,15 +165,15 @@ def plan(
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
-    """Summary of the pages that lead to the log start. They need not be loaded again until retention may
-    delete the first entry in them that is left."""
+class LogStartPages:
+    """The numbers that retention needs from the pages that lead to the log start. The pages are loaded again
+    only when their first remaining entry may expire."""
 
     page: uuid.UUID  # the oldest page of the quorum
     log_start_offset: int
     entry_bytes: int
     max_timestamp: int  # the first entry's
-    page_bytes: int  # sum of the entries that are left in the page
+    page_bytes: int  # sum of the entries that remain in the page
     is_trimmed: bool  # no page below it ends below the log start
 
     def is_of(self, remote: RemotePartition) -> bool:
@@ -180,7 +181,7 @@ class Front:
         return self.page == first and self.log_start_offset == remote.log_start_offset
 
 
-def front_of(remote: RemotePartition, pages: Pages) -> Front | None:
+def summarize_log_start_pages(remote: RemotePartition, pages: Pages) -> LogStartPages | None:
     """None if the pages that lead to the log start are not all loaded."""
     if not remote.pages:
         return None
@@ -193,31 +194,31 @@ def front_of(remote: RemotePartition, pages: Pages) -> Front | None:
     size = sum(node.log_bytes for node in pages[leaf.uuid][at:])
     size += sum(node.log_bytes for page, index in path[:-1] for node in pages[page.uuid][index + 1 :])
     is_trimmed = trimmed(first, start, pages) is None
-    return Front(first.uuid, start, entry.log_bytes, entry.max_timestamp, size, is_trimmed)
+    return LogStartPages(first.uuid, start, entry.log_bytes, entry.max_timestamp, size, is_trimmed)
 
 
-def needs_front(
+def needs_log_start_pages(
     remote: RemotePartition,
     segments: Sequence[SegmentDescriptor],
     policy: TierPolicy,
-    front: Front | None,
+    known: LogStartPages | None,
     now_ms: int,
 ) -> bool:
     """Whether the next plan depends on the pages that lead to the log start."""
     if not remote.pages:
         return False
     is_limited = policy.delete and (policy.retention_ms >= 0 or policy.retention_bytes >= 0)
-    if front is None or not front.is_of(remote):
+    if known is None or not known.is_of(remote):
         may_trim = remote.pages[0].level > 0 and remote.log_start_offset > remote.pages[0].base_offset
         return is_limited or may_trim
-    if not front.is_trimmed:
+    if not known.is_trimmed:
         return True
     if not is_limited:
         return False
-    size = front.page_bytes + sum(node.log_bytes for node in remote.nodes[1:])
+    size = known.page_bytes + sum(node.log_bytes for node in remote.nodes[1:])
     size += sum(part.size_bytes for part in _local_ranges(remote, segments))
-    past_size = 0 <= policy.retention_bytes <= size - front.entry_bytes
-    return past_size or _expired(front.max_timestamp, policy.retention_ms, now_ms)
+    past_size = 0 <= policy.retention_bytes <= size - known.entry_bytes
+    return past_size or _expired(known.max_timestamp, policy.retention_ms, now_ms)
 
 
 def _page_changes(remote: RemotePartition, view: LeaderView) -> Iterator[Action]:
@@ -227,7 +228,7 @@ def _page_changes(remote: RemotePartition, view: LeaderView) -> Iterator[Action]
     if remote.pages and view.limits.is_tree:
         new = trimmed(remote.pages[0], remote.log_start_offset, view.pages)
         if new is not None:
-            yield Trim(remote.pages[0], new)
+            yield TrimPages(remote.pages[0], new)
 
 
 def follower_local_start(
@@ -243,14 +244,14 @@ def follower_local_start(
 
 
 def pending_bytes(remote: RemotePartition, segments: Sequence[SegmentDescriptor]) -> int:
-    """Upload lag: bytes of rolled segments that are not yet in the object store."""
-    end = _remote_end(remote)
+    """Upload lag: bytes of rolled segments that are neither in the object store nor below the log start."""
+    end = _done_end(remote)
     return sum(_bytes_above(end, segment) for segment in segments if segment.rolled)
 
 
 def upload_lag(remote: RemotePartition, segments: Sequence[SegmentDescriptor], now_ms: int) -> UploadLag:
     """How far uploads are behind the local log."""
-    end = max(_remote_end(remote), remote.log_start_offset)
+    end = _done_end(remote)
     pending = [segment for segment in segments if segment.end_offset > max(end, segment.base_offset)]
     return UploadLag(
         bytes=pending_bytes(remote, segments),
@@ -259,33 +260,42 @@ def upload_lag(remote: RemotePartition, segments: Sequence[SegmentDescriptor], n
     )
 
 
+def _done_end(remote: RemotePartition) -> int:
+    """End of the offsets that need no upload, because they are copied or deleted."""
+    return max(_remote_end(remote), remote.log_start_offset)
+
+
 def _copies(
     remote: RemotePartition, segments: Sequence[SegmentDescriptor], view: LeaderView, log_start: int
 ) -> Iterator[Action]:
     limit = min(view.high_watermark, view.last_stable_offset)
-    following, first = _next_base(remote), segments[0]
-    if following is not None and first.base_offset > following and not _bridged(remote, first, log_start):
+    next_offset, first = _next_base(remote), segments[0]
+    if (
+        next_offset is not None
+        and first.base_offset > next_offset
+        and not _gap_is_below_log_start(remote, first, log_start)
+    ):
         yield Blocked(
-            f"the next copy must start at {following}, the local log starts at {first.base_offset}: elect a "
-            f"replica that has the offsets between, or delete the records before {first.base_offset}"
+            f"the next copy must start at {next_offset}, the local log starts at {first.base_offset}: elect "
+            f"a replica that has the offsets between, or delete the records before {first.base_offset}"
         )
         return
     for segment in segments:
         if not segment.rolled or segment.end_offset > limit:
             return
-        if segment.end_offset <= max(log_start, -1 if following is None else following):
+        if segment.end_offset <= max(log_start, -1 if next_offset is None else next_offset):
             continue  # below the log start, or already copied
         base = segment.base_offset
-        start = following if following is not None and base < following else None
+        start = next_offset if next_offset is not None and base < next_offset else None
         if segment.damaged_end > (base if start is None else start):
             yield Blocked(f"the local segment from {base} is damaged")
             return
         yield Copy(segment, start)
-        following = segment.end_offset
+        next_offset = segment.end_offset
 
 
-def _bridged(remote: RemotePartition, segment: SegmentDescriptor, log_start: int) -> bool:
-    """Whether nothing remote is left and missing offsets are below the log start: no gap for readers."""
+def _gap_is_below_log_start(remote: RemotePartition, segment: SegmentDescriptor, log_start: int) -> bool:
+    """Whether all missing offsets are below the log start, so that readers see no gap."""
     return remote.end_offset is None and segment.base_offset <= log_start
 
 
@@ -360,9 +370,9 @@ def _retained_from(
 def _ranges(
     remote: RemotePartition, segments: Sequence[SegmentDescriptor], view: LeaderView
 ) -> Iterator[_Range]:
-    """Disjoint ranges, oldest first. Inexact sizes delay a deletion and never advance it: a page that is not
-    loaded is one range, and a local segment that starts in the remote part counts no bytes (as in Kafka),
-    since only its batches show how many are above."""
+    """Disjoint ranges, oldest first. Inexact sizes may delay a deletion but never cause one early: a page
+    that is not loaded is one range, and a local segment that starts in the remote part counts no bytes (as in
+    Kafka), since only its batches show how many are above."""
     yield from _remote_ranges(remote.nodes, view.pages)
     yield from _local_ranges(remote, segments)
 

@@ -76,7 +76,7 @@ STEPS_PER_JOB_MAX = 1000  # ends a job even if its plan is never empty
 WITHOUT_STORE = (planner.Abandon, planner.MoveLogStart, planner.DropRemote, planner.DropLocal)
 """Actions of retention which need only the last written manifest, and not the store."""
 
-ANNOUNCED = (planner.Copy, page_tree.Spill, planner.Trim)
+ANNOUNCED = (planner.Copy, page_tree.Spill, planner.TrimPages)
 """Actions which write to the quorum's log and delete queue even if they fail: not while the store is
 unavailable."""
 
@@ -104,7 +104,7 @@ class _State:
     blocked: bool = False  # permanently, unlike after a failure
     rolled_at: int = -1  # base offset of the active segment at the last wake
     progress: asyncio.Event = field(default_factory=asyncio.Event)
-    front: planner.Front | None = None
+    log_start_pages: planner.LogStartPages | None = None
 
 
 class RemoteLogManager:
@@ -384,11 +384,11 @@ class RemoteLogManager:
         replica, image = state.replica, self._metadata.image
         pages: page_tree.Pages = {}
         policy, now_ms = _policy(replica), self._clock.now_ms()
-        if planner.needs_front(remote, replica.segments, policy, state.front, now_ms):
+        if planner.needs_log_start_pages(remote, replica.segments, policy, state.log_start_pages, now_ms):
             start = max(remote.log_start_offset, remote.pages[0].base_offset)
             with suppress(ObjectStoreError):  # then retention treats the page as one range
                 pages = await self._remote_log.pages_to(where, remote.pages, start)
-                state.front = planner.front_of(remote, pages)
+                state.log_start_pages = planner.summarize_log_start_pages(remote, pages)
         return planner.LeaderView(
             leader_epoch=replica.leader_epoch,
             high_watermark=replica.high_watermark,
@@ -417,7 +417,7 @@ class RemoteLogManager:
             case page_tree.Spill():
                 is_tree = self._metadata.image.format_version > 1
                 await self.editor.spill(where, epoch, action, is_tree=is_tree)
-            case planner.Trim(page, new):
+            case planner.TrimPages(page, new):
                 await self.editor.trim(where, epoch, page, new)
             case planner.DropLocal(new_local_start):
                 if self._is_current(where, state):  # else another leader may have deleted what is remote

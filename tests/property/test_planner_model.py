@@ -126,7 +126,7 @@ class TieringModel(RuleBasedStateMachine):
                 self.remote = replace(self.remote, started=started)
             case planner.Blocked(reason):
                 raise AssertionError(reason)
-            case Spill() | planner.Trim():
+            case Spill() | planner.TrimPages():
                 raise AssertionError("far fewer entries than that")
 
     def copy(self, segment: SegmentDescriptor, fails: bool) -> None:

@@ -22,10 +22,10 @@ from tierlog.tiering.planner import (
     TierPolicy,
     UploadLag,
     follower_local_start,
-    front_of,
-    needs_front,
+    needs_log_start_pages,
     pending_bytes,
     plan,
+    summarize_log_start_pages,
     upload_lag,
 )
 
@@ -280,9 +280,9 @@ def test_pages_at_the_log_start_are_loaded_only_if_retention_may_act():
     loaded = {ref.uuid: (entry(0, 10, at=NOW - 50), entry(10, 20, at=NOW))}
     remote = RemotePartition(pages=(ref,), entries=(entry(20, 30, at=NOW),), copied_end_offset=30)
     segments = [active(30, 30)]
-    assert needs_front(remote, segments, TierPolicy(retention_ms=100), None, NOW)
-    assert not needs_front(remote, segments, KEEP, None, NOW)
-    front = front_of(remote, loaded)
+    assert needs_log_start_pages(remote, segments, TierPolicy(retention_ms=100), None, NOW)
+    assert not needs_log_start_pages(remote, segments, KEEP, None, NOW)
+    log_start_pages = summarize_log_start_pages(remote, loaded)
     for policy, needed in (
         (TierPolicy(retention_ms=50), False),
         (TierPolicy(retention_ms=49), True),
@@ -290,12 +290,12 @@ def test_pages_at_the_log_start_are_loaded_only_if_retention_may_act():
         (TierPolicy(retention_bytes=200), True),
         (TierPolicy(retention_bytes=0, delete=False), False),
     ):
-        assert needs_front(remote, segments, policy, front, NOW) == needed, policy
+        assert needs_log_start_pages(remote, segments, policy, log_start_pages, NOW) == needed, policy
         acts = plan(remote, segments, policy, view(30, bucket=30, pages=loaded), NOW) != []
         assert acts == needed, policy
     moved = replace(remote, log_start_offset=10)
-    assert needs_front(moved, segments, TierPolicy(retention_ms=50), front, NOW)
-    assert front_of(moved, loaded).page_bytes == 100
+    assert needs_log_start_pages(moved, segments, TierPolicy(retention_ms=50), log_start_pages, NOW)
+    assert summarize_log_start_pages(moved, loaded).page_bytes == 100
 
 
 def test_page_of_pages_is_trimmed_at_the_log_start():
@@ -303,7 +303,7 @@ def test_page_of_pages_is_trimmed_at_the_log_start():
     top = replace(page(0, 40, size=400), uuid=uuid.UUID(int=99), level=1, children=2)
     loaded = {top.uuid: below, below[1].uuid: (entry(20, 30), entry(30, 40))}
     remote = RemotePartition(pages=(top,), log_start_offset=25, copied_end_offset=40)
-    assert not front_of(remote, loaded).is_trimmed
+    assert not summarize_log_start_pages(remote, loaded).is_trimmed
     tree = view(40, bucket=40, pages=loaded, limits=page_tree.TreeLimits())
     (trim,) = plan(remote, [active(40, 40)], KEEP, tree, NOW)
     assert (trim.page, trim.new.dropped, trim.new.pages[0].nodes) == (top, below[:1], below[1:])
@@ -329,4 +329,10 @@ def test_upload_lag_is_zero_once_all_is_uploaded_or_deleted():
     future = upload_lag(RemotePartition(), [local(0, 5, at=NOW + 100, rolled=False)], NOW)
     assert future.age_ms == 0
     deleted = RemotePartition(log_start_offset=10)
-    assert upload_lag(deleted, [local(0, 10), local(10, 10, size=0, rolled=False)], NOW).age_ms == 0
+    assert upload_lag(deleted, [local(0, 10), local(10, 10, size=0, rolled=False)], NOW) == nothing
+
+
+def test_upload_lag_leaves_out_deleted_records_above_the_remote_end():
+    remote = RemotePartition(entries=(entry(0, 10),), copied_end_offset=10, log_start_offset=20)
+    segments = [local(10, 20, size=100), local(20, 30, size=7, at=NOW - 30), active(30, 35)]
+    assert upload_lag(remote, segments, NOW) == UploadLag(bytes=7, segments=1, age_ms=30)
