@@ -1,1 +1,2 @@
-"""Background work on local logs: retention, log cleaner, scrubber, repair, moves between log directories."""
+"""Background work on local logs: retention, flushes and checkpoints, disk pressure, log cleaner, scrubber,
+repair, moves between log directories."""

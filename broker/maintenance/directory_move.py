@@ -1,15 +1,15 @@
 """Directory move: moves one replica between the log directories of this broker (AlterReplicaLogDirs,
 KIP-113).
 
-A future copy of the log grows in the target, in threads of the target, while the log is in use
-(broker/storage/future_log.py). Once little is missing, flushes are held for a moment, so that nothing is
-acknowledged that is not in the copy. Records that may have been acknowledged are then copied and synced.
-Records appended after that are copied in threads without a sync, and the last of them on the event loop. The
-copy gets the partition's name, and the log continues in it with its state in memory. The order on disk, which
-a crash may interrupt anywhere:
+A future replica is built in the target directory, in threads of the target, while the log is in use
+(broker/storage/future_log.py); below it is called the copy. When it has almost caught up, flushes are held
+for a moment, so that no record is acknowledged that the copy lacks. Records that may have been acknowledged
+are then copied and synced. Records appended after that are copied in threads without a sync, and the last of
+them on the event loop. The copy gets the partition's name, and the log continues in it with its state in
+memory. The order on disk, which a crash may interrupt anywhere:
 
 1. The copy, in a directory named `-future`: it is never read, and the next start copies again.
-2. The checkpoints of the target have the log, and a marker file in the source says where it may have moved.
+2. The target's checkpoints include the log, and a marker file in the source names the target.
 3. The copy gets its final name: with the marker, it is now the log.
 4. That name is durable; only then is the old directory renamed and the marker removed.
 
@@ -69,8 +69,8 @@ RETRY_S = 0.05
 """Delay before the next attempt after a compaction or truncation changed the log."""
 
 MAX_CHANGES = 10
-"""Number of consecutive attempts, over about half a minute, that find a changed log. Then the move fails: the
-reason is a missing file, not a compaction.
+"""Number of consecutive attempts that find a changed log, after which the move fails: the reason is a missing
+file, not a compaction. The pauses between them take about 20 seconds.
 """
 
 MAX_RETRY_S = 5.0
@@ -96,8 +96,8 @@ class NotEnoughSpace(OSError):
 
 
 @dataclass(slots=True)
-class MoveTimes:
-    """Limits of a move; tests change them while a move runs."""
+class MoveTimings:
+    """Timeouts and retry delays of a move; tests change them while a move runs."""
 
     max_hold_s: float = MAX_HOLD_S
     retry_s: float = RETRY_S
@@ -111,13 +111,13 @@ class MoveContext:
     replicas: ReplicaManager
     throttler: MoveThrottler
     orphans: OrphanDirectories
-    times: MoveTimes
-    granted_to_others: Callable[["DirectoryMove"], int]
-    """Bytes that other moves into the same target have been granted and not yet copied. Thread-safe."""
+    times: MoveTimings
+    reserved_for_others: Callable[["DirectoryMove"], int]
+    """Bytes reserved in the same target for other moves, and not yet copied. Thread-safe."""
 
 
 class _CheckpointedState(NamedTuple):
-    """The values written to the target's checkpoints, and the number of truncations that may have lowered the
+    """The values written to the target's checkpoints, and the truncation count: a truncation may lower the
     recovery point.
     """
 
@@ -147,13 +147,13 @@ class DirectoryMove:
         self.stop = threading.Event()
         self.task: asyncio.Task[None] | None = None
         self.missing_bytes = 0
-        """Bytes still to be copied, for which it was granted space."""
+        """Bytes still to be copied. Space in the target is reserved for them."""
         self.has_switched = False
         self.switch_timeouts = 0
-        """How often flushes were held and the move did not complete."""
+        """Number of switches that timed out while flushes were held."""
         self._replicas, self._throttler, self._times = context.replicas, context.throttler, context.times
         self._checkpoints, self._directories = context.replicas.checkpoints, context.replicas.directories
-        self._orphans, self._granted_to_others = context.orphans, context.granted_to_others
+        self._orphans, self._reserved_for_others = context.orphans, context.reserved_for_others
         self._future: FutureLog | None = None
         self._renamed_source: Path | None = None
         self._unchecked_bytes = 0
@@ -255,7 +255,7 @@ class DirectoryMove:
                 self._require_space(space, missing)
                 self.missing_bytes = missing
                 await self._copy(
-                    future, future.copy(state, self._spend, chunk_bytes=self._throttler.chunk_bytes)
+                    future, future.copy(state, self._throttle, chunk_bytes=self._throttler.chunk_bytes)
                 )
             except NotEnoughSpace:
                 if not await self._orphans.wait_for_removal(self.target):
@@ -280,17 +280,17 @@ class DirectoryMove:
         """Copy the end while flushes are held, so that everything acknowledged is durable in the copy once it
         is synced. The next flush syncs later records. Raises as `FutureLog.copy` does.
         """
-        log, go_on = self.replica.log, partial(self._throttler.count_unthrottled, self.stop)
-        await self._copy(future, future.copy(future.log_state(log), go_on))
+        log, count_bytes = self.replica.log, partial(self._throttler.count_unthrottled, self.stop)
+        await self._copy(future, future.copy(future.log_state(log), count_bytes))
         for _ in range(MAX_HELD_ROUNDS):
             now = future.log_state(log)
             if future.is_almost_complete(now, SWITCH_BYTES) or not future.only_end_is_missing(now):
                 return
-            await self._run_in_thread(partial(future.copy_end, now, go_on))
+            await self._run_in_thread(partial(future.copy_end, now, count_bytes))
 
     def _switch(self, future: FutureLog) -> bool:
-        """Switch to the copy in one turn of the event loop, which appends run on. After an OSError nothing
-        has changed.
+        """Switch to the copy in one turn of the event loop, so that no append runs in between. After an
+        OSError nothing has changed.
         """
         target, log = self.target, self.replica.log
         now = future.log_state(log)
@@ -335,11 +335,11 @@ class DirectoryMove:
             )
 
     async def _remove_copy(self, path: Path) -> None:
-        """Remove the copy after the last thread that writes to it, which may hang; only moves that need its
-        space wait.
+        """Remove the copy after the last writing thread has finished. That thread may hang; only moves that
+        need the space wait for it.
         """
         with suppress(OSError):
-            await self._threads_done()
+            await self._wait_for_work()
             await self.target.remove_later(path)
 
     # -- in the target's threads --
@@ -351,7 +351,7 @@ class DirectoryMove:
         running.add_done_callback(self._running_work.discard)
         return await asyncio.shield(running)
 
-    async def _threads_done(self, timeout_s: float | None = None) -> bool:
+    async def _wait_for_work(self, timeout_s: float | None = None) -> bool:
         """Wait until no work runs in threads. Returns False after a timeout."""
         if self._running_work:
             await asyncio.wait(self._running_work, timeout=timeout_s)
@@ -369,7 +369,7 @@ class DirectoryMove:
             )
         await self._run_in_thread(future.sync_names)
 
-    def _spend(self, count: int) -> None:
+    def _throttle(self, count: int) -> None:
         """Wait until `count` more bytes may be copied; in a thread."""
         self._throttler.spend(self.stop, count)
         self.missing_bytes -= count
@@ -382,7 +382,7 @@ class DirectoryMove:
         """Check that there is space for this move and for earlier ones into the same target. Thread-safe.
         Raises NotEnoughSpace.
         """
-        if space.usable < missing_bytes + self._granted_to_others(self) + FREE_BYTES_KEPT:
+        if space.usable < missing_bytes + self._reserved_for_others(self) + FREE_BYTES_KEPT:
             raise NotEnoughSpace(errno.ENOSPC, "not enough space for the partition", str(self.target.path))
 
     # -- between two attempts --
@@ -402,7 +402,7 @@ class DirectoryMove:
         fail without it.
         """
         waited_s = 0.0
-        while not await self._threads_done(step_s := min(self._times.max_hold_s, CHECK_S)):
+        while not await self._wait_for_work(step_s := min(self._times.max_hold_s, CHECK_S)):
             self.require_running()
             waited_s += step_s
             if waited_s >= self._times.max_hold_s:
@@ -416,7 +416,7 @@ class DirectoryMove:
             left_s -= CHECK_S
 
     def _pause_s(self, tries: int) -> float:
-        return min(self._times.retry_s * (1 << min(tries, 10)), MAX_RETRY_S)
+        return min(self._times.retry_s * (1 << min(tries, 10)), self._times.max_retry_s)
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ from tierlog.broker.maintenance.directory_move import (
     RETRY_S,
     DirectoryMove,
     MoveContext,
-    MoveTimes,
+    MoveTimings,
 )
 from tierlog.broker.maintenance.orphan_directories import OrphanDirectories
 from tierlog.broker.replication.replica import Replica
@@ -69,7 +69,7 @@ class DirectoryMoves:
         max_retry_s: float = MAX_RETRY_S,
     ) -> None:
         max_hold_s = min(max_hold_s, settings.log_dirs_stop_timeout_ms / 2000)
-        self.times = MoveTimes(max_hold_s, retry_s, max_retry_s)
+        self.times = MoveTimings(max_hold_s, retry_s, max_retry_s)
         self._settings = settings
         self._replicas = replicas
         self.directories = replicas.directories
@@ -89,7 +89,7 @@ class DirectoryMoves:
             throttler=self._throttler,
             orphans=self._orphans,
             times=self.times,
-            granted_to_others=self._granted_to_others,
+            reserved_for_others=self._reserved_for_others,
         )
         self._stopping = False
 
@@ -225,7 +225,7 @@ class DirectoryMoves:
             with suppress(OSError):
                 move.rename_source()
 
-    def _granted_to_others(self, move: DirectoryMove) -> int:
+    def _reserved_for_others(self, move: DirectoryMove) -> int:
         """Thread-safe."""
         others = (one for one in tuple(self._moves.values()) if one is not move and one.target is move.target)
         return sum(one.missing_bytes for one in others)

@@ -1,8 +1,9 @@
-"""Log maintenance: periodic rolls, retention, flushes, checkpoints and deletion of files.
+"""Log maintenance: periodic rolls, retention, flushes, checkpoints and deletion of files. It also rechecks
+full disks, retries missing replicas, and closes files beyond the limit of open files.
 
-Replicas belong to the event loop; only fsync and unlink, which are slow, run in threads. A failed fsync takes
-its log directory offline: the kernel may have marked unwritten pages as clean, so only recovery at the next
-start can tell what is on disk.
+Replicas belong to the event loop; slow file operations (fsync, unlink, checks of free space) run in threads.
+A failed fsync takes its log directory offline: the kernel may have marked unwritten pages as clean, so only
+recovery at the next start can tell what is on disk.
 """
 
 import asyncio
@@ -32,15 +33,15 @@ CHECK_MS = 1_000
 """Interval of the checks whether full disks have free space again, and whether too many files are open."""
 
 LOGS_PER_TURN = 100
-"""Number of empty logs that retention checks per turn of the event loop. Any other log ends its turn."""
+"""Retention yields to the event loop after each non-empty log and after this many empty ones."""
 
 REPLICAS_PER_TURN = 1000
-"""Number of replicas per turn of the event loop where the check of a replica is trivial."""
+"""Replicas checked per turn of the event loop when each check is trivial."""
 
 _log = structlog.get_logger("tierlog.maintenance")
 
 
-class Reserve(Protocol):
+class DiskReserve(Protocol):
     """Disk space that the metadata node keeps in reserve.
 
     A full disk that also holds the metadata directory accepts appends again only once the reserve is
@@ -61,7 +62,7 @@ class LogMaintenance:
         clock: Clock,
         tasks: TaskGroup,
         commits: GroupCommit,
-        reserve: Reserve,
+        reserve: DiskReserve,
         report_damaged: ReportDamaged | None = None,
     ) -> None:
         """`report_damaged`: as in ReplicaManager.retry_missing."""
@@ -100,8 +101,8 @@ class LogMaintenance:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     async def apply_retention(self) -> None:
-        """Roll by age; delete by time, size and log start offset. Partitions that are or were tiered are left
-        to the remote log manager.
+        """Roll by age, delete by retention, expire idle producer ids, and unlink files whose delete delay has
+        passed. The remote log manager applies retention to partitions that are or were tiered.
 
         Unexpected errors of single partitions are raised after all others have been processed.
         """
@@ -121,18 +122,20 @@ class LogMaintenance:
                 await asyncio.sleep(0)  # let requests run between two partitions
         loop = asyncio.get_running_loop()
         for log_dir, paths in due.items():
-            if paths:  # not awaited
+            if paths:  # in the background; `_unlink` logs errors
                 loop.run_in_executor(log_dir.threads, self._unlink, paths)
         if unexpected:
             raise ExceptionGroup("retention", unexpected)
 
     def _retain(self, replica: Replica, now_ms: int) -> None:
-        replica.log.producers.expire(_idle_clock_ms(self._clock), self._settings.producer_id_expiration_ms)
+        replica.log.producers.expire(
+            _producer_clock_ms(self._clock), self._settings.producer_id_expiration_ms
+        )
         if replica.log.is_empty:
             return
-        self._try(replica, replica.log.maybe_roll, now_ms)
+        _try("roll", replica, replica.log.maybe_roll, now_ms)
         if _has_local_retention(replica):  # also if the roll failed for lack of space
-            self._try(replica, replica.apply_retention, now_ms)
+            _try("retention", replica, replica.apply_retention, now_ms)
 
     async def flush_due(self, directory: LogDirectory) -> None:
         """Flush the logs whose oldest unflushed record is older than flush.ms."""
@@ -186,12 +189,6 @@ class LogMaintenance:
         except OSError:  # a full disk, which is logged: continue with the other replicas
             return
 
-    def _try(self, replica: Replica, work: Callable[[int], object], now_ms: int) -> None:
-        try:
-            work(now_ms)
-        except OSError as failure:
-            _log.error("retention failed", partition=str(replica.name), error=str(failure))
-
     async def _retry_missing(self) -> None:
         await self._replicas.retry_missing(self._report_damaged)
 
@@ -214,8 +211,15 @@ class LogMaintenance:
 
 
 @safeguard("producer expiration uses the monotonic clock")
-def _idle_clock_ms(clock: Clock) -> int:
+def _producer_clock_ms(clock: Clock) -> int:
     return clock.monotonic_ms()
+
+
+def _try(what: str, replica: Replica, work: Callable[[int], object], now_ms: int) -> None:
+    try:
+        work(now_ms)
+    except OSError as failure:
+        _log.error(f"{what} failed", partition=str(replica.name), error=str(failure))
 
 
 async def _in_turns(replicas: Sequence[Replica]) -> AsyncIterator[Replica]:

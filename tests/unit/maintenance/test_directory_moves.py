@@ -376,6 +376,17 @@ async def test_missing_file_fails_the_move(tmp_path: Path) -> None:
     await node.stop()
 
 
+async def test_pauses_between_attempts_are_limited(tmp_path: Path) -> None:
+    node = await Node(tmp_path, retry_s=60, max_retry_s=0.01).start(image_of())
+    node.fill(0, 40)
+    node.disk.gone = {node.replica.log.rolled_below(40)[0].path(".index")}
+    node.to("b")
+    async with asyncio.timeout(4):
+        await node.moved()
+    assert len(node.moves.failed) == 1
+    await node.stop()
+
+
 async def test_unreported_damage_is_known_after_the_move(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 20)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from manual_clock import ManualClock
+from structlog.testing import capture_logs
 
 from tierlog.base.files import OsFiles, Space
 from tierlog.base.tasks import TaskGroup
@@ -193,8 +194,10 @@ async def test_retention_continues_where_rolls_fail(tmp_path: Path) -> None:
     node.append(replica)
     node.disk.snapshots = False
     node.clock.now += 10
-    await node.maintenance.apply_retention()
+    with capture_logs() as logged:
+        await node.maintenance.apply_retention()
     assert (replica.log_start_offset, len(replica.segments)) == (1, 1)
+    assert {entry["event"] for entry in logged if "failed" in entry["event"]} == {"roll failed"}
 
 
 async def test_unexpected_error_in_one_partition_does_not_stop_retention_of_others(tmp_path: Path) -> None:
