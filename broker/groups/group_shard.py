@@ -24,8 +24,8 @@ from tierlog.base.types import NO_OFFSET
 from tierlog.broker.groups.core.coordinator import Coordinator
 from tierlog.broker.groups.core.events import (
     Appended,
-    AppendLate,
     AppendRecords,
+    AppendTimedOut,
     CancelTimer,
     Effect,
     ErrorResponse,
@@ -212,7 +212,7 @@ class GroupShard:
         if self._is_repaired:
             raise LoadFailed(f"partition {self.partition} was repaired while it was read")
         self.core = core
-        self._perform(core.loaded(self._clock.now_ms(), self._topic_ids()))
+        self._perform(core.finish_replay(self._clock.now_ms(), self._topic_ids()))
         self.ready = True
         self.skipped_records = load.skipped
         self._handle_inbox()
@@ -235,7 +235,7 @@ class GroupShard:
 
     def start_empty(self) -> None:
         """Start a shard without records at once, so that the first group of a new cluster need not wait."""
-        self._perform(self.core.loaded(self._clock.now_ms(), self._topic_ids()))
+        self._perform(self.core.finish_replay(self._clock.now_ms(), self._topic_ids()))
         self.ready = True
 
     def close(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
@@ -334,7 +334,7 @@ class GroupShard:
                 self._set_late_timer(written.timeout_at_ms - now_ms)
                 return
             written.is_timed_out = True
-            self.submit(AppendLate(write_id=written.write_id))
+            self.submit(AppendTimedOut(write_id=written.write_id))
 
     def _on_replica_change(self, replica: Replica) -> None:
         self._replica_changed.set()

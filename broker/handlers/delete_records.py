@@ -1,11 +1,11 @@
 """DeleteRecords (v0-2): moves log starts, and answers once no later leader can bring the records back.
 
 The leader moves its log start and writes its checkpoint. Followers learn the log start from a Fetch response,
-and report theirs with the next Fetch. As Kafka's DelayedDeleteRecords, the request waits until the smallest
-log start of all live replicas has reached each offset, or until its time is up. REQUEST_TIMED_OUT then comes
-with the low watermark so far; followers still take the new log start. The log start of a partition that is or
-was tiered is committed by the quorum, and every later leader starts there, so the request does not wait for
-the followers of such a partition.
+and report theirs with the next Fetch. Like Kafka's DelayedDeleteRecords, the request waits until the low
+watermark (the smallest log start offset of all live replicas) reaches the requested offset of each partition.
+After the timeout, the remaining partitions get REQUEST_TIMED_OUT and their current low watermark; followers
+still advance later. The log start of a partition that is or was tiered is committed by the quorum, and every
+later leader starts there, so the request does not wait for the followers of such a partition.
 """
 
 from tierlog.base.types import TopicPartition
@@ -24,7 +24,7 @@ from tierlog.protocol.messages.delete_records import (
 )
 
 HIGH_WATERMARK = -1
-"""This offset deletes all committed records."""
+"""Special offset: delete up to the high watermark."""
 NO_LOW_WATERMARK = -1
 
 
@@ -58,7 +58,8 @@ class _Deletion:
         return None
 
     async def _commit_log_start(self, replica: Replica) -> ErrorCode:
-        """The quorum decides which objects of a tiered partition are deleted."""
+        """Commit the log start in the metadata log, because the controller queues the remote segments below
+        it for deletion."""
         command = MoveLogStart(
             topic_id=replica.topic_id,
             partition=self.name.partition,
@@ -70,8 +71,8 @@ class _Deletion:
     def fail(self, error: ErrorCode) -> None:
         self.result.error_code, self.result.low_watermark = error, NO_LOW_WATERMARK
 
-    def is_done(self) -> bool:
-        """Whether nothing is left to wait for; `result` says what is known."""
+    def check_done(self) -> bool:
+        """Update `result`. Returns whether nothing is left to wait for."""
         replica = self._replica
         if self.result.error_code or replica is None or replica.log.has_been_tiered:
             return True
@@ -83,7 +84,7 @@ class _Deletion:
         return self.result.low_watermark >= self._target
 
     def expire(self) -> None:
-        if not self.is_done():
+        if not self.check_done():
             self.result.error_code = ErrorCode.REQUEST_TIMED_OUT
 
 
@@ -100,27 +101,28 @@ def delete_records_handler(deps: Dependencies) -> Handler:
             results = [deletion.result for deletion in of_topic]
             response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
             deletions += of_topic
-        # A crash must not bring back records whose deletion was acknowledged (guarantee 6).
+        # A crash must not bring back records whose deletion was acknowledged (guarantee 6 in
+        # docs/explanation/guarantees.md).
         unwritten = await deps.replicas.checkpoints.write_for({deletion.name for deletion in deletions})
         for deletion in deletions:
             if deletion.result.error_code == ErrorCode.NONE and deletion.name in unwritten:
                 deletion.fail(ErrorCode.KAFKA_STORAGE_ERROR)
-        reply = _when_deleted(deps, deletions, response, request.timeout_ms)
-        return await reply if isinstance(reply, Pending) else reply
+        return await _when_deleted(deps, deletions, response, request.timeout_ms)
 
     return handle
 
 
-def _when_deleted(
+async def _when_deleted(
     deps: Dependencies, deletions: list[_Deletion], response: DeleteRecordsResponse, timeout_ms: int
-) -> Reply | Pending:
-    """The response once no replica that could lead has the records."""
-    waiting = [deletion for deletion in deletions if not deletion.is_done()]
+) -> Reply:
+    """Wait until every live replica has deleted the records, then return the response."""
+    waiting = [deletion for deletion in deletions if not deletion.check_done()]
     if not waiting:
         return response
 
     def attempt(_: object) -> DeleteRecordsResponse | None:
-        while waiting and waiting[-1].is_done():  # each is looked at once more: a request may have thousands
+        # check from the end and stop at the first partition that waits: a request may have thousands
+        while waiting and waiting[-1].check_done():
             waiting.pop()
         return None if waiting else response
 
@@ -130,4 +132,5 @@ def _when_deleted(
         return response
 
     keys = {deletion.name: None for deletion in waiting}
-    return deps.purgatory.wait(keys, timeout_ms, attempt, expire, DELETE_RECORDS)
+    reply = deps.purgatory.wait(keys, timeout_ms, attempt, expire, DELETE_RECORDS)
+    return await reply if isinstance(reply, Pending) else reply

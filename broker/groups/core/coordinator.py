@@ -1,9 +1,10 @@
 """Coordinator core: the groups of one `__consumer_offsets` partition.
 
 All events pass `handle(event, now_ms)`; its effects must be performed in order (events.py). `replay` and
-`loaded` rebuild the core from its partition. Membership is soft state, as in Kafka: it changes at once, and
-is stored with the generation's assignment. Offsets and deletions count only when they are durable. Owned by
-groups/group_shard.py.
+`finish_replay` rebuild the core from its partition. Membership changes take effect in memory at once, as in
+Kafka; they become durable with the assignment of the next generation. A committed offset counts once it is
+durable. A deleted group and the offsets of a deleted topic are removed from memory at once; if the append
+fails, the group is restored. Owned by groups/group_shard.py.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +15,7 @@ from tierlog.broker.groups.core import classic
 from tierlog.broker.groups.core.events import (
     NO_MEMBER_ID,
     Appended,
-    AppendLate,
+    AppendTimedOut,
     Commit,
     DeleteGroup,
     DeleteOffsets,
@@ -57,12 +58,12 @@ from tierlog.broker.groups.core.offsets import (
 )
 from tierlog.broker.groups.core.rebalance import prepare_rebalance, restart_session
 from tierlog.broker.groups.core.states import Cause, GroupState
-from tierlog.broker.groups.core.turn import AfterAppend, GroupSettings, Turn, quietly, response_error
+from tierlog.broker.groups.core.turn import AfterAppend, GroupSettings, Turn, response_error, without_replies
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from tierlog.protocol.schema import ZERO_UUID
 
-NO_FILTER: frozenset[str] = frozenset()
+NO_TOPICS: frozenset[str] = frozenset()
 
 
 class Coordinator:
@@ -89,10 +90,10 @@ class Coordinator:
             case Appended():
                 self._committing.pop(event.write_id, None)
                 self._writes.pop(event.write_id)(turn, event.error)
-            case AppendLate():
+            case AppendTimedOut():
                 then = self._writes[event.write_id]
                 then(turn, ErrorCode.REQUEST_TIMED_OUT)
-                self._writes[event.write_id] = quietly(then)
+                self._writes[event.write_id] = without_replies(then)
             case Join():
                 self._join(event, turn)
             case Sync():
@@ -128,7 +129,7 @@ class Coordinator:
                 else:
                     self._groups[group_id] = group_from_record(group_id, decode_group(value), self._memory)
 
-    def loaded(self, now_ms: int, topic_ids: Mapping[str, UUID]) -> list[Effect]:
+    def finish_replay(self, now_ms: int, topic_ids: Mapping[str, UUID]) -> list[Effect]:
         """Call this after the last record. Members keep their ids and assignments; each gets a new session.
 
         `topic_ids` are those of this broker's image, which made it the leader of this partition. Earlier
@@ -237,33 +238,35 @@ class Coordinator:
 
     def _delete_offsets(self, request: DeleteOffsets, turn: Turn) -> None:
         group = self._groups.get(request.group_id)
-        if group is None or group.state is GroupState.DEAD:
+        if group is None:
             turn.reply(request.token, OffsetsResponse(error=_group_not_found(request.group_id)))
             return
         if group.members and group.subscribed_topics is None:
             turn.reply(request.token, OffsetsResponse(error=ErrorCode.NON_EMPTY_GROUP))
             return
-        in_use = group.subscribed_topics if group.members and group.subscribed_topics else NO_FILTER
+        in_use = group.subscribed_topics if group.members and group.subscribed_topics else NO_TOPICS
         results = tuple(
             (partition, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if partition.topic in in_use else ErrorCode.NONE)
             for partition in request.partitions
         )
         kept = self._offsets.of(request.group_id)
-        leaving = [partition for partition, error in results if error == ErrorCode.NONE and partition in kept]
+        to_remove = [
+            partition for partition, error in results if error == ErrorCode.NONE and partition in kept
+        ]
         response = OffsetsResponse(partitions=results)
-        if not leaving:
+        if not to_remove:
             turn.reply(request.token, response)
             return
 
         def stored(turn: Turn, error: ErrorCode) -> None:
             if error == ErrorCode.NONE:
-                self._remove_offsets(request.group_id, leaving)
+                self._remove_offsets(request.group_id, to_remove)
             turn.reply(
                 request.token,
                 response if error == ErrorCode.NONE else OffsetsResponse(error=response_error(error)),
             )
 
-        turn.append([tombstone(request.group_id, partition) for partition in leaving], stored)
+        turn.append([tombstone(request.group_id, partition) for partition in to_remove], stored)
 
     def _topics_changed(self, event: TopicsChanged, turn: Turn) -> None:
         self._topic_ids = event.ids
@@ -273,26 +276,26 @@ class Coordinator:
     def _remove_offsets_of_deleted_topics(self, turn: Turn, is_deleted: Callable[[str], bool]) -> None:
         """Remove offsets of deleted topics: consumers of a new topic of the same name must not get them.
 
-        The offsets are removed from memory at once. If their tombstones fail, the next load compares the
-        topic ids again. `is_deleted` decides for offsets without a topic id.
+        The offsets are removed from memory at once. If writing the tombstones fails, the next coordinator
+        removes the offsets again when it loads. `is_deleted` decides for offsets without a topic id.
         """
         for group_id in list(self._offsets.groups()):
-            leaving = [
+            to_remove = [
                 partition
                 for partition, committed in self._offsets.of(group_id).items()
                 if self._is_of_another_topic(partition, committed)
                 or (committed.topic_id == ZERO_UUID and is_deleted(partition.topic))
             ]
-            self._remove_offsets(group_id, leaving)
-            self._append_removal(group_id, leaving, turn)
+            self._remove_offsets(group_id, to_remove)
+            self._append_tombstones(group_id, to_remove, turn)
 
     def _is_of_another_topic(self, partition: TopicPartition, committed: CommittedOffset) -> bool:
         """Whether the offset was committed for an earlier topic of the same name."""
         return committed.topic_id not in (ZERO_UUID, self._topic_ids.get(partition.topic))
 
     def _expire_offsets(self, turn: Turn) -> None:
-        """An offset is in use while a commit of it is under way: its tombstone would come later in the log,
-        and take the new offset too, which its client takes for stored. Kafka looks at pending commits too.
+        """Do not expire an offset with a pending commit. The tombstone would follow the commit in the log and
+        delete the new offset after the client saw it acknowledged. Kafka checks pending commits too.
         """
         committing = {
             (group_id, partition)
@@ -302,22 +305,26 @@ class Coordinator:
         for group in list(self._groups.values()):
             offsets = self._offsets.of(group.group_id)
             unused = expired_partitions(group, offsets, self._settings.offsets_retention_ms, turn.now_ms)
-            leaving = [partition for partition in unused if (group.group_id, partition) not in committing]
-            if group.state is GroupState.EMPTY and not group.pending_members and len(leaving) == len(offsets):
+            to_remove = [partition for partition in unused if (group.group_id, partition) not in committing]
+            if (
+                group.state is GroupState.EMPTY
+                and not group.pending_members
+                and len(to_remove) == len(offsets)
+            ):
                 self._append_deletion(group, turn)
             else:
-                self._append_removal(group.group_id, leaving, turn)
+                self._append_tombstones(group.group_id, to_remove, turn)
 
-    def _append_removal(self, group_id: str, leaving: list[TopicPartition], turn: Turn) -> None:
+    def _append_tombstones(self, group_id: str, to_remove: list[TopicPartition], turn: Turn) -> None:
         def stored(turn: Turn, error: ErrorCode) -> None:
             if error == ErrorCode.NONE:
-                self._remove_offsets(group_id, leaving)
+                self._remove_offsets(group_id, to_remove)
 
-        if leaving:
-            turn.append([tombstone(group_id, partition) for partition in leaving], stored)
+        if to_remove:
+            turn.append([tombstone(group_id, partition) for partition in to_remove], stored)
 
-    def _remove_offsets(self, group_id: str, leaving: Iterable[TopicPartition]) -> None:
-        for partition in leaving:
+    def _remove_offsets(self, group_id: str, to_remove: Iterable[TopicPartition]) -> None:
+        for partition in to_remove:
             self._offsets.remove(group_id, partition)
 
     # ---- groups ----
@@ -332,9 +339,10 @@ class Coordinator:
             self._append_deletion(group, turn, request)
 
     def _append_deletion(self, group: Group, turn: Turn, request: DeleteGroup | None = None) -> None:
-        """Delete a group: at once, so that no member can join it. A failed append restores it."""
-        leaving = list(self._offsets.of(group.group_id))
-        records = [tombstone(group.group_id, partition) for partition in leaving]
+        """Remove the group at once: a member that joins now starts a new one. If the append fails, the group
+        is restored without members."""
+        to_remove = list(self._offsets.of(group.group_id))
+        records = [tombstone(group.group_id, partition) for partition in to_remove]
         records.append(StoredRecord(encode_key(GroupKey(group.group_id)), None))
         timestamp_ms = group.state_timestamp_ms
         del self._groups[group.group_id]
@@ -345,12 +353,12 @@ class Coordinator:
 
         def stored(turn: Turn, error: ErrorCode) -> None:
             if error == ErrorCode.NONE:
-                self._remove_offsets(group.group_id, leaving)
+                self._remove_offsets(group.group_id, to_remove)
             elif error != ErrorCode.REQUEST_TIMED_OUT:  # otherwise the deletion may still become durable
-                again = self._groups.setdefault(group.group_id, self._new_group(group.group_id))
-                again.protocol_type = again.protocol_type or group.protocol_type
-                again.generation = max(again.generation, group.generation)
-                again.state_timestamp_ms = max(again.state_timestamp_ms, timestamp_ms)
+                restored = self._groups.setdefault(group.group_id, self._new_group(group.group_id))
+                restored.protocol_type = restored.protocol_type or group.protocol_type
+                restored.generation = max(restored.generation, group.generation)
+                restored.state_timestamp_ms = max(restored.state_timestamp_ms, timestamp_ms)
             if request is not None:
                 turn.reply(request.token, ErrorResponse(error=response_error(error)))
 
@@ -404,7 +412,7 @@ class Coordinator:
         )
 
     def check(self) -> None:
-        """Raises InvariantViolation if an invariant of the shard does not hold."""
+        """Raises InvariantViolation if an invariant of the coordinator does not hold."""
         for group_id, group in self._groups.items():
             require(group.group_id == group_id, f"group {group.group_id} has the key {group_id}")
             require(group.state is not GroupState.DEAD, f"group {group_id} is Dead and not removed")

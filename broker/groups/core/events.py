@@ -159,7 +159,7 @@ class Appended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AppendLate:
+class AppendTimedOut:
     """After offsets.commit.timeout.ms it is unknown whether the records of an AppendRecords will be durable.
     Waiting requests time out. `Appended` still follows.
     """
@@ -168,7 +168,7 @@ class AppendLate:
 
 
 Request = Join | Sync | Heartbeat | Leave | Commit | DeleteOffsets | DeleteGroup
-Event = Request | TimerFired | ExpireOffsets | TopicsChanged | Appended | AppendLate
+Event = Request | TimerFired | ExpireOffsets | TopicsChanged | Appended | AppendTimedOut
 
 
 # ---- effects --------------------------------------------------------------------------------------

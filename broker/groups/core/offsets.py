@@ -56,8 +56,6 @@ def check_commit(group: Group | None, request: Commit) -> ErrorCode:
     if group is None:
         # A consumer without group management, or an admin: its first commit creates the group.
         return ErrorCode.NONE if request.generation < 0 else ErrorCode.ILLEGAL_GENERATION
-    if group.state is GroupState.DEAD:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if request.generation < 0 and group.state is GroupState.EMPTY:
         return ErrorCode.NONE
     has_identity = request.member_id != NO_MEMBER_ID or request.group_instance_id is not None

@@ -1,7 +1,7 @@
 """Group states: the states of a classic group and all transitions, in one table.
 
 Only `Group.move(cause, ...)` changes a group's state, by this table. docs/reference/group-states.md is
-generated from it; a test compares the page with `reference_page()`. Called by group.py.
+generated from it; a test compares the page with `reference_page()`. Only group.py calls `next_state`.
 """
 
 from enum import StrEnum
@@ -20,7 +20,7 @@ class GroupState(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why a group changes state; the text is the arrow's label."""
+    """Why a group changes state. The value is the label in the generated state diagram."""
 
     MEMBERSHIP_CHANGED = "a member joins, leaves, expires or changes its protocols"
     JOIN_COMPLETED = "all members joined, or the join phase timed out"
@@ -29,30 +29,33 @@ class Cause(StrEnum):
     GROUP_DELETED = "deleted by an admin, or its last offset expired"
 
 
-_STATES = GroupState
 TRANSITIONS: dict[tuple[GroupState, Cause], GroupState] = {
-    (_STATES.EMPTY, Cause.MEMBERSHIP_CHANGED): _STATES.PREPARING_REBALANCE,
-    (_STATES.EMPTY, Cause.GROUP_DELETED): _STATES.DEAD,
-    (_STATES.PREPARING_REBALANCE, Cause.JOIN_COMPLETED): _STATES.COMPLETING_REBALANCE,
-    (_STATES.PREPARING_REBALANCE, Cause.NO_MEMBER_JOINED): _STATES.EMPTY,
-    (_STATES.COMPLETING_REBALANCE, Cause.ASSIGNMENT_STORED): _STATES.STABLE,
-    (_STATES.COMPLETING_REBALANCE, Cause.MEMBERSHIP_CHANGED): _STATES.PREPARING_REBALANCE,
-    (_STATES.STABLE, Cause.MEMBERSHIP_CHANGED): _STATES.PREPARING_REBALANCE,
+    (GroupState.EMPTY, Cause.MEMBERSHIP_CHANGED): GroupState.PREPARING_REBALANCE,
+    (GroupState.EMPTY, Cause.GROUP_DELETED): GroupState.DEAD,
+    (GroupState.PREPARING_REBALANCE, Cause.JOIN_COMPLETED): GroupState.COMPLETING_REBALANCE,
+    (GroupState.PREPARING_REBALANCE, Cause.NO_MEMBER_JOINED): GroupState.EMPTY,
+    (GroupState.COMPLETING_REBALANCE, Cause.ASSIGNMENT_STORED): GroupState.STABLE,
+    (GroupState.COMPLETING_REBALANCE, Cause.MEMBERSHIP_CHANGED): GroupState.PREPARING_REBALANCE,
+    (GroupState.STABLE, Cause.MEMBERSHIP_CHANGED): GroupState.PREPARING_REBALANCE,
 }
 
 MEANINGS = {
-    _STATES.EMPTY: "No members. Simple consumers may commit offsets. Offsets expire after their retention.",
-    _STATES.PREPARING_REBALANCE: "The join phase: JoinGroup requests wait until every member has sent one.",
-    _STATES.COMPLETING_REBALANCE: "Members know their generation; the leader computes the assignment.",
-    _STATES.STABLE: "Every member has its assignment, or can get it with SyncGroup.",
-    _STATES.DEAD: "The group is deleted; clients must find its coordinator again.",
+    GroupState.EMPTY: (
+        "No members. Simple consumers may commit offsets. Offsets expire after their retention."
+    ),
+    GroupState.PREPARING_REBALANCE: (
+        "The join phase: the coordinator holds JoinGroup responses until every member has joined."
+    ),
+    GroupState.COMPLETING_REBALANCE: "Members know their generation; the leader computes the assignment.",
+    GroupState.STABLE: "Every member has its assignment, or can get it with SyncGroup.",
+    GroupState.DEAD: "The group is deleted. DescribeGroups also names a missing group Dead.",
 }
 
 
 def next_state(state: GroupState, cause: Cause) -> GroupState:
     """Raises InvariantViolation for a transition that the table does not have."""
     if (state, cause) not in TRANSITIONS:
-        raise InvariantViolation(f"a group in state {state} cannot move because {cause}")
+        raise InvariantViolation(f"no transition from {state} for {cause.name}")
     return TRANSITIONS[state, cause]
 
 

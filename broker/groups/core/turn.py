@@ -63,7 +63,7 @@ class Turn:
         self.effects.append(CancelTimer(key))
 
 
-def quietly(then: AfterAppend) -> AfterAppend:
+def without_replies(then: AfterAppend) -> AfterAppend:
     """The same callback without replies, for requests that have been answered."""
 
     def stored(turn: Turn, error: ErrorCode) -> None:

@@ -11,8 +11,8 @@ from tierlog.base.types import TopicPartition
 from tierlog.broker.groups.core.coordinator import Coordinator
 from tierlog.broker.groups.core.events import (
     Appended,
-    AppendLate,
     AppendRecords,
+    AppendTimedOut,
     CancelTimer,
     Commit,
     DeleteGroup,
@@ -61,7 +61,7 @@ class Bench:
         self.held: list[AppendRecords] = []
         self.told_late: set[int] = set()
         self.names = 0
-        self.core.loaded(self.now_ms, dict(self.topics))
+        self.core.finish_replay(self.now_ms, dict(self.topics))
 
     # ---- what clients do; each returns its token ----
 
@@ -161,7 +161,7 @@ class Bench:
         """Requests that wait for held appends time out, once."""
         for effect in [effect for effect in self.held if effect.write_id not in self.told_late]:
             self.told_late.add(effect.write_id)
-            self.send(AppendLate(write_id=effect.write_id))
+            self.send(AppendTimedOut(write_id=effect.write_id))
 
     def restart(self) -> None:
         """A new coordinator replays the log."""
@@ -171,7 +171,7 @@ class Bench:
         self.told_late.clear()
         for key, value in self.log:
             self.core.replay(key, value)
-        self._perform(self.core.loaded(self.now_ms, dict(self.topics)))
+        self._perform(self.core.finish_replay(self.now_ms, dict(self.topics)))
         self.core.check()
 
     def send(self, event: Event) -> None:

@@ -124,8 +124,8 @@ async def test_completed_deletions_of_a_large_request_are_not_checked_again(
         node.hear(follower, RECORDS, DELETED)
     await asyncio.sleep(0)
     looked = list[_Deletion]()
-    is_done = _Deletion.is_done
-    monkeypatch.setattr(_Deletion, "is_done", lambda self: looked.append(self) or is_done(self))
+    check_done = _Deletion.check_done
+    monkeypatch.setattr(_Deletion, "check_done", lambda self: looked.append(self) or check_done(self))
     for follower in ALIVE:
         other.as_leader.follower_fetched(follower, follower, RECORDS, 0, DELETED)
         await asyncio.sleep(0)
