@@ -27,7 +27,7 @@ from tierlog.protocol.schema import (
     Struct,
     Uuid,
     struct,
-    wire,
+    versions,
 )
 
 M = TypeVar("M", bound=Message)
@@ -77,16 +77,16 @@ class CommittedOffset:
 class _OffsetCommitKey(Message):
     VERSIONS = (0, 1)
 
-    group_id: String = wire(0, 1)
-    topic: String = wire(0, 1)
-    partition: Int32 = wire(0, 1)
+    group_id: String = versions(0, 1)
+    topic: String = versions(0, 1)
+    partition: Int32 = versions(0, 1)
 
 
 @struct
 class _GroupMetadataKey(Message):
     VERSIONS = (2, 2)
 
-    group_id: String = wire(2, 2)
+    group_id: String = versions(2, 2)
 
 
 @struct
@@ -94,24 +94,24 @@ class _OffsetCommitValue(Message):
     VERSIONS = (0, 4)
     FLEXIBLE = 4
 
-    offset: Int64 = wire(0, 4)
-    leader_epoch: Int32 = wire(3, 4, default=-1)
-    metadata: String = wire(0, 4)
-    commit_timestamp_ms: Int64 = wire(0, 4)
-    expire_timestamp_ms: Int64 = wire(1, 1, default=NO_EXPIRY)
-    topic_id: Uuid = wire(4, 4, tag=0)
+    offset: Int64 = versions(0, 4)
+    leader_epoch: Int32 = versions(3, 4, default=-1)
+    metadata: String = versions(0, 4)
+    commit_timestamp_ms: Int64 = versions(0, 4)
+    expire_timestamp_ms: Int64 = versions(1, 1, default=NO_EXPIRY)
+    topic_id: Uuid = versions(4, 4, tag=0)
 
 
 @struct
 class StoredMember(Struct):
-    member_id: String = wire(0, 4)
-    group_instance_id: String | None = wire(3, 4, default=None)
-    client_id: String = wire(0, 4)
-    client_host: String = wire(0, 4)
-    rebalance_timeout_ms: Int32 = wire(1, 4, default=-1)
-    session_timeout_ms: Int32 = wire(0, 4)
-    subscription: Bytes | None = wire(0, 4)
-    assignment: Bytes | None = wire(0, 4)
+    member_id: String = versions(0, 4)
+    group_instance_id: String | None = versions(3, 4, default=None)
+    client_id: String = versions(0, 4)
+    client_host: String = versions(0, 4)
+    rebalance_timeout_ms: Int32 = versions(1, 4, default=-1)
+    session_timeout_ms: Int32 = versions(0, 4)
+    subscription: Bytes | None = versions(0, 4)
+    assignment: Bytes | None = versions(0, 4)
 
 
 @struct
@@ -119,12 +119,12 @@ class StoredGroup(Message):
     VERSIONS = (0, 4)
     FLEXIBLE = 4
 
-    protocol_type: String = wire(0, 4)
-    generation: Int32 = wire(0, 4)
-    protocol: String | None = wire(0, 4, default=None)
-    leader: String | None = wire(0, 4, default=None)
-    state_timestamp_ms: Int64 = wire(2, 4, default=-1)
-    members: list[StoredMember] = wire(0, 4)
+    protocol_type: String = versions(0, 4)
+    generation: Int32 = versions(0, 4)
+    protocol: String | None = versions(0, 4, default=None)
+    leader: String | None = versions(0, 4, default=None)
+    state_timestamp_ms: Int64 = versions(2, 4, default=-1)
+    members: list[StoredMember] = versions(0, 4)
 
 
 # ---- keys and values ------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from tierlog.broker.groups.core.states import Cause, GroupState, next_state
 from tierlog.protocol.codec import decode_from
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.primitives import MalformedFrame
-from tierlog.protocol.schema import Message, String, struct, wire
+from tierlog.protocol.schema import Message, String, struct, versions
 
 PROTOCOL_TYPE = "consumer"
 GENERATION_MAX = 2**31 - 1  # an int32 in requests and records
@@ -418,7 +418,7 @@ class _Subscription(Message):
 
     VERSIONS = (0, 0)
 
-    topics: list[String] = wire(0, 0)
+    topics: list[String] = versions(0, 0)
 
 
 def _subscribed_topics(metadata: bytes) -> frozenset[str] | None:

@@ -18,7 +18,7 @@ from tierlog.protocol.primitives import (
     refuse,
     skip_tags,
 )
-from tierlog.protocol.schema import FIXED, Field, Struct, pieces, plain_fields, tagged_fields
+from tierlog.protocol.schema import FIXED, Field, Struct, plain_fields, runs_of_fields, tagged_fields
 
 FIELDS_PER_ELEMENT = 5
 """Each five fields of a struct count as one more element: it is larger, and handling it takes longer."""
@@ -91,7 +91,7 @@ class _Source:
         self.names[kind.__name__] = kind
         plain = plain_fields(kind, self.version)
         body: list[str] = []
-        for piece in pieces(plain):
+        for piece in runs_of_fields(plain):
             first = piece[0]
             body += self._fixed(piece) if first.is_fixed else self._value(first, f"v_{first.name}")
         arguments = ", ".join(f"{field.name}=v_{field.name}" for field in plain)

@@ -12,7 +12,7 @@ from typing import Any
 from tierlog.base.files import Part
 from tierlog.base.slices import LogSlice
 from tierlog.protocol.primitives import STRING_BYTES_MAX, uvarint
-from tierlog.protocol.schema import FIXED, Field, Records, Struct, pieces, plain_fields, tagged_fields
+from tierlog.protocol.schema import FIXED, Field, Records, Struct, plain_fields, runs_of_fields, tagged_fields
 
 
 def compile_writer(message: type[Struct], version: int, flexible: bool) -> Callable[..., None]:
@@ -102,7 +102,7 @@ class _Source:
     def plain(self, fields: list[Field]) -> list[str]:
         """Generate the writers of fields outside the tag section."""
         body: list[str] = []
-        for piece in pieces(fields):
+        for piece in runs_of_fields(fields):
             first = piece[0]
             body += self._fixed(piece) if first.is_fixed else self._value(first, f"m.{first.name}")
         return body

@@ -1,14 +1,15 @@
-"""Schema of messages on the wire, and how the generated messages state it.
+"""Schema of protocol messages, and the decorator with which generated classes declare it.
 
-A message is a class made by `struct`. The annotation of a field is its type, and `wire` gives its versions:
+A message is a class made by `struct`. The annotation of a field is its type, and `versions` names the
+versions that have the field:
 
     @struct
     class HeartbeatResponse(Message):
         VERSIONS = (0, 4)
         FLEXIBLE = 4
 
-        throttle_time_ms: Int32 = wire(1, 4)
-        error_code: Int16 = wire(0, 4)
+        throttle_time_ms: Int32 = versions(1, 4)
+        error_code: Int16 = versions(0, 4)
 
 `codec` compiles readers and writers from it. A version range is (minimum, maximum), both inclusive.
 """
@@ -60,7 +61,7 @@ ZERO: dict[str, Any] = {
     "bool": False,
     "float64": 0.0,
 }
-"""Default values of types; 0 of the others."""
+"""Default value of each type; 0 for types that are not listed."""
 
 
 class Field(NamedTuple):
@@ -113,7 +114,7 @@ StructType = type[Struct]
 S = TypeVar("S", bound=Struct)
 
 
-class _Wire(NamedTuple):
+class _FieldSpec(NamedTuple):
     versions: Versions
     default: Any
     nullable: Versions | None
@@ -121,7 +122,7 @@ class _Wire(NamedTuple):
     tagged: Versions | None
 
 
-def wire(
+def versions(
     min_version: int,
     max_version: int,
     *,
@@ -130,12 +131,13 @@ def wire(
     tag: int | None = None,
     tagged: Versions | None = None,
 ) -> Any:
-    """A field of versions `min_version` to `max_version`; the default value is the type's zero.
+    """Declare a field of versions `min_version` to `max_version`.
 
+    `default`: value in versions without the field; by default the zero value of its type.
     `nullable`: versions in which a field with `| None` may be null, by default all of its versions.
     `tagged`: versions in which a field with a tag is in the tag section, by default all.
     """
-    return _Wire((min_version, max_version), default, nullable, tag, tagged)
+    return _FieldSpec((min_version, max_version), default, nullable, tag, tagged)
 
 
 @typing.dataclass_transform(kw_only_default=True)
@@ -143,16 +145,16 @@ def struct(kind: type[S]) -> type[S]:
     """Class decorator of generated classes: makes a dataclass, whose schema is in FIELDS."""
     fields = []
     for name, annotation in kind.__annotations__.items():
-        stated: _Wire = getattr(kind, name)
-        found = _field(name, annotation, stated)
+        spec: _FieldSpec = getattr(kind, name)
+        found = _field(name, annotation, spec)
         fields.append(found)
-        setattr(kind, name, _default(found, stated.default))
+        setattr(kind, name, _default(found, spec.default))
     made = dataclass(slots=True, kw_only=True)(kind)
     made.FIELDS = tuple(fields)
     return made
 
 
-def _field(name: str, annotation: Any, stated: _Wire) -> Field:
+def _field(name: str, annotation: Any, spec: _FieldSpec) -> Field:
     parts = typing.get_args(annotation)
     nullable = NoneType in parts
     if nullable:
@@ -164,18 +166,18 @@ def _field(name: str, annotation: Any, stated: _Wire) -> Field:
     return Field(
         name,
         annotation.__metadata__[0] if nested is None else "struct",
-        *stated.versions,
+        *spec.versions,
         array,
-        (stated.nullable or stated.versions) if nullable else None,
-        stated.tag,
-        (stated.tagged or stated.versions) if stated.tag is not None else None,
+        (spec.nullable or spec.versions) if nullable else None,
+        spec.tag,
+        (spec.tagged or spec.versions) if spec.tag is not None else None,
         nested,
     )
 
 
-def _default(found: Field, stated: Any) -> Any:
-    if stated is not ...:
-        return field(default=stated)
+def _default(found: Field, default: Any) -> Any:
+    if default is not ...:
+        return field(default=default)
     if found.array:
         return field(default_factory=list)
     return (
@@ -194,9 +196,9 @@ def tagged_fields(kind: StructType, version: int) -> list[Field]:
     return [field for field in kind.FIELDS if field.exists_in(version) and field.is_tagged_in(version)]
 
 
-def pieces(fields: list[Field]) -> Iterator[list[Field]]:
-    """Fields in groups that are read or written at once: adjacent fields of fixed size, or a single other
-    one.
+def runs_of_fields(fields: list[Field]) -> Iterator[list[Field]]:
+    """Split the fields into groups that are coded together: a run of adjacent fields of fixed size, or one
+    field of variable size.
     """
     for are_fixed, run in groupby(fields, key=lambda field: field.is_fixed):
         if are_fixed:
