@@ -41,7 +41,7 @@ from tierlog.tiering.page_tree import index_of
 from tierlog.tiering.quarantine import ObjectRange, Quarantine
 from tierlog.tiering.segment_index import PAGES_BUDGET_BYTES, SegmentIndex, SegmentIndexes
 from tierlog.tiering.sequential_readers import SequentialReader, SequentialReaders
-from tierlog.tiering.tier_counts import Fetches
+from tierlog.tiering.tier_counts import FetchCounts
 
 Resolve = Callable[[TopicIdPartition], RemotePartition]
 """Returns the remote state of the newest committed image."""
@@ -121,7 +121,7 @@ class RemoteLog:
         self._read_of: set[TopicIdPartition] = set()  # partitions with possibly cached data
         self._rechecks: asyncio.Task[None] | None = None
         self.readers = self.readers_refused = 0
-        self.fetches = Fetches()
+        self.fetches = FetchCounts()
         """Counted by the Fetch handler."""
 
     @contextmanager

@@ -11,7 +11,7 @@ from uuid import UUID
 from tierlog.base.histogram import Histogram
 
 READ_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""From a chunk in the cache to one from a slow store."""
+"""Bounds from a hit in the chunk cache (1 ms) to a read from a slow object store (30 s)."""
 
 
 class TopicCount:
@@ -36,7 +36,7 @@ class TopicCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempts:
+class RequestCounts:
     """Requests, and those that failed."""
 
     requests: TopicCount = field(default_factory=TopicCount)
@@ -48,19 +48,20 @@ class Attempts:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfers(Attempts):
-    """Requests that move records. `bytes`: of those that succeeded."""
+class TransferCounts(RequestCounts):
+    """Requests that transfer records. `bytes`: bytes transferred by successful requests."""
 
     bytes: TopicCount = field(default_factory=TopicCount)
 
     def retain(self, topics: Container[UUID]) -> None:
         # no super(): a dataclass with slots is a new class
-        Attempts.retain(self, topics)
+        RequestCounts.retain(self, topics)
         self.bytes.retain(topics)
 
 
 @dataclass(frozen=True, slots=True)
-class Fetches(Transfers):
-    """Remote reads of Fetch requests. `seconds`: their durations, with the wait for a place to download."""
+class FetchCounts(TransferCounts):
+    """Remote reads of Fetch requests. `seconds`: duration of each read, including the wait for a download
+    slot."""
 
     seconds: Histogram = field(default_factory=lambda: Histogram(READ_BUCKETS_S))

@@ -19,7 +19,7 @@ from tierlog.broker.gateway.metrics import render
 from tierlog.broker.gateway.node import Node, Serving
 from tierlog.broker.gateway.operations import operation_routes
 from tierlog.broker.gateway.request_guard import BODY_BYTES_MAX, request_guard
-from tierlog.broker.gateway.requests import refused
+from tierlog.broker.gateway.requests import bad_parameter, http_error
 from tierlog.broker.gateway.tier_checks import tier_check_routes
 from tierlog.broker.remote.tier_views import PartitionTierStatus, TierRefused
 from tierlog.config.node import NodeSettings
@@ -116,7 +116,7 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
 
 def _serving(node: Node) -> Serving:
     if node.serving is None:
-        raise refused(web.HTTPServiceUnavailable, "this node is still starting")
+        raise http_error(web.HTTPServiceUnavailable, "this node is still starting")
     return node.serving
 
 
@@ -159,7 +159,7 @@ def _refused_without_logs(node_id: int) -> list[web.AbstractRouteDef]:
 
     async def refuse(_: web.Request) -> web.Response:
         message = f"node {node_id} is a controller and no broker: send this to a broker (GET /v1/brokers)"
-        raise refused(web.HTTPConflict, message)
+        raise http_error(web.HTTPConflict, message)
 
     broker_paths = ("/v1/directories{rest:.*}", "/v1/scrub", "/v1/tier/{rest:.*}")
     return [web.route("*", path, refuse) for path in broker_paths]
@@ -285,8 +285,8 @@ def _translate_errors() -> Iterator[None]:
     try:
         yield
     except TierRefused as why:
-        raise refused(web.HTTPNotFound, str(why)) from None
+        raise http_error(web.HTTPNotFound, str(why)) from None
     except (KeyError, TypeError, ValueError) as wrong:
-        raise refused(web.HTTPBadRequest, f"bad or missing parameter: {wrong}") from None
+        raise bad_parameter(wrong) from None
     except (ObjectStoreError, OSError) as failure:
-        raise refused(web.HTTPServiceUnavailable, str(failure)) from None
+        raise http_error(web.HTTPServiceUnavailable, str(failure)) from None

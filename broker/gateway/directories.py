@@ -12,7 +12,7 @@ from aiohttp import web
 
 from tierlog.base.types import TopicIdPartition, TopicPartition
 from tierlog.broker.gateway.node import Serving
-from tierlog.broker.gateway.requests import read_body
+from tierlog.broker.gateway.requests import decode_body
 from tierlog.broker.maintenance.directory_move import DirectoryMove
 from tierlog.broker.remote.tier_views import remote_bytes
 from tierlog.broker.replication.replica import Replica
@@ -39,7 +39,7 @@ def directory_routes(current: Callable[[], Serving], metadata: MetadataClient) -
         return web.json_response(_view(current(), topic, remote))
 
     async def move(request: web.Request) -> web.Response:
-        moves, body = current().moves, await read_body(request, DirectoryMoveRequest)
+        moves, body = current().moves, await decode_body(request, DirectoryMoveRequest)
         error = moves.move(TopicPartition(body.topic, body.partition), body.directory)
         found = None if error is ErrorCode.NONE else error.name
         return web.json_response({**msgspec.structs.asdict(body), "error": found})

@@ -16,6 +16,7 @@ from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.purgatory import DELAYED_OPERATIONS
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.maintenance.directory_moves import DirectoryMoves, MoveOutcome
+from tierlog.broker.maintenance.log_cleaner import LogCleaner
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.quotas.quotas import ClientQuotas, Report
 from tierlog.broker.replication.replica import NO_TRAFFIC, Replica, Traffic
@@ -31,29 +32,31 @@ async def render(node: Node) -> bytes:
 
 
 def families(node: Node) -> Iterator[Family]:
-    """All families. The node may stop while they are read."""
-    yield from _requests(node.stats)
+    """All metric families. The caller pauses between families, so the node may stop in between."""
+    yield from _request_families(node.stats)
     serving = node.serving
     if serving is not None:
-        yield from _delayed(serving)
-        yield from _clients(serving.listener)
-        yield from _groups(serving.groups)
+        yield from _delayed_operation_families(serving)
+        yield from _connection_families(serving.listener)
+        yield from _group_families(serving.groups)
         yield from quota_families(serving.quotas, serving.clock)
-        yield from _throttled_replication(node, serving)
+        yield from _throttled_replication_families(node, serving)
         yield from topic_families(serving.replicas)
         yield from log_families(serving.replicas)
         yield from _isr_families(node, serving)
-        yield from _disks(serving)
+        yield from _log_dir_families(serving)
+        yield from _cleaner_families(serving.cleaner)
+        yield from _scrub_families(serving)
         yield from move_families(serving.moves)
         yield from tier_families(serving, node.metadata.image)
     yield from manifest_families(node.metadata.image, node.settings.node_id)
-    yield from _quorum(node)
+    yield from _quorum_families(node)
     yield "tierlog_loop_lag_seconds", [((), node.loop_lag.seconds)]
     yield "tierlog_unexpected_failures_total", single(node.failures.count)
-    yield from _process()
+    yield from _process_families()
 
 
-def _requests(stats: RequestStats) -> Iterator[Family]:
+def _request_families(stats: RequestStats) -> Iterator[Family]:
     used = [(APIS[key].name, api) for key, api in sorted(stats.by_api.items()) if api.count]
     yield "kafka_network_requestmetrics_requests_total", [((name,), api.count) for name, api in used]
     yield (
@@ -65,7 +68,7 @@ def _requests(stats: RequestStats) -> Iterator[Family]:
     yield "kafka_network_requestmetrics_remotetimems", [((name,), api.remote()) for name, api in used]
 
 
-def _delayed(serving: Serving) -> Iterator[Family]:
+def _delayed_operation_families(serving: Serving) -> Iterator[Family]:
     purgatory, sessions = serving.purgatory, serving.sessions
     yield "kafka_server_delayedoperationpurgatory_purgatorysize", _by_operation(purgatory.waiting)
     yield "tierlog_purgatory_expired_total", _by_operation(purgatory.expired)
@@ -81,7 +84,7 @@ def _by_operation(counts: Counter[str]) -> list[Sample]:
     return [((name,), counts[name]) for name in DELAYED_OPERATIONS]
 
 
-def _clients(listener: Listener) -> Iterator[Family]:
+def _connection_families(listener: Listener) -> Iterator[Family]:
     memory_pool = listener.memory_pool
     yield "tierlog_connections", single(listener.connections)
     yield "kafka_server_socket_server_metrics_connection_creation_total", single(listener.accepted)
@@ -108,6 +111,11 @@ def _clients(listener: Listener) -> Iterator[Family]:
     yield "kafka_server_socket_server_metrics_outgoing_byte_total", single(listener.sent_bytes)
 
 
+def _group_families(groups: GroupService) -> Iterator[Family]:
+    yield "tierlog_group_member_bytes", single(groups.member_bytes)
+    yield "tierlog_group_records_skipped", single(groups.skipped_records)
+
+
 _QUOTA_METRICS = {
     QuotaKey.PRODUCER_BYTE_RATE: ("kafka_server_produce_byte_rate", "kafka_server_produce_throttle_time"),
     QuotaKey.CONSUMER_BYTE_RATE: ("kafka_server_fetch_byte_rate", "kafka_server_fetch_throttle_time"),
@@ -119,13 +127,8 @@ _QUOTA_METRICS = {
 }
 
 
-def _groups(groups: GroupService) -> Iterator[Family]:
-    yield "tierlog_group_member_bytes", single(groups.member_bytes)
-    yield "tierlog_group_records_skipped", single(groups.skipped_records)
-
-
 def quota_families(quotas: ClientQuotas, clock: Clock) -> Iterator[Family]:
-    """Yields PAUSE before each quota, because its accounts may take some milliseconds."""
+    """Yields PAUSE before each quota, because reading a quota's accounts may take some milliseconds."""
     yield "tierlog_quota_throttles_total", [((str(key),), quotas.throttled[key]) for key in QuotaKey]
     yield (
         "tierlog_quota_throttle_seconds_total",
@@ -218,7 +221,7 @@ def _isr_families(node: Node, serving: Serving) -> Iterator[Family]:
     yield "kafka_server_replicamanager_isrexpands_total", single(serving.alter_partition_manager.expands)
 
 
-def _throttled_replication(node: Node, serving: Serving) -> Iterator[Family]:
+def _throttled_replication_families(node: Node, serving: Serving) -> Iterator[Family]:
     leader, follower = serving.throttles.leader, serving.throttles.follower
     now_ms = serving.clock.monotonic_ms()
     yield "kafka_server_leaderreplication_byte_rate", single(leader.byte_rate(now_ms))
@@ -241,8 +244,8 @@ def _is_lagging(node: Node, replica: Replica) -> bool:
     return replica.is_follower and partition is not None and node.settings.node_id not in partition.in_sync
 
 
-def _disks(serving: Serving) -> Iterator[Family]:
-    directories, cleaner = serving.replicas.directories, serving.cleaner
+def _log_dir_families(serving: Serving) -> Iterator[Family]:
+    directories = serving.replicas.directories
     yield "kafka_server_replicamanager_offlinereplicacount", single(serving.replicas.offline_count)
     yield "kafka_log_logflushstats_logflushrateandtimems", [((), serving.commits.seconds)]
     yield "kafka_log_logmanager_offlinelogdirectorycount", single(len(directories.offline))
@@ -262,10 +265,16 @@ def _disks(serving: Serving) -> Iterator[Family]:
     yield "tierlog_log_open_files_limit", single(files.limit)
     yield "tierlog_log_files_opened_total", single(files.opened)
     yield "tierlog_log_files_evicted_total", single(files.evicted)
+
+
+def _cleaner_families(cleaner: LogCleaner) -> Iterator[Family]:
     yield "tierlog_log_uncleanable_partitions", single(cleaner.uncleanable)
     yield "kafka_log_logcleanermanager_max_dirty_percent", single(100 * cleaner.most_dirty)
     yield "tierlog_log_cleaner_read_bytes_total", single(cleaner.bytes_read)
     yield "tierlog_log_cleaner_written_bytes_total", single(cleaner.bytes_written)
+
+
+def _scrub_families(serving: Serving) -> Iterator[Family]:
     scrubber, repair = serving.scrubber, serving.repair
     yield "tierlog_log_scrub_read_bytes_total", single(scrubber.bytes_read)
     yield "tierlog_log_scrub_read_batches_total", single(scrubber.batches_read)
@@ -290,7 +299,7 @@ def move_families(moves: DirectoryMoves) -> Iterator[Family]:
     yield "tierlog_directory_moves_copied_bytes_total", single(moves.copied_bytes)
 
 
-def _quorum(node: Node) -> Iterator[Family]:
+def _quorum_families(node: Node) -> Iterator[Family]:
     """Every voter reports the controller's metrics, leader or not, as in KRaft."""
     if not node.metadata.started:
         return
@@ -316,7 +325,7 @@ def _quorum(node: Node) -> Iterator[Family]:
     yield "kafka_server_raft_metrics_current_state", [((status.role,), 1)]
     yield "kafka_server_raft_metrics_current_leader", single(status.leader)
     yield "kafka_server_raft_metrics_number_of_voters", single(len(status.voters))
-    log = (
+    log_values = (
         {
             "current_epoch": status.term,
             "log_end_offset": status.last_index + 1,
@@ -326,11 +335,11 @@ def _quorum(node: Node) -> Iterator[Family]:
         else {"high_watermark": status.applied_index + 1}
     )
     for name in ("current_epoch", "log_end_offset", "high_watermark"):
-        yield f"kafka_server_raft_metrics_{name}", single(log[name]) if name in log else []
+        yield f"kafka_server_raft_metrics_{name}", single(log_values[name]) if name in log_values else []
     yield "tierlog_metadata_applied_index", single(status.applied_index)
 
 
-def _process() -> Iterator[Family]:
+def _process_families() -> Iterator[Family]:
     used = os.times()
     resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
     yield "process_cpu_seconds_total", single(used.user + used.system)

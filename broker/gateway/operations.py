@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 
 from tierlog.broker.gateway.cluster_views import UNHEALTHY, Condition, brokers_view, partitions_view
-from tierlog.broker.gateway.requests import read_body, refused
+from tierlog.broker.gateway.requests import decode_body, http_error
 from tierlog.metadata.controller.balance import MAX_ELECTIONS, rebalance
 from tierlog.metadata.controller.commands import (
     AlterConfigs,
@@ -100,7 +100,7 @@ async def _brokers(metadata: MetadataClient, _: web.Request) -> dict[str, Any]:
 
 async def _drain(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
     """Start to move the broker's replicas to others, as many as one plan holds."""
-    broker, body = _broker(metadata, request), await read_body(request, Drain)
+    broker, body = _broker(metadata, request), await decode_body(request, Drain)
     plan = await asyncio.to_thread(drain, metadata.image, {broker.broker_id})
     return await _carried_out(metadata, plan, dry_run=body.dry_run)
 
@@ -129,37 +129,37 @@ async def _partitions(metadata: MetadataClient, request: web.Request) -> dict[st
     """`?topic=…&condition=…&limit=…`; `unhealthy`: any condition that needs an operator."""
     topic, text = request.query.get("topic"), request.query.get("condition")
     if topic is not None and topic not in metadata.image.topic_ids:
-        raise refused(web.HTTPNotFound, f"there is no topic {topic!r}")
+        raise http_error(web.HTTPNotFound, f"there is no topic {topic!r}")
     try:
         limit = int(request.query["limit"]) if "limit" in request.query else None
         wanted = UNHEALTHY if text == "unhealthy" else frozenset({Condition(text)} if text else ())
     except ValueError as wrong:
-        raise refused(web.HTTPBadRequest, str(wrong)) from None
+        raise http_error(web.HTTPBadRequest, str(wrong)) from None
     return await asyncio.to_thread(partitions_view, metadata.image, topic=topic, wanted=wanted, limit=limit)
 
 
 async def _move(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
-    body = await read_body(request, Moves)
+    body = await decode_body(request, Moves)
     changes = tuple((move.topic, move.partition, move.replicas) for move in body.moves)
     reply = await metadata.submit(Reassign(changes=changes, throttle=body.throttle))
     return {"outcomes": _outcomes(reply.partitions)}
 
 
 async def _unthrottle(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
-    body = await read_body(request, Unthrottle)
+    body = await decode_body(request, Unthrottle)
     partitions = None if body.partitions is None else frozenset(body.partitions)
     return {"altered": await _alter(metadata, unthrottle(metadata.image, partitions))}
 
 
 async def _elect(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
-    body = await read_body(request, Election)
+    body = await decode_body(request, Election)
     command = ElectLeaders(partitions=body.partitions, kind=ElectionKind[body.kind.upper()])
     return {"outcomes": _outcomes((await metadata.submit(command)).partitions)}
 
 
 async def _balance(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
     """Elect preferred leaders, and move replicas so that all brokers hold equally many."""
-    body = await read_body(request, Balance)
+    body = await decode_body(request, Balance)
     found: dict[str, Any] = {"elections": [], "moves": [], "outcomes": [], "more": False}
     if body.leaders:
         election = await asyncio.to_thread(rebalance, metadata.image, 0)
@@ -220,7 +220,7 @@ def _broker(metadata: MetadataClient, request: web.Request) -> BrokerImage:
     text = request.match_info["id"]
     broker = metadata.image.brokers.get(int(text)) if text.isdecimal() else None
     if broker is None:
-        raise refused(web.HTTPNotFound, f"broker {text} is not registered")
+        raise http_error(web.HTTPNotFound, f"broker {text} is not registered")
     return broker
 
 
@@ -238,6 +238,6 @@ def _outcomes(outcomes: Sequence[NamedOutcome]) -> list[dict[str, Any]]:
 
 def _check(error: ErrorCode, message: str | None) -> None:
     if error is ErrorCode.BROKER_ID_NOT_REGISTERED:
-        raise refused(web.HTTPNotFound, message or error.name)
+        raise http_error(web.HTTPNotFound, message or error.name)
     if error is not ErrorCode.NONE:
-        raise refused(web.HTTPConflict, message or error.name)
+        raise http_error(web.HTTPConflict, message or error.name)

@@ -1,4 +1,5 @@
-"""Bodies of requests to the admin API, and its errors: `{"error": …}` with a message for operators."""
+"""Admin API helpers: decode request bodies, and build error responses `{"error": …}` with a message for
+operators."""
 
 import json
 from typing import TypeVar
@@ -9,13 +10,18 @@ from aiohttp import web
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-def refused(kind: type[web.HTTPError], message: str) -> web.HTTPError:
-    return kind(text=json.dumps({"error": message}), content_type="application/json")
+def http_error(error_class: type[web.HTTPError], message: str) -> web.HTTPError:
+    return error_class(text=json.dumps({"error": message}), content_type="application/json")
 
 
-async def read_body(request: web.Request, kind: type[T]) -> T:
-    """The decoded body; an empty one means all defaults."""
+def bad_parameter(failure: Exception) -> web.HTTPError:
+    """The error for a query parameter that is missing or cannot be parsed."""
+    return http_error(web.HTTPBadRequest, f"bad or missing parameter: {failure}")
+
+
+async def decode_body(request: web.Request, kind: type[T]) -> T:
+    """Decode the JSON body; an empty body gives every field its default. Raises HTTPBadRequest."""
     try:
         return msgspec.json.decode(await request.read() or b"{}", type=kind)
     except msgspec.DecodeError as wrong:
-        raise refused(web.HTTPBadRequest, str(wrong)) from None
+        raise http_error(web.HTTPBadRequest, str(wrong)) from None

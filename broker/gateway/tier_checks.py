@@ -1,7 +1,7 @@
 """Admin routes that compare the bucket with the manifests: the scrubber, `tier verify` and `tier gc`.
 
 `tier verify` sends a request for each piece of a segment, so that it can show its progress and continue after
-an interruption; this node keeps no state of it.
+an interruption; the node keeps no state between requests.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from aiohttp import web
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.broker.gateway.node import Serving
-from tierlog.broker.gateway.requests import read_body, refused
+from tierlog.broker.gateway.requests import bad_parameter, decode_body, http_error
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
@@ -26,13 +26,15 @@ from tierlog.tiering.verifier import UnreadablePage
 
 VERIFY_BYTES_PER_REQUEST = 64 << 20
 VERIFY_S_PER_REQUEST = 10.0
-"""A request ends after the first of them, at the end of a chunk, so that the client sees progress."""
+"""A verify request stops at the end of the chunk in which it reaches either limit, so that the client sees
+progress."""
 
 SEGMENTS_PER_REQUEST = 1000
 
 
 class VerifyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`uuid`: the segment's, of `GET /v1/tier/segments`. `position`: where to continue in it."""
+    """`uuid`: segment id from `GET /v1/tier/segments`. `position`: byte position in the segment at which to
+    continue."""
 
     topic: str
     partition: int
@@ -45,34 +47,34 @@ def tier_check_routes(current: Callable[[], Serving], metadata: MetadataClient) 
     async def scrub(_: web.Request) -> web.Response:
         return web.json_response(_scrub_view(current()))
 
-    async def begin(_: web.Request) -> web.Response:
+    async def start_scrub(_: web.Request) -> web.Response:
         current().bucket_scrubber.begin()
         return web.json_response(_scrub_view(current()))
 
     async def segments(request: web.Request) -> web.Response:
-        async with _translated():
+        async with _store_errors_as_http():
             query = request.query
             try:
                 topic, partition = query["topic"], int(query["partition"])
                 offset = int(query.get("offset", "0"))
             except (KeyError, ValueError) as wrong:
-                raise refused(web.HTTPBadRequest, f"bad or missing parameter: {wrong}") from None
-            rows = await _segments(current(), _place(metadata.image, topic, partition), offset)
+                raise bad_parameter(wrong) from None
+            rows = await _segments(current(), _find_partition(metadata.image, topic, partition), offset)
             return web.json_response({"segments": rows})
 
     async def verify(request: web.Request) -> web.Response:
-        body = await read_body(request, VerifyRequest)
-        async with _translated():
-            where = _place(metadata.image, body.topic, body.partition)
-            return web.json_response(await _verify(current(), where, body))
+        body = await decode_body(request, VerifyRequest)
+        async with _store_errors_as_http():
+            partition = _find_partition(metadata.image, body.topic, body.partition)
+            return web.json_response(await _verify(current(), partition, body))
 
     async def audit(_: web.Request) -> web.Response:
-        async with _translated():
-            return web.json_response(_audit_view(await current().remote.auditor.run(_at_full_speed)))
+        async with _store_errors_as_http():
+            return web.json_response(_audit_view(await current().remote.auditor.run(_no_throttle)))
 
     return [
         web.get("/v1/tier/scrub", scrub),
-        web.post("/v1/tier/scrub", begin),
+        web.post("/v1/tier/scrub", start_scrub),
         web.get("/v1/tier/segments", segments),
         web.post("/v1/tier/verify", verify),
         web.get("/v1/tier/audit", audit),
@@ -101,10 +103,10 @@ def _audit_view(audit: BucketAudit) -> dict[str, Any]:
     }
 
 
-async def _segments(serving: Serving, where: TopicIdPartition, offset: int) -> list[dict[str, Any]]:
+async def _segments(serving: Serving, partition: TopicIdPartition, offset: int) -> list[dict[str, Any]]:
     """Rows of segments, and of unreadable manifest pages, which have an `error`."""
     rows: list[dict[str, Any]] = []
-    async with aclosing(serving.remote.verifier.entries(where, offset)) as entries:
+    async with aclosing(serving.remote.verifier.entries(partition, offset)) as entries:
         async for entry in entries:
             row: dict[str, Any] = {"base_offset": entry.base_offset, "end_offset": entry.end_offset}
             if isinstance(entry, UnreadablePage):
@@ -116,25 +118,29 @@ async def _segments(serving: Serving, where: TopicIdPartition, offset: int) -> l
     return rows
 
 
-async def _verify(serving: Serving, where: TopicIdPartition, wanted: VerifyRequest) -> dict[str, Any]:
-    """Verify a piece of a segment. `position`: the next one, null at the end. `errors`: what is wrong.
-    Raises ObjectNotFound if the newest manifest does not list the segment, or STORE_FAILURES."""
+async def _verify(serving: Serving, partition: TopicIdPartition, wanted: VerifyRequest) -> dict[str, Any]:
+    """Verify a piece of a segment.
+
+    In the result, `position` says where to continue; null at the end, or if the rest cannot be checked.
+    `errors`: damage that was found. Raises ObjectNotFound if the newest manifest does not list the segment,
+    or STORE_FAILURES.
+    """
     verifier, position, errors = serving.remote.verifier, wanted.position, []
     until_s = asyncio.get_running_loop().time() + VERIFY_S_PER_REQUEST
     try:
-        entry = await verifier.listed(where, wanted.base_offset, wanted.uuid)
+        entry = await verifier.listed(partition, wanted.base_offset, wanted.uuid)
         if not 0 <= position < entry.log_bytes:
             message = f"position {position} is not within 0 to {entry.log_bytes - 1}"
-            raise refused(web.HTTPBadRequest, message)
-        verifier.recheck_now(where, entry)
+            raise http_error(web.HTTPBadRequest, message)
+        verifier.recheck_now(partition, entry)
         if position == 0:
-            await verifier.check_objects(where, entry)
-            await verifier.check_index(where, entry)
+            await verifier.check_objects(partition, entry)
+            await verifier.check_index(partition, entry)
         until = min(entry.log_bytes, position + VERIFY_BYTES_PER_REQUEST)
         while position < until:
-            chunk = await verifier.chunk_at(where, entry, position)
+            chunk = await verifier.chunk_at(partition, entry, position)
             try:
-                await verifier.check_chunk(where, entry, position)
+                await verifier.check_chunk(partition, entry, position)
             except CorruptObject as damage:
                 errors.append(str(damage))
             position = chunk.end
@@ -147,22 +153,22 @@ async def _verify(serving: Serving, where: TopicIdPartition, wanted: VerifyReque
     return {"position": None if position == entry.log_bytes else position, "errors": errors}
 
 
-def _place(image: ClusterImage, topic: str, partition: int) -> TopicIdPartition:
+def _find_partition(image: ClusterImage, topic: str, partition: int) -> TopicIdPartition:
     found = image.topic(topic)
     if found is None or not 0 <= partition < len(found.partitions):
-        raise refused(web.HTTPNotFound, f"there is no partition {topic}-{partition}")
+        raise http_error(web.HTTPNotFound, f"there is no partition {topic}-{partition}")
     return TopicIdPartition(found.topic_id, partition)
 
 
-async def _at_full_speed(objects: int) -> None:
+async def _no_throttle(objects: int) -> None:
     return
 
 
 @asynccontextmanager
-async def _translated() -> AsyncIterator[None]:
+async def _store_errors_as_http() -> AsyncIterator[None]:
     try:
         yield
     except ObjectNotFound as gone:
-        raise refused(web.HTTPNotFound, str(gone)) from None
+        raise http_error(web.HTTPNotFound, str(gone)) from None
     except (ObjectStoreError, OSError, MetadataUnavailable) as failure:
-        raise refused(web.HTTPServiceUnavailable, str(failure)) from None
+        raise http_error(web.HTTPServiceUnavailable, str(failure)) from None

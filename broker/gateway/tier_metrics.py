@@ -18,7 +18,7 @@ from tierlog.tiering.metered_store import StoreCounts
 from tierlog.tiering.page_tree import NODE_BYTES
 from tierlog.tiering.planner import upload_lag
 from tierlog.tiering.store_health import BreakerState, StoreHealth
-from tierlog.tiering.tier_counts import Attempts, TopicCount, Transfers
+from tierlog.tiering.tier_counts import RequestCounts, TopicCount, TransferCounts
 
 ENTRIES_PER_WORK = 32  # summed up in the time of one partition, 4 µs
 
@@ -172,12 +172,12 @@ def _store(counts: StoreCounts, health: StoreHealth) -> Iterator[Family]:
     )
 
 
-def _transfers(name: str, counts: Transfers, image: ClusterImage) -> Iterator[Family]:
+def _transfers(name: str, counts: TransferCounts, image: ClusterImage) -> Iterator[Family]:
     yield f"{TOPICS}{name}bytes_total", _by_topic(counts.bytes, image)
     yield from _attempts(name, counts, image)
 
 
-def _attempts(name: str, counts: Attempts, image: ClusterImage) -> Iterator[Family]:
+def _attempts(name: str, counts: RequestCounts, image: ClusterImage) -> Iterator[Family]:
     yield f"{TOPICS}{name}requests_total", _by_topic(counts.requests, image)
     yield f"{TOPICS}{name}errors_total", _by_topic(counts.errors, image)
 

@@ -59,7 +59,7 @@ from tierlog.tiering.manager import TierManager
 from tierlog.tiering.object_store import ObjectStoreError, ObjectStoreTimeout
 from tierlog.tiering.remote_log import RemoteLog
 from tierlog.tiering.store_health import BreakerOpen
-from tierlog.tiering.tier_counts import Transfers
+from tierlog.tiering.tier_counts import TransferCounts
 
 _log = structlog.get_logger("tierlog.tiering")
 
@@ -141,7 +141,7 @@ class RemoteLogManager:
         self._updates = WakeQueue("tiering: replicas", tasks, self._update, CHECKS_PER_TURN)
         self._changes = WakeQueue("tiering: changes", tasks, self._check_seen, CHECKS_PER_TURN)
         self._wakes = WakeQueue("tiering: jobs", tasks, self._start_job, JOBS_PER_TURN)
-        self.copies = Transfers()
+        self.copies = TransferCounts()
         self.listeners: list[Callable[[TopicIdPartition], None]] = []
         """Called after each step that changed where offsets are, and when a failure begins or ends."""
         self.lags = CopyLags(

@@ -31,7 +31,7 @@ from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.tiering.format.manifest import TopicDocument
 from tierlog.tiering.manager import DELETES_PER_REQUEST, TierManager
 from tierlog.tiering.object_store import ObjectStoreError
-from tierlog.tiering.tier_counts import Attempts
+from tierlog.tiering.tier_counts import RequestCounts
 
 _log = structlog.get_logger("tierlog.tiering")
 
@@ -79,7 +79,7 @@ class RemoteStorageCleaner:
         self._clock = clock
         self._tasks = tasks
         self.grace_ms = delete_grace_ms
-        self.deletes = Attempts()
+        self.deletes = RequestCounts()
         self._changed = asyncio.Event()
         self._described: dict[UUID, TopicDocument] | None = None
         self._described_of: tuple[object, object] | None = None  # the topics and configs last described

@@ -32,7 +32,7 @@ from tierlog.protocol.messages.list_offsets import (
 )
 from tierlog.tiering.object_store import ObjectStoreError
 from tierlog.tiering.remote_log import RemoteLog
-from tierlog.tiering.tier_counts import Attempts
+from tierlog.tiering.tier_counts import RequestCounts
 
 EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD = -4, -6
 LIST_OFFSETS = BY_NAME["ListOffsets"].key
@@ -64,7 +64,7 @@ class TierStateMachine:
         self._clock = clock
         self._slots = asyncio.Semaphore(CONCURRENT_STARTS_MAX)
         self._failing: set[TopicIdPartition] = set()
-        self.starts = Attempts()
+        self.starts = RequestCounts()
 
     async def start(self, replica: Replica, step: StartFromTier) -> bool:
         """Returns whether the replica can continue to fetch; otherwise retry later."""

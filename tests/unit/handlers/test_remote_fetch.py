@@ -8,7 +8,7 @@ from tierlog.base.slices import LogSlice
 from tierlog.broker.handlers.fetch_response import FetchPartitionData
 from tierlog.broker.handlers.remote_fetch import RemoteRead, read_cached
 from tierlog.tiering.object_store import CorruptObject
-from tierlog.tiering.remote_log import Fetches
+from tierlog.tiering.remote_log import FetchCounts
 
 
 def remote(found: LogSlice | Exception) -> Any:
@@ -17,7 +17,7 @@ def remote(found: LogSlice | Exception) -> Any:
             raise found
         return found
 
-    return SimpleNamespace(read_cached=read, fetches=Fetches())
+    return SimpleNamespace(read_cached=read, fetches=FetchCounts())
 
 
 def wanted() -> RemoteRead:
