@@ -113,6 +113,9 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
         topic_id = self.topic_ids.get(name)
         return None if topic_id is None else self.topics[topic_id]
 
+    def find_topic(self, name_or_id: str | UUID) -> TopicImage | None:
+        return self.topic(name_or_id) if isinstance(name_or_id, str) else self.topics.get(name_or_id)
+
     def topic_overrides(self, name: str) -> Map[str, str]:
         return self.overrides(ConfigScope.TOPIC, name)
 

@@ -48,7 +48,7 @@ class _Api:
 
     def __init__(self, key: int, handler: Handler, stats: RequestStats) -> None:
         self.handler = handler
-        self.stats = stats.of(key)
+        self.stats = stats.for_api(key)
         self.count_errors: Callable[[Any], None] | None = None
         if key not in APIS_THAT_COUNT_ERRORS:
             self.count_errors = counter_of(APIS[key].response, self.stats.errors)

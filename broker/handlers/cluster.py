@@ -130,9 +130,7 @@ def _requested_topics(image: ClusterImage, version: int, request: MetadataReques
 
 
 def _find_topic(image: ClusterImage, requested: MetadataRequestTopic) -> TopicImage | None:
-    return (
-        image.topics.get(requested.topic_id) if requested.topic_id.int else image.topic(requested.name or "")
-    )
+    return image.find_topic(requested.topic_id if requested.topic_id.int else requested.name or "")
 
 
 def _unknown_topic(requested: MetadataRequestTopic, version: int) -> MetadataResponseTopic:

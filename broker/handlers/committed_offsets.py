@@ -22,7 +22,7 @@ from tierlog.broker.groups.core.offsets import OffsetsByPartition
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.context import Handler, Pending, RawReply, Reply, RequestContext
 from tierlog.broker.handlers.turns import Encoding, before_later_requests, slices
-from tierlog.metadata.image import ClusterImage, TopicImage
+from tierlog.metadata.image import TopicImage
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.codec import ArrayWriter, array_writer, nested_array_writer
 from tierlog.protocol.errors import ErrorCode
@@ -79,7 +79,7 @@ class _Handlers:
         names: dict[str | UUID, str] = {}
         for topic in request.topics:
             key = _key(topic, context.version)
-            found = _find_topic(self._service.image, key)
+            found = self._service.image.find_topic(key)
             for each in topic.partitions:
                 if found is None or not 0 <= each.partition_index < len(found.partitions):
                     refused[key, each.partition_index] = _unknown(key, found)
@@ -280,10 +280,6 @@ def _each_once(topics: Iterable[tuple[Key, list[int]]]) -> list[tuple[Key, list[
         earlier.update(first)
         found.append((key, first))
     return found
-
-
-def _find_topic(image: ClusterImage, key: str | UUID) -> TopicImage | None:
-    return image.topic(key) if isinstance(key, str) else image.topics.get(key)
 
 
 def _unknown(key: str | UUID, found: TopicImage | None) -> ErrorCode:

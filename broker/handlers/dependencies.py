@@ -77,7 +77,7 @@ class Dependencies:
                 return ErrorCode.KAFKA_STORAGE_ERROR
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         image = self.metadata.image
-        found = image.topic(topic) if isinstance(topic, str) else image.topics.get(topic)
+        found = image.find_topic(topic)
         if found is None and not isinstance(topic, str):
             return ErrorCode.UNKNOWN_TOPIC_ID
         if found is None or not 0 <= partition < len(found.partitions):

@@ -31,7 +31,7 @@ from tierlog.broker.handlers.fetch_sessions import (
     SessionKey,
     SessionPartition,
 )
-from tierlog.broker.handlers.leaders import name_current_leaders
+from tierlog.broker.handlers.leaders import add_current_leaders
 from tierlog.broker.handlers.nearest_replica import LEADER_ITSELF, nearest_replica
 from tierlog.broker.handlers.remote_fetch import RemoteRead, read_cached, read_remote
 from tierlog.broker.quotas.replication import Throttle
@@ -119,7 +119,7 @@ def fetch_handler(deps: Dependencies) -> Handler:
 class _Fetcher:
     def __init__(self, deps: Dependencies) -> None:
         self._deps = deps
-        self._errors = deps.stats.of(FETCH_KEY).errors
+        self._errors = deps.stats.for_api(FETCH_KEY).errors
         self._chooses_by_rack = deps.settings.replica_selector_class == RACK_AWARE_SELECTOR
 
     def handle(self, context: RequestContext, request: FetchRequest) -> Reply | Pending:
@@ -336,7 +336,7 @@ class _Fetcher:
                 (topic, each.partition_index, each) for (topic, _), each in zip(sent, encoded, strict=True)
             )
             image = self._deps.metadata.image
-            name_current_leaders(image, response, results, LeaderIdAndEpoch, NodeEndpoint)
+            add_current_leaders(image, response, results, LeaderIdAndEpoch, NodeEndpoint)
         return response
 
     def _changes(

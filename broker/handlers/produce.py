@@ -11,7 +11,7 @@ from functools import partial
 
 from tierlog.broker.handlers.context import CLOSE, Handler, Pending, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.leaders import name_current_leaders
+from tierlog.broker.handlers.leaders import add_current_leaders
 from tierlog.broker.handlers.purgatory import Write
 from tierlog.broker.handlers.validated_produce import UnvalidatedBatch, append_validated, keep_bytes
 from tierlog.broker.replication.leader_role import AppendResult
@@ -75,11 +75,11 @@ class _UnacknowledgedBatch:
         if code != ErrorCode.NONE:
             self.response.error_code = code
             self.response.base_offset = -1
-            self.deps.stats.of(PRODUCE_KEY).errors[code] += 1
+            self.deps.stats.for_api(PRODUCE_KEY).errors[code] += 1
 
 
 def produce_handler(deps: Dependencies) -> Handler:
-    errors = deps.stats.of(PRODUCE_KEY).errors
+    errors = deps.stats.for_api(PRODUCE_KEY).errors
 
     def handle(context: RequestContext, request: ProduceRequest) -> Reply | Pending:
         now_ms = deps.clock.now_ms()
@@ -254,7 +254,7 @@ def _name_leaders(deps: Dependencies, response: ProduceResponse, by_id: bool) ->
         for topic in response.responses
         for result in topic.partition_responses
     )
-    name_current_leaders(deps.metadata.image, response, results, LeaderIdAndEpoch, NodeEndpoint)
+    add_current_leaders(deps.metadata.image, response, results, LeaderIdAndEpoch, NodeEndpoint)
 
 
 def _codes(response: ProduceResponse) -> Iterator[int]:

@@ -13,33 +13,35 @@ BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0
 class ApiStats:
     """Statistics of one API. `errors`: error code -> occurrences in responses."""
 
-    __slots__ = ("_at_once", "_total", "_until_waiting", "_waiting", "errors", "observe")
+    __slots__ = ("_before_waiting", "_immediate", "_total", "_waiting", "errors", "observe")
 
     def __init__(self) -> None:
         self.errors: Counter[int] = Counter()
-        self._at_once = Histogram(BUCKETS_S)
-        self._total, self._until_waiting, self._waiting = (Histogram(BUCKETS_S) for _ in range(3))
-        self.observe = self._at_once.observe
+        self._immediate = Histogram(BUCKETS_S)
+        self._total, self._before_waiting, self._waiting = (Histogram(BUCKETS_S) for _ in range(3))
+        self.observe = self._immediate.observe
 
     @property
     def count(self) -> int:
-        return self._at_once.count + self._total.count
+        return self._immediate.count + self._total.count
 
-    def observe_pending(self, begun: float, waiting_from: float, ended: float) -> None:
-        self._total.observe(ended - begun)
-        self._until_waiting.observe(waiting_from - begun)
-        self._waiting.observe(ended - waiting_from)
+    def observe_pending(self, started_s: float, waiting_from_s: float, ended_s: float) -> None:
+        self._total.observe(ended_s - started_s)
+        self._before_waiting.observe(waiting_from_s - started_s)
+        self._waiting.observe(ended_s - waiting_from_s)
 
     def total(self) -> Histogram:
-        return self._at_once + self._total
+        """Kafka's TotalTimeMs, in seconds."""
+        return self._immediate + self._total
 
     def local(self) -> Histogram:
-        return self._at_once + self._until_waiting
+        """Kafka's LocalTimeMs, in seconds: until the request began to wait."""
+        return self._immediate + self._before_waiting
 
     def remote(self) -> Histogram:
-        """As in Kafka, a request that did not wait counts with a waiting time of 0."""
+        """Kafka's RemoteTimeMs, in seconds. As in Kafka, a request that did not wait counts with 0."""
         nothing = Histogram(BUCKETS_S)
-        nothing.buckets[0] = nothing.count = self._at_once.count
+        nothing.buckets[0] = nothing.count = self._immediate.count
         return nothing + self._waiting
 
 
@@ -47,5 +49,5 @@ class RequestStats:
     def __init__(self) -> None:
         self.by_api: dict[int, ApiStats] = {}
 
-    def of(self, api: int) -> ApiStats:
-        return self.by_api.setdefault(api, ApiStats())
+    def for_api(self, api_key: int) -> ApiStats:
+        return self.by_api.setdefault(api_key, ApiStats())

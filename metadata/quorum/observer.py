@@ -1,9 +1,10 @@
 """Metadata observer: the metadata of a broker that is not a controller.
 
 It reads the committed log from any voter and sends commands to the leader. It keeps nothing on disk: it
-starts from a voter's snapshot or log, and continues from its last index. It changes to another voter if the
-present one knows of no leader (it may be partitioned) or leaves a request unanswered (it may hang). It
-watches the other brokers as controllers do, so that its clients learn as early that a leader has died.
+starts from a voter's snapshot or log, and continues from its last index. It switches to another voter if the
+current one has no leader (it may be partitioned) or does not respond (it may hang). It watches the other
+brokers as controllers do, so that clients of this broker learn of a leader's death as early as clients of a
+controller.
 """
 
 import asyncio
@@ -64,12 +65,12 @@ class MetadataObserver(MetadataClient):
 
     @property
     def started(self) -> bool:
-        """Whether a voter has sent a page."""
+        """Whether this node knows a leader or has applied an entry."""
         return self.leader != NO_NODE or self.image.index > 0
 
     @property
     def has_reserve(self) -> bool:
-        """Always: an observer keeps nothing on disk."""
+        """True: an observer needs no disk reserve, because it keeps nothing on disk."""
         return True
 
     async def ensure_reserve(self) -> bool:
@@ -78,9 +79,12 @@ class MetadataObserver(MetadataClient):
     async def start(self, timeout_s: float = 60.0) -> None:
         """Returns once a voter has sent a page. Raises MetadataUnavailable."""
         self._peers.start(
-            lambda peer: None, self._on_death, self._dead_brokers.mark_alive, lambda messages: None
+            on_unreachable=lambda peer: None,
+            on_death=self._on_death,
+            on_connected=self._dead_brokers.mark_alive,
+            on_messages=lambda messages: None,
         )
-        self._configure()
+        self._connect_to_voters()
         self._reading = self._tasks.spawn(f"metadata observer {self.node_id}", self._read())
         try:
             async with asyncio.timeout(timeout_s):
@@ -98,7 +102,7 @@ class MetadataObserver(MetadataClient):
 
     @property
     def membership(self) -> Membership:
-        """Raises NotTheLeader, which names the leader."""
+        """Not available on an observer: always raises NotTheLeader, which names the leader."""
         raise NotTheLeader(self.leader, self.voters.get(self.leader, ""))
 
     def status(self) -> ObserverStatus:
@@ -141,7 +145,7 @@ class MetadataObserver(MetadataClient):
         self.leader = page.leader
         if page.voters and page.voters != self.voters:
             self.voters = page.voters
-            self._configure()
+            self._connect_to_voters()
         self._page_accepted.set()
         self._page_accepted = asyncio.Event()
         return True
@@ -157,7 +161,7 @@ class MetadataObserver(MetadataClient):
         """The leader last: it has the most to do."""
         return sorted((v for v in self.voters if v != self.node_id), key=lambda v: (v == self.leader, v))
 
-    def _configure(self) -> None:
+    def _connect_to_voters(self) -> None:
         members = {node: Member(url) for node, url in self.voters.items() if node != self.node_id}
         self._peers.configure({**members, self.node_id: Member()}, {})
 

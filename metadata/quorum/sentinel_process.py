@@ -3,8 +3,8 @@
 Started by `sentinel` as a script that uses only the standard library, so that it stays small. The broker
 holds the other end of the pipe on standard input. The kernel closes that end when the last thread of the
 broker has ended, however it ended, and never earlier. Each line of input contains instructions that replace
-the previous ones: the addresses, and the exact bytes to send, which the broker has signed in advance. This
-process knows no secret.
+the previous ones: the addresses, and the exact bytes to send, which the broker has signed in advance.
+Therefore this process needs no secret.
 """
 
 import json
@@ -23,7 +23,7 @@ ATTEMPT_TIMEOUT_S = 1.0
 RETRY_S = 0.05
 
 RETRIED_STATUSES = (b"408", b"429")
-"""A controller that is too busy to read the request in time, or to take it, may take the next one."""
+"""Statuses to retry: the controller was too busy to read the request (408) or to accept it (429)."""
 
 
 def main() -> None:
@@ -43,9 +43,9 @@ def main() -> None:
 
 
 def _notify(notice: dict[str, Any], tls: dict[str, str] | None) -> None:
-    """Try until the controller responds or the time is up."""
-    until = time.monotonic() + SEND_TIMEOUT_S
-    while time.monotonic() < until:
+    """Send until the controller gives a final response or SEND_TIMEOUT_S has passed."""
+    deadline_s = time.monotonic() + SEND_TIMEOUT_S
+    while time.monotonic() < deadline_s:
         try:
             if _send(notice, tls):
                 return
@@ -55,7 +55,8 @@ def _notify(notice: dict[str, Any], tls: dict[str, str] | None) -> None:
 
 
 def _send(notice: dict[str, Any], tls: dict[str, str] | None) -> bool:
-    """Whether the controller accepted the notice, or rejected it for good. Raises OSError."""
+    """Send the notice once. Returns True if no retry is needed: it was accepted (2xx) or permanently rejected
+    (4xx). Raises OSError."""
     with socket.create_connection((notice["host"], notice["port"]), ATTEMPT_TIMEOUT_S) as plain:
         connection = plain
         if notice["tls"]:
@@ -64,10 +65,10 @@ def _send(notice: dict[str, Any], tls: dict[str, str] | None) -> bool:
                 context.load_cert_chain(tls["certificate"], tls["key"])
             connection = context.wrap_socket(plain, server_hostname=notice["host"])
         connection.sendall(notice["request"].encode("latin-1"))
-        status = connection.recv(64).split(b" ")
-        if len(status) < 2 or status[1] in RETRIED_STATUSES:
+        status_line = connection.recv(64).split(b" ")
+        if len(status_line) < 2 or status_line[1] in RETRIED_STATUSES:
             return False
-        return status[1][:1] in (b"2", b"4")
+        return status_line[1][:1] in (b"2", b"4")
 
 
 if __name__ == "__main__":

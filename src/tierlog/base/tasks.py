@@ -40,8 +40,8 @@ class TaskGroup:
     ) -> asyncio.Task[None]:
         """Start a task that runs `turn` repeatedly until it is cancelled or `should_continue` returns False.
 
-        An exception is reported and does not end the task; the next run follows after RETRY_S. A run waits
-        for its work by itself.
+        An exception is reported and does not end the task; the next run follows after RETRY_S. Otherwise runs
+        follow without a delay: `turn` must wait for its next work itself.
         """
         return self.spawn(name, self._run_repeatedly(name, turn, should_continue))
 
@@ -70,9 +70,10 @@ class TaskGroup:
 
 
 async def done_before(event: asyncio.Future[Any], work: Coroutine[Any, Any, None]) -> bool:
-    """Run the work until it or the event is done. Returns whether the work was; else it is cancelled."""
+    """Run `work` until it or `event` is done. Returns True if the work finished; otherwise cancels it and
+    returns False."""
     tasks = TaskGroup(lambda name, failure: None)  # raised to the caller
-    working = tasks.spawn("start", work)
+    working = tasks.spawn("done before", work)
     try:
         await asyncio.wait((working, event), return_when=asyncio.FIRST_COMPLETED)
         done = working.done()
@@ -84,8 +85,11 @@ async def done_before(event: asyncio.Future[Any], work: Coroutine[Any, Any, None
 
 
 class WakeQueue(Generic[Item]):
-    """Handles many items a few at a time, so that requests run on the event loop in between. An item that
-    waits is handled once, however often it is added."""
+    """Handles many items a few at a time, so that requests run on the event loop in between.
+
+    Adding an item that is already queued has no effect. If `handle` raises, the failure is reported, and the
+    remaining items stay queued until the next `add`.
+    """
 
     def __init__(self, name: str, tasks: TaskGroup, handle: Callable[[Item], None], per_turn: int) -> None:
         """`per_turn`: items that are handled in one turn of the event loop."""
@@ -93,12 +97,12 @@ class WakeQueue(Generic[Item]):
         self._tasks = tasks
         self._handle = handle
         self._per_turn = per_turn
-        self._waiting: dict[Item, None] = {}  # in order
+        self._queued: dict[Item, None] = {}  # in order
         self._run: asyncio.Task[None] | None = None
 
     def add(self, items: Iterable[Item]) -> None:
-        self._waiting.update(dict.fromkeys(items))
-        if self._waiting and self.task is None:
+        self._queued.update(dict.fromkeys(items))
+        if self._queued and self.task is None:
             self._run = self._tasks.spawn(self._name, self._handle_all())
 
     @property
@@ -107,8 +111,8 @@ class WakeQueue(Generic[Item]):
         return None if self._run is None or self._run.done() else self._run
 
     async def _handle_all(self) -> None:
-        while self._waiting:
-            for item in list(islice(self._waiting, self._per_turn)):
-                del self._waiting[item]
+        while self._queued:
+            for item in list(islice(self._queued, self._per_turn)):
+                del self._queued[item]
                 self._handle(item)
             await asyncio.sleep(0)

@@ -44,7 +44,7 @@ def handled(ticks: Ticks, handler: Any) -> tuple[Any, ApiStats]:
         await asyncio.wait([pending.work])
         return chain.finish(CONTEXT, HeartbeatRequest(), pending)
 
-    return call, stats.of(HEARTBEAT)
+    return call, stats.for_api(HEARTBEAT)
 
 
 def test_immediate_response_counts_as_local_time() -> None:

@@ -133,7 +133,7 @@ class Node:
             recently_fenced=RecentlyFencedBrokers(SystemClock()),
             validator=self.validator,
         )
-        self.errors = deps.stats.of(PRODUCE_KEY).errors
+        self.errors = deps.stats.for_api(PRODUCE_KEY).errors
         report = lambda _, failure: self.failures.append(failure)  # noqa: E731
         self.listener = Listener({PRODUCE_KEY: produce_handler(deps)}, self.tasks, report)
 
