@@ -77,7 +77,7 @@ def _delayed_operation_families(serving: Serving) -> Iterator[Family]:
     yield "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", single(sessions.partitions)
     yield "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", single(sessions.evictions)
     yield "tierlog_fetch_sessions_refused_total", single(sessions.refused)
-    yield "tierlog_produce_batches_in_validation", single(serving.validator.batches)
+    yield "tierlog_produce_batches_in_validation", single(serving.validator.pending_batches)
 
 
 def _by_operation(counts: Counter[str]) -> list[Sample]:
@@ -269,7 +269,7 @@ def _log_dir_families(serving: Serving) -> Iterator[Family]:
 
 def _cleaner_families(cleaner: LogCleaner) -> Iterator[Family]:
     yield "tierlog_log_uncleanable_partitions", single(cleaner.uncleanable)
-    yield "kafka_log_logcleanermanager_max_dirty_percent", single(100 * cleaner.most_dirty)
+    yield "kafka_log_logcleanermanager_max_dirty_percent", single(100 * cleaner.max_dirty_ratio)
     yield "tierlog_log_cleaner_read_bytes_total", single(cleaner.bytes_read)
     yield "tierlog_log_cleaner_written_bytes_total", single(cleaner.bytes_written)
 

@@ -14,9 +14,9 @@ from tierlog.broker.storage.core.record_validation import BatchValidation, Valid
 from tierlog.records.window import Step
 
 CONCURRENT_VALIDATIONS = 4
-"""Batches at a time; further ones wait in order of arrival. Each takes a slice of every turn of the event
-loop and holds a piece of its decompressed records. One more may run that needs more memory
-(`records.unpacking`).
+"""Maximum number of batches validated at once; others wait in order of arrival. Each uses part of every turn
+of the event loop and keeps a piece of its decompressed records in memory. One additional batch that needs
+more memory may run (`records.unpacking`).
 """
 
 T = TypeVar("T")
@@ -24,23 +24,23 @@ T = TypeVar("T")
 
 class BatchValidator:
     def __init__(self, threads: Executor | None = None, concurrency: int = CONCURRENT_VALIDATIONS) -> None:
-        self.batches = 0
-        """Running or waiting."""
+        self.pending_batches = 0
+        """Number of batches that are being validated or wait for a slot."""
         self._threads = threads or ThreadPoolExecutor(concurrency, "batch-validator")
         self._slots = asyncio.Semaphore(concurrency)
         self._exclusive = asyncio.Lock()
 
     async def validate(self, validation: BatchValidation) -> ValidationResult:
-        """Run a validation when it has its turn. Cancellation takes effect at the next step."""
-        self.batches += 1
+        """Wait for a free slot, then run the validation. Cancellation takes effect at the next step."""
+        self.pending_batches += 1
         try:
             async with self._slots:
                 await self.run(validation.steps())
-            if validation.needs_exclusive_memory:
+            if validation.needs_exclusive_memory:  # the first run stopped: it needs more than a slot may use
                 async with self._exclusive:
                     await self.run(validation.steps())
         finally:
-            self.batches -= 1
+            self.pending_batches -= 1
         return validation.result
 
     async def run(self, steps: Generator[Step, None, T]) -> T:

@@ -21,7 +21,7 @@ from tierlog.broker.groups.core.events import (
 from tierlog.broker.groups.core.offsets import OffsetsByPartition
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.context import Handler, Pending, RawReply, Reply, RequestContext
-from tierlog.broker.handlers.turns import Encoding, before_later_requests, slices
+from tierlog.broker.handlers.turns import ResponseEncoder, before_later_requests, weighted_slices
 from tierlog.metadata.image import TopicImage
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.codec import ArrayWriter, array_writer, nested_array_writer
@@ -52,7 +52,7 @@ from tierlog.protocol.messages.offset_fetch import (
 from tierlog.protocol.schema import ZERO_UUID
 
 GROUPS_FROM = 8  # OffsetFetch asks for several groups from this version on
-BY_ID = 10  # OffsetCommit and OffsetFetch name topics by id from this version on
+TOPIC_IDS_FROM = 10  # OffsetCommit and OffsetFetch name topics by id from this version on
 NO_OFFSET = -1
 Key = TypeVar("Key", str, UUID)
 
@@ -192,9 +192,9 @@ class _Handlers:
             return [
                 _Topic(name, numbers, image.topic_ids.get(name, ZERO_UUID))
                 for name, numbers in _all_partitions(kept)
-                if version < BY_ID or name in image.topic_ids
+                if version < TOPIC_IDS_FROM or name in image.topic_ids
             ]
-        if version < BY_ID:
+        if version < TOPIC_IDS_FROM:
             named = _each_once([(each.name, each.partition_indexes) for each in group.topics])
             return [_Topic(name, numbers) for name, numbers in named]
         topics = []
@@ -267,7 +267,7 @@ def ask(
 
 
 def _key(topic: OffsetCommitRequestTopic, version: int) -> str | UUID:
-    return topic.topic_id if version >= BY_ID else topic.name
+    return topic.topic_id if version >= TOPIC_IDS_FROM else topic.name
 
 
 def _each_once(topics: Iterable[tuple[Key, list[int]]]) -> list[tuple[Key, list[int]]]:
@@ -322,7 +322,7 @@ class _TopicEncoder:
     """Encodes the topics of OffsetFetch responses. Versions from GROUPS_FROM on have other structs."""
 
     def __init__(self, topics: ArrayWriter, version: int) -> None:
-        self.encoding = Encoding()
+        self.encoding = ResponseEncoder()
         self._topics = topics
         self._has_groups = version >= GROUPS_FROM
         kind = OffsetFetchResponseTopics if self._has_groups else OffsetFetchResponseTopic
@@ -350,7 +350,7 @@ class _TopicEncoder:
         else:
             whole, kind = OffsetFetchResponseTopic(name=topic.name), OffsetFetchResponsePartition
         await self.encoding.add(self._partitions.before(whole, len(topic.partitions)), entries=1)
-        for some in slices(topic.partitions):
+        for some in weighted_slices(topic.partitions):
             partitions = [_partition(kind, kept, topic.name, number, topic.error) for number in some]
             await self.encoding.add(self._partitions.elements(partitions), len(some))
         await self.encoding.add(self._partitions.after(whole))

@@ -13,7 +13,8 @@ from typing import Any
 from tierlog.broker.handlers.cluster import is_topic_name
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.turns import in_turns, slices
+from tierlog.broker.handlers.limits import MAX_RECORDS_PER_REQUEST, TOO_LARGE
+from tierlog.broker.handlers.turns import in_turns, weighted_slices
 from tierlog.config.definitions import InvalidSetting
 from tierlog.config.dynamic import (
     check_thread_counts,
@@ -41,13 +42,9 @@ TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 
 CHANGES_PER_TURN = 200
 RESOURCE_WEIGHT = 20
-"""Changes that a resource counts as: validating a node's settings takes half a millisecond."""
+"""A resource counts as this many changes, because validating node settings takes half a millisecond."""
 CHANGES_PER_COMMAND = 1_000
 """The controller decides a command in one turn of its event loop: about 50 ms."""
-MAX_RESOURCES_PER_REQUEST = 10_000
-"""Kafka's limit (MAX_RECORDS_PER_USER_OP). Each resource, and each change of a setting, is at least one
-record."""
-TOO_LARGE = "Unable to perform excessively large batch operation."
 _Dynamic = tuple[Mapping[str, str], Mapping[str, str]]  # settings for all nodes, and for one
 _OPERATIONS = frozenset(int(operation) for operation in ConfigOperation)
 
@@ -71,7 +68,7 @@ def _handler(
 ) -> Handler:
     @pending
     async def handle(context: RequestContext, request: Any) -> Reply:
-        changes = await _in_turns(request.resources, change)
+        changes = await _validate_resources(request.resources, change)
         outcomes = await _submit(deps, changes, request.validate_only)
         return response_kind(
             responses=[
@@ -92,7 +89,8 @@ def _incremental(
     deps: Dependencies, resource: incremental_alter_configs.AlterConfigsResource
 ) -> ConfigResource | Outcome:
     if unknown := [item for item in resource.configs if item.config_operation not in _OPERATIONS]:
-        return invalid(f"operation {unknown[0].config_operation} of {unknown[0].name}")
+        operation, name = unknown[0].config_operation, unknown[0].name
+        return invalid(f"Unknown operation type {operation} for configuration '{name}'")
     given = [item for item in resource.configs if item.config_operation != ConfigOperation.DELETE]
     if unset := [item.name for item in given if item.value is None]:
         return invalid(f"Null value not supported for {', '.join(unset)}")
@@ -105,16 +103,18 @@ def _incremental(
         ConfigChange(key=item.name, operation=ConfigOperation(item.config_operation), value=item.value)
         for item in resource.configs
     )
-    return _validated(deps, ConfigResource(scope=scope, name=resource.resource_name, changes=changes))
+    return _validate_node_settings(
+        deps, ConfigResource(scope=scope, name=resource.resource_name, changes=changes)
+    )
 
 
-async def _in_turns(
+async def _validate_resources(
     resources: Sequence[Any], change: Callable[[Any], ConfigResource | Outcome]
 ) -> list[ConfigResource | Outcome]:
     """Validate each resource, a few per turn of the event loop. If there are too many, all get
-    POLICY_VIOLATION."""
+    POLICY_VIOLATION: each resource, and each change of a setting, is at least one record."""
     changes = sum(len(resource.configs) for resource in resources)
-    if max(len(resources), changes) > MAX_RESOURCES_PER_REQUEST:
+    if max(len(resources), changes) > MAX_RECORDS_PER_REQUEST:
         return [Outcome(error=ErrorCode.POLICY_VIOLATION, message=TOO_LARGE)] * len(resources)
     return await in_turns(
         resources, change, CHANGES_PER_TURN, lambda resource: RESOURCE_WEIGHT + len(resource.configs)
@@ -122,11 +122,13 @@ async def _in_turns(
 
 
 def _alter(deps: Dependencies, resource: alter_configs.AlterConfigsResource) -> ConfigResource | Outcome:
+    if unset := [item.name for item in resource.configs if item.value is None]:
+        return invalid(f"Null value not supported for {', '.join(unset)}")
     keys = [item.name for item in resource.configs]
     scope = _scope(deps, resource.resource_type, resource.resource_name, keys)
-    if unset := [item.name for item in resource.configs if item.value is None]:
-        scope = invalid(f"Null value not supported for {', '.join(unset)}")
-    return scope if isinstance(scope, Outcome) else _validated(deps, _replace_all(deps, scope, resource))
+    if isinstance(scope, Outcome):
+        return scope
+    return _validate_node_settings(deps, _replace_all(deps, scope, resource))
 
 
 def _replace_all(
@@ -164,19 +166,20 @@ def _scope(deps: Dependencies, resource_type: int, name: str, keys: Iterable[str
     return invalid(f"Unknown resource type {resource_type}")
 
 
-def _validated(deps: Dependencies, resource: ConfigResource) -> ConfigResource | Outcome:
+def _validate_node_settings(deps: Dependencies, resource: ConfigResource) -> ConfigResource | Outcome:
     """Validate a change of node settings together with the settings that this node started with, which the
     controller does not know."""
     if resource.scope not in (ConfigScope.BROKER, ConfigScope.CLUSTER):
         return resource
     image = deps.metadata.image
     try:
-        of_cluster, after = image.overrides(ConfigScope.CLUSTER, ""), overrides_after(image, resource)
+        cluster_overrides = image.overrides(ConfigScope.CLUSTER, "")
+        new_overrides = overrides_after(image, resource)
         if resource.scope is ConfigScope.CLUSTER:
-            _check_change(deps, (of_cluster, {}), (after, {}))
+            _check_change(deps, (cluster_overrides, {}), (new_overrides, {}))
         else:
-            of_node = image.overrides(ConfigScope.BROKER, resource.name)
-            _check_change(deps, (of_cluster, of_node), (of_cluster, after))
+            node_overrides = image.overrides(ConfigScope.BROKER, resource.name)
+            _check_change(deps, (cluster_overrides, node_overrides), (cluster_overrides, new_overrides))
     except Refusal as refusal:
         return Outcome(error=refusal.error, message=refusal.message)
     except InvalidSetting as wrong:
@@ -185,7 +188,8 @@ def _validated(deps: Dependencies, resource: ConfigResource) -> ConfigResource |
 
 
 def _check_change(deps: Dependencies, before: _Dynamic, after: _Dynamic) -> None:
-    """Raises InvalidSetting."""
+    """Check that the changed settings are valid together and reachable from the current ones. Raises
+    InvalidSetting."""
     settings_before, settings = (
         effective_settings(deps.settings, *before),
         effective_settings(deps.settings, *after),
@@ -195,7 +199,7 @@ def _check_change(deps: Dependencies, before: _Dynamic, after: _Dynamic) -> None
 
 
 def not_a_topic(name: str) -> Outcome:
-    return Outcome(error=ErrorCode.INVALID_TOPIC_EXCEPTION, message=f"{name!r} cannot be a topic")
+    return Outcome(error=ErrorCode.INVALID_TOPIC_EXCEPTION, message=f"Topic name {name!r} is invalid")
 
 
 def invalid(message: str) -> Outcome:
@@ -207,10 +211,10 @@ async def _submit(
 ) -> list[Outcome]:
     valid = [change for change in changes if isinstance(change, ConfigResource)]
     named = Counter((resource.scope, resource.name) for resource in valid)
-    twice = invalid("Each resource must appear at most once.")
-    decided = {key: twice for key, count in named.items() if count > 1}
+    duplicate = invalid("Each resource must appear at most once.")
+    decided = {key: duplicate for key, count in named.items() if count > 1}
     unique = (resource for resource in valid if named[resource.scope, resource.name] == 1)
-    for batch in slices(unique, CHANGES_PER_COMMAND, lambda resource: 1 + len(resource.changes)):
+    for batch in weighted_slices(unique, CHANGES_PER_COMMAND, lambda resource: 1 + len(resource.changes)):
         command = AlterConfigs(resources=tuple(batch), validate_only=validate_only)
         outcomes = (await deps.metadata.submit(command)).resources
         keys = ((resource.scope, resource.name) for resource in batch)

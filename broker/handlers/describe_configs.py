@@ -17,8 +17,6 @@ from tierlog.broker.handlers.configs import (
     BROKER,
     CLIENT_METRICS,
     GROUP,
-    MAX_RESOURCES_PER_REQUEST,
-    TOO_LARGE,
     TOPIC,
     invalid,
     not_a_topic,
@@ -34,6 +32,7 @@ from tierlog.broker.handlers.described import (
     describe_node,
     describe_topic,
 )
+from tierlog.broker.handlers.limits import MAX_RECORDS_PER_REQUEST, TOO_LARGE
 from tierlog.broker.handlers.turns import in_turns
 from tierlog.metadata.controller.commands import Outcome
 from tierlog.metadata.image import ClusterImage
@@ -79,7 +78,7 @@ async def _describe_in_turns(
     description: "_Description", resources: Sequence[DescribeConfigsResource]
 ) -> RawReply:
     describe = description.describe
-    if len(resources) > MAX_RESOURCES_PER_REQUEST:
+    if len(resources) > MAX_RECORDS_PER_REQUEST:
         describe = description.refuse
     return description.reply(await in_turns(resources, describe, RESOURCES_PER_TURN))
 

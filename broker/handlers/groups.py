@@ -27,10 +27,10 @@ from tierlog.broker.handlers.committed_offsets import ask, offset_handlers
 from tierlog.broker.handlers.context import Handler, Pending, RawReply, Reply, RequestContext
 from tierlog.broker.handlers.turns import (
     ENTRIES_PER_TURN,
-    Encoding,
+    ResponseEncoder,
     before_later_requests,
     respond_in_turns,
-    slices,
+    weighted_slices,
 )
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.codec import array_writer, nested_array_writer
@@ -299,7 +299,7 @@ class _Handlers:
 
     async def _delete(self, context: RequestContext, request: DeleteGroupsRequest) -> Reply:
         results: list[DeletableGroupResult] = []
-        for some in slices(dict.fromkeys(request.groups_names)):
+        for some in weighted_slices(dict.fromkeys(request.groups_names)):
             begun = [self._delete_one(group_id) for group_id in some]
             results += [each if isinstance(each, DeletableGroupResult) else await each for each in begun]
             await asyncio.sleep(0)
@@ -319,7 +319,7 @@ async def _describe_in_turns(
     version: int, group_ids: Sequence[str], describe: Callable[[str], DescribedGroup]
 ) -> RawReply:
     """The response, encoded a few members in each turn: a group may have a hundred thousand."""
-    response, encoding = DescribeGroupsResponse(), Encoding()
+    response, encoding = DescribeGroupsResponse(), ResponseEncoder()
     groups = array_writer(DescribeGroupsResponse, version, "groups")
     members = nested_array_writer(DescribeGroupsResponse, version, DescribedGroup, "members")
     await encoding.add(groups.before(response, len(group_ids)))
@@ -328,7 +328,7 @@ async def _describe_in_turns(
         if group.error_code:
             encoding.errors[group.error_code] += 1
         await encoding.add(members.before(group, len(group.members)), entries=1)
-        for some in slices(group.members):
+        for some in weighted_slices(group.members):
             await encoding.add(members.elements(some), len(some))
         await encoding.add(members.after(group))
     await encoding.add(groups.after(response))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending, within_s
 from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.limits import MAX_RECORDS_PER_REQUEST
 from tierlog.metadata.controller.commands import ElectionKind, ElectLeaders, NamedOutcome, Reassign
 from tierlog.metadata.controller.reassignment import under_way
 from tierlog.metadata.image import ClusterImage
@@ -30,7 +31,6 @@ from tierlog.protocol.messages.list_partition_reassignments import (
     OngoingTopicReassignment,
 )
 
-PARTITIONS_MAX = 10_000  # in one request, as in Kafka
 KEEPS_FACTOR_FROM = 1
 """The first version whose requests can forbid a change of the replication factor (KIP-860)."""
 
@@ -44,8 +44,8 @@ def elect_leaders_handler(deps: Dependencies) -> Handler:
         if request.election_type not in set(ElectionKind):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown election type {request.election_type}")
         requested = _named(request)
-        if requested is not None and len(requested) > PARTITIONS_MAX:
-            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"more than {PARTITIONS_MAX} partitions")
+        if requested is not None and len(requested) > MAX_RECORDS_PER_REQUEST:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"more than {MAX_RECORDS_PER_REQUEST} partitions")
         command = ElectLeaders(partitions=requested, kind=ElectionKind(request.election_type))
         reply = await deps.metadata.submit(command, within_s(request.timeout_ms))
         return ElectLeadersResponse(replica_election_results=_elected(reply.partitions))
@@ -81,8 +81,8 @@ def alter_partition_reassignments_handler(deps: Dependencies) -> Handler:
     async def handle(context: RequestContext, request: AlterPartitionReassignmentsRequest) -> Reply:
         may_change = request.allow_replication_factor_change or context.version < KEEPS_FACTOR_FROM
         changes = _changes(request)
-        if len(changes) > PARTITIONS_MAX:
-            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"more than {PARTITIONS_MAX} partitions")
+        if len(changes) > MAX_RECORDS_PER_REQUEST:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"more than {MAX_RECORDS_PER_REQUEST} partitions")
         command = Reassign(changes=changes, may_change_factor=may_change)
         reply = await deps.metadata.submit(command, within_s(request.timeout_ms))
         return AlterPartitionReassignmentsResponse(

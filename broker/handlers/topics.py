@@ -10,8 +10,9 @@ from uuid import UUID
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.described import describe_topic
+from tierlog.broker.handlers.limits import MAX_RECORDS_PER_REQUEST, TOO_LARGE
 from tierlog.broker.handlers.mutations import OVER_QUOTA, OVER_QUOTA_MESSAGE, Mutations
-from tierlog.broker.handlers.turns import in_turns, respond_in_turns, slices
+from tierlog.broker.handlers.turns import in_turns, respond_in_turns, weighted_slices
 from tierlog.metadata.controller.commands import (
     USE_DEFAULT,
     CreatePartitions,
@@ -45,16 +46,15 @@ from tierlog.protocol.messages.delete_topics import (
 from tierlog.protocol.schema import ZERO_UUID
 
 CONFIGS_FROM = 5  # CreateTopics returns the settings of the topic (KIP-525)
-IDS_FROM = 6  # DeleteTopics by id (KIP-516)
+TOPIC_IDS_FROM = 6  # DeleteTopics by id (KIP-516)
+CREATE_STRICT_FROM, DELETE_STRICT_FROM, CREATE_PARTITIONS_STRICT_FROM = 6, 5, 3
+"""First versions that fail with THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+
+MAX_PARTITIONS_PER_REQUEST = MAX_RECORDS_PER_REQUEST
+MAX_TOPICS_PER_REQUEST = MAX_RECORDS_PER_REQUEST // 2  # a topic with one partition takes two records
 TOPICS_PER_TURN = 100
 """Topics of a response, with all their settings, that are built in one turn: about 10 ms."""
-MAX_PARTITIONS_PER_REQUEST = 10_000
-"""Kafka's limit, which comes from one request being one batch of the metadata log."""
 TOPICS_PER_DELETION = 200  # the controller decides one command in one turn of its event loop
-TOO_LARGE = "Unable to perform excessively large batch operation."
-MAX_TOPICS_PER_REQUEST = 5_000
-"""Kafka's batch holds 10,000 records (MAX_RECORDS_PER_USER_OP); a topic with one partition is two."""
-CREATE_STRICT_FROM, DELETE_STRICT_FROM, GROW_STRICT_FROM = 6, 5, 3  # KIP-599
 
 
 def create_topics_handler(deps: Dependencies) -> Handler:
@@ -76,8 +76,8 @@ def create_topics_handler(deps: Dependencies) -> Handler:
         await wait_until_usable(deps, request.timeout_ms)
         overrides = {topic.name: {c.name: c.value or "" for c in topic.configs} for topic in wanted}
         results = chain(
-            (_named_twice(name) for name in sorted(twice)),
-            _created(deps, context.version, outcomes, overrides),
+            (_duplicate_result(name) for name in sorted(twice)),
+            _created_results(deps, context.version, outcomes, overrides),
         )
         response = CreateTopicsResponse(throttle_time_ms=mutations.throttle_time_ms)
         count = len(twice) + len(outcomes)
@@ -87,8 +87,8 @@ def create_topics_handler(deps: Dependencies) -> Handler:
 
 
 def _too_large(deps: Dependencies, request: CreateTopicsRequest) -> str | None:
-    """Why the whole request is rejected, in the words of Kafka's ReplicationControlManager. A negative count
-    counts as 0 here; only its own topic fails."""
+    """Why the whole request is rejected, in the words of Kafka's ReplicationControlManager. A negative
+    partition count counts as 0 here, and later fails only its own topic."""
     default = deps.settings.num_partitions
     partitions = sum(
         len(topic.assignments)
@@ -102,7 +102,7 @@ def _too_large(deps: Dependencies, request: CreateTopicsRequest) -> str | None:
     return None
 
 
-def _named_twice(name: str) -> CreatableTopicResult:
+def _duplicate_result(name: str) -> CreatableTopicResult:
     message = f"Create topics request from client contains multiple entries for {name}."
     return CreatableTopicResult(name=name, error_code=ErrorCode.INVALID_REQUEST, error_message=message)
 
@@ -161,7 +161,7 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
     )
 
 
-def _created(
+def _created_results(
     deps: Dependencies, version: int, outcomes: Iterable[TopicOutcome], overrides: dict[str, dict[str, str]]
 ) -> Iterator[CreatableTopicResult]:
     described: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]] = {}  # by overrides
@@ -178,7 +178,7 @@ def _created(
             own = overrides.get(outcome.name, {})
             key = tuple(own.items())
             if key not in described:
-                described.clear()  # most requests give all topics the same settings
+                described.clear()  # keep only the last entry: most requests give all topics the same settings
                 described[key] = _configs(deps, own)
             result.configs = described[key]
         yield result
@@ -198,23 +198,23 @@ def delete_topics_handler(deps: Dependencies) -> Handler:
     async def handle(context: RequestContext, request: DeleteTopicsRequest) -> Reply:
         requested = (
             request.topics
-            if context.version >= IDS_FROM
+            if context.version >= TOPIC_IDS_FROM
             else [DeleteTopicState(name=name) for name in request.topic_names]
         )
         mutations = Mutations(deps, context, DELETE_STRICT_FROM)
         checked = await in_turns(requested, _reference)
-        results = [each for each in checked if isinstance(each, DeletableTopicResult)]
-        good = [each for each in checked if isinstance(each, TopicRef)]
+        results = [item for item in checked if isinstance(item, DeletableTopicResult)]
+        valid = [item for item in checked if isinstance(item, TopicRef)]
         if mutations.are_bounded:
-            topics = {ref: _topic(deps, ref) for ref in good}
+            topics = {ref: _topic(deps, ref) for ref in valid}
             refused = {
                 ref: topic
                 for ref, topic in topics.items()
                 if topic is not None and not mutations.allow(len(topic.partitions))
             }
             results += [_over_quota(topic) for topic in refused.values()]
-            good = [ref for ref in good if ref not in refused]
-        results += await _delete(deps, good)
+            valid = [ref for ref in valid if ref not in refused]
+        results += await _delete(deps, valid)
         response = DeleteTopicsResponse(throttle_time_ms=mutations.throttle_time_ms)
         return await respond_in_turns(response, context.version, "responses", len(results), results)
 
@@ -241,10 +241,8 @@ def _reference(topic: DeleteTopicState) -> TopicRef | DeletableTopicResult:
 
 
 def _topic(deps: Dependencies, ref: TopicRef) -> TopicImage | None:
-    image = deps.metadata.image
-    if ref.name is not None:
-        return image.topic(ref.name)
-    return None if ref.topic_id is None else image.topics.get(ref.topic_id)
+    key = ref.topic_id if ref.name is None else ref.name
+    return None if key is None else deps.metadata.image.find_topic(key)
 
 
 def _over_quota(topic: TopicImage) -> DeletableTopicResult:
@@ -254,24 +252,25 @@ def _over_quota(topic: TopicImage) -> DeletableTopicResult:
 
 
 async def _delete(deps: Dependencies, refs: list[TopicRef]) -> list[DeletableTopicResult]:
-    """Delete at most TOPICS_PER_DELETION topics with one command. All mentions of a repeated topic, which the
-    controller rejects, are in the same command."""
+    """Delete at most TOPICS_PER_DELETION topics with one command. The controller rejects a topic that one
+    command names twice, so all references to a topic go into the same command."""
     mentions: dict[TopicRef | UUID, list[TopicRef]] = {}
     for ref in dict.fromkeys(refs):
         topic = _topic(deps, ref)
         mentions.setdefault(ref if topic is None else topic.topic_id, []).append(ref)
     twice = {ref for ref, count in Counter(refs).items() if count > 1}
     results: list[DeletableTopicResult] = []
-    for some in slices(mentions.values(), TOPICS_PER_DELETION):
-        named = [ref for each in some for ref in each]
+    for batch in weighted_slices(mentions.values(), TOPICS_PER_DELETION):
+        named = [ref for refs in batch for ref in refs]
         again = [ref for ref in named if ref in twice]
         outcomes = (await deps.metadata.submit(DeleteTopics(topics=(*named, *again)))).topics
-        results += [_deleted(ref, outcome) for ref, outcome in zip(named, outcomes, strict=False)]
-        await asyncio.sleep(0)  # a command that changes nothing may be answered without a turn of the loop
+        # outcomes of the repeated references (`again`) come last and are not reported
+        results += [_deleted_result(ref, outcome) for ref, outcome in zip(named, outcomes, strict=False)]
+        await asyncio.sleep(0)  # a command without changes may return without yielding
     return results
 
 
-def _deleted(ref: TopicRef, outcome: TopicOutcome) -> DeletableTopicResult:
+def _deleted_result(ref: TopicRef, outcome: TopicOutcome) -> DeletableTopicResult:
     return DeletableTopicResult(
         name=ref.name if ref.name is not None else outcome.name or None,
         topic_id=outcome.topic_id,
@@ -291,14 +290,14 @@ def create_partitions_handler(deps: Dependencies) -> Handler:
             )
             for topic in request.topics
         )
-        mutations = Mutations(deps, context, GROW_STRICT_FROM)
-        if _grows_too_much(deps, wanted):
+        mutations = Mutations(deps, context, CREATE_PARTITIONS_STRICT_FROM)
+        if _creates_too_many_partitions(deps, wanted):
             outcomes = [
                 TopicOutcome(name=topic.name, error=ErrorCode.POLICY_VIOLATION, message=TOO_LARGE)
                 for topic in wanted
             ]
         else:
-            outcomes = await _grow_within_quota(mutations, deps, wanted, request.validate_only)
+            outcomes = await _create_partitions_within_quota(mutations, deps, wanted, request.validate_only)
         await wait_until_usable(deps, request.timeout_ms)
         return CreatePartitionsResponse(
             throttle_time_ms=mutations.throttle_time_ms,
@@ -313,31 +312,33 @@ def create_partitions_handler(deps: Dependencies) -> Handler:
     return handle
 
 
-def _grows_too_much(deps: Dependencies, wanted: Sequence[MorePartitions]) -> bool:
+def _creates_too_many_partitions(deps: Dependencies, wanted: Sequence[MorePartitions]) -> bool:
     """Whether the whole request is rejected; unknown topics count as 0 partitions."""
     found = [(topic.count, deps.metadata.image.topic(topic.name)) for topic in wanted]
     more = sum(max(count - len(topic.partitions), 0) for count, topic in found if topic is not None)
     return more > MAX_PARTITIONS_PER_REQUEST or len(wanted) > MAX_TOPICS_PER_REQUEST
 
 
-async def _grow_within_quota(
+async def _create_partitions_within_quota(
     mutations: Mutations, deps: Dependencies, wanted: tuple[MorePartitions, ...], validate_only: bool
 ) -> list[TopicOutcome]:
     """Add partitions within the controller mutation quota, against which only valid partitions count."""
     if not mutations.are_bounded:
-        return list(await _grow(deps, wanted, validate_only))
+        return list(await _create_partitions(deps, wanted, validate_only))
     refused: dict[str, TopicOutcome] = {}
-    for topic, checked in zip(wanted, await _grow(deps, wanted, validate_only=True), strict=True):
+    for topic, checked in zip(
+        wanted, await _create_partitions(deps, wanted, validate_only=True), strict=True
+    ):
         now = deps.metadata.image.topic(topic.name)
         more = topic.count - len(now.partitions) if now is not None else 0
         if checked.error is ErrorCode.NONE and not mutations.allow(more):
             refused[topic.name] = TopicOutcome(name=topic.name, error=OVER_QUOTA, message=OVER_QUOTA_MESSAGE)
     allowed = tuple(topic for topic in wanted if topic.name not in refused)
-    done = {outcome.name: outcome for outcome in await _grow(deps, allowed, validate_only)}
+    done = {outcome.name: outcome for outcome in await _create_partitions(deps, allowed, validate_only)}
     return [refused.get(topic.name) or done[topic.name] for topic in wanted]
 
 
-async def _grow(
+async def _create_partitions(
     deps: Dependencies, wanted: tuple[MorePartitions, ...], validate_only: bool
 ) -> tuple[TopicOutcome, ...]:
     if not wanted:

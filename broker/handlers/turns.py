@@ -30,7 +30,7 @@ async def in_turns(
 ) -> list[R]:
     """The results of `work` for all items. `weigh`: number of entries that an item counts as."""
     done: list[R] = []
-    for some in slices(items, per_turn, weigh):
+    for some in weighted_slices(items, per_turn, weigh):
         if done:
             await asyncio.sleep(0)
         done += map(work, some)
@@ -43,10 +43,11 @@ def before_later_requests(work: Coroutine[Any, Any, Reply]) -> Pending:
     return Pending(work, blocks_later_until=asyncio.get_running_loop().create_future())
 
 
-def slices(
+def weighted_slices(
     items: Iterable[T], weight_max: int = ENTRIES_PER_TURN, weigh: Callable[[T], int] = lambda item: 1
 ) -> Iterator[list[T]]:
-    """The items in slices: each ends with the item at which its weight reaches `weight_max`."""
+    """Split the items into slices. A slice ends with the item that brings its weight to `weight_max` or
+    more."""
     some: list[T] = []
     weight = 0
     for item in items:
@@ -59,8 +60,8 @@ def slices(
         yield some
 
 
-class Encoding:
-    """A response with nested arrays, encoded piece by piece. Yields to the event loop after every
+class ResponseEncoder:
+    """Encodes a response with nested arrays in pieces, and yields to the event loop after every
     ENTRIES_PER_TURN entries.
 
     Call `add` in the order of the message's bytes, which `protocol.codec.ArrayWriter` encodes.
@@ -98,8 +99,11 @@ async def respond_in_turns(
     per_turn: int = ENTRIES_PER_TURN,
     weigh: Callable[[Any], int] = lambda element: 1,
 ) -> Reply:
-    """The response with `count` elements in that array, built and encoded a few in each turn."""
-    rest = slices(elements, per_turn, weigh)
+    """Build and encode the response a few elements per turn.
+
+    `array`: name of the array field. `count`: total number of elements, which precedes them in the encoding.
+    """
+    rest = weighted_slices(elements, per_turn, weigh)
     some = next(rest, [])
     if len(some) == count:
         setattr(response, array, some)

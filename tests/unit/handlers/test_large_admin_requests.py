@@ -10,8 +10,9 @@ from admin_cluster import AdminCluster
 from loop_steps import LoopSteps
 from wire_client import message
 
-from tierlog.broker.handlers.configs import CHANGES_PER_COMMAND, MAX_RESOURCES_PER_REQUEST
+from tierlog.broker.handlers.configs import CHANGES_PER_COMMAND
 from tierlog.broker.handlers.describe_configs import describe_configs_handler
+from tierlog.broker.handlers.limits import MAX_RECORDS_PER_REQUEST
 from tierlog.broker.handlers.topics import (
     MAX_PARTITIONS_PER_REQUEST,
     MAX_TOPICS_PER_REQUEST,
@@ -105,7 +106,7 @@ def resources(count: int, api: str, **more: Any) -> list[dict[str, Any]]:
 async def test_too_many_resources_are_refused(cluster: AdminCluster, api: str) -> None:
     resource = {"resource_type": 2, "resource_name": "t", "configs": []}
     for count, code in (
-        (MAX_RESOURCES_PER_REQUEST + 1, E.POLICY_VIOLATION),
+        (MAX_RECORDS_PER_REQUEST + 1, E.POLICY_VIOLATION),
         (25, E.UNKNOWN_TOPIC_OR_PARTITION),
     ):
         answer = await cluster.ask(api, 1, resources=[resource] * count)
@@ -115,7 +116,7 @@ async def test_too_many_resources_are_refused(cluster: AdminCluster, api: str) -
 @pytest.mark.parametrize("api", ["IncrementalAlterConfigs", "AlterConfigs"])
 async def test_too_many_changes_are_refused(cluster: AdminCluster, api: str) -> None:
     """Even if they are for few resources."""
-    changes = [{"name": f"n{n}", "value": "x"} for n in range(MAX_RESOURCES_PER_REQUEST // 2 + 1)]
+    changes = [{"name": f"n{n}", "value": "x"} for n in range(MAX_RECORDS_PER_REQUEST // 2 + 1)]
     both = [{"resource_type": 4, "resource_name": name, "configs": changes} for name in ("", "1")]
     answer = await cluster.ask(api, 1, resources=both)
     assert [each.error_code for each in answer.responses] == [E.POLICY_VIOLATION] * 2
@@ -174,7 +175,7 @@ async def test_default_settings_of_many_resources_are_encoded_once(cluster: Admi
 
 async def test_too_many_resources_are_not_described(cluster: AdminCluster) -> None:
     answer = await cluster.ask(
-        "DescribeConfigs", 4, resources=resources(MAX_RESOURCES_PER_REQUEST + 1, "DescribeConfigs")
+        "DescribeConfigs", 4, resources=resources(MAX_RECORDS_PER_REQUEST + 1, "DescribeConfigs")
     )
     assert {(result.error_code, len(result.configs)) for result in answer.results} == {
         (E.POLICY_VIOLATION, 0)

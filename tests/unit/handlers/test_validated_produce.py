@@ -152,7 +152,12 @@ class Node:
     @property
     def is_idle(self) -> bool:
         memory_pool = self.listener.memory_pool
-        return (self.validator.batches, len(self.tasks), memory_pool.used, memory_pool.held) == (0, 0, 0, 0)
+        return (self.validator.pending_batches, len(self.tasks), memory_pool.used, memory_pool.held) == (
+            0,
+            0,
+            0,
+            0,
+        )
 
 
 @pytest.fixture
@@ -200,7 +205,7 @@ async def test_batches_of_one_connection_are_appended_in_order(node: Node, acks:
         fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
         client.send(PRODUCE_KEY, 9, request(batch(count, codec, **fields), acks=acks))
         sequence += count
-    await until(lambda: node.validator.batches == 1)
+    await until(lambda: node.validator.pending_batches == 1)
     assert results(await other.ask(PRODUCE_KEY, 9, request(batch(2), partition=1))) == [(0, 0)]
     assert results(await other.ask(PRODUCE_KEY, 9, request(batch(5)))) == [(0, 0)], "others do not wait"
     assert node.replica().log_end_offset == 5
@@ -237,7 +242,7 @@ async def test_former_leader_does_not_append_after_validation(node: Node) -> Non
     client = await node.connect()
     client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.ZSTD)))
     client.send(PRODUCE_KEY, 9, request(batch(1)))
-    await until(lambda: node.validator.batches == 1)
+    await until(lambda: node.validator.pending_batches == 1)
     node.replica().become_follower(2, 5, 1)
     node.threads.release()
     assert await receive(client) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
@@ -248,7 +253,7 @@ async def test_former_leader_does_not_append_after_validation(node: Node) -> Non
 async def test_batch_is_appended_with_the_new_leader_epoch(node: Node) -> None:
     client = await node.connect()
     client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.ZSTD)))
-    await until(lambda: node.validator.batches == 1)
+    await until(lambda: node.validator.pending_batches == 1)
     node.replica().become_follower(2, 5, 1)
     node.replica().become_leader(6, 2, [1])
     node.threads.release()
@@ -259,7 +264,7 @@ async def test_batch_is_appended_with_the_new_leader_epoch(node: Node) -> None:
 async def test_topic_deleted_during_validation(node: Node) -> None:
     client = await node.connect()
     client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.ZSTD)))
-    await until(lambda: node.validator.batches == 1)
+    await until(lambda: node.validator.pending_batches == 1)
     old = node.metadata.image
     node.metadata.image = evolve_all(old, [r.TopicDeleted(topic_id=TOPIC, at_ms=0)])
     node.replicas.follow(old, node.metadata.image)
@@ -271,7 +276,7 @@ async def test_topic_deleted_during_validation(node: Node) -> None:
 async def test_settings_changed_during_validation_apply(node: Node) -> None:
     client = await node.connect()
     client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.LZ4, key=None)))
-    await until(lambda: node.validator.batches == 1)
+    await until(lambda: node.validator.pending_batches == 1)
     node.replica().update_config(TopicConfig(cleanup_policy=("compact",)))
     node.threads.release()
     _, answer = await client.receive(PRODUCE_KEY, 9)
@@ -285,7 +290,7 @@ async def test_produce_with_acks_0_of_a_closed_client_is_appended(node: Node) ->
     client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.LZ4), acks=NONE))
     client.send(PRODUCE_KEY, 9, request(batch(4), acks=NONE))
     await client.writer.drain()
-    await until(lambda: node.validator.batches == 1)
+    await until(lambda: node.validator.pending_batches == 1)
     client.close()
     await turns()
     node.threads.release()
@@ -309,7 +314,7 @@ async def test_no_request_is_handled_after_an_invalid_batch_with_acks_0(node: No
     damaged = batch(MANY, Codec.LZ4, offset_deltas=[0, 0, *range(2, MANY)])
     client.send(PRODUCE_KEY, 9, request(damaged, acks=NONE))
     client.send(PRODUCE_KEY, 9, request(batch(1), acks=NONE))
-    await until(lambda: node.validator.batches == 1)
+    await until(lambda: node.validator.pending_batches == 1)
     node.threads.release()
     assert await client.expect_close() == b""
     assert node.replica().log_end_offset == 0
@@ -368,7 +373,7 @@ async def test_a_small_batch_is_copied_out_of_the_receive_buffer(node: Node) -> 
     buffers, memory_pool = node.listener.buffers, node.listener.memory_pool
     shared, small = buffers.shared, incompressible(200_000)
     client.send(PRODUCE_KEY, 9, request(small))
-    await until(lambda: node.validator.batches == 1)
+    await until(lambda: node.validator.pending_batches == 1)
     assert (buffers.shared is shared, memory_pool.used) == (True, len(small))
     assert results(await other.ask(PRODUCE_KEY, 9, request(incompressible(60_000), partition=1))) == [(0, 0)]
     node.threads.release()
@@ -387,7 +392,7 @@ async def test_bytes_of_a_request_are_released_before_it_is_acknowledged(node: N
     replica.flusher = lambda _: None
     client = await node.connect()
     client.send(PRODUCE_KEY, 9, request(incompressible(size), acks=ALL))
-    await until(lambda: node.validator.batches == 1)
+    await until(lambda: node.validator.pending_batches == 1)
     assert node.listener.memory_pool.used >= size
     node.threads.release()
     await until(lambda: replica.log_end_offset > 0)
@@ -403,7 +408,7 @@ async def test_close_cancels_validations(node: Node) -> None:
     clients = [await node.connect() for _ in range(8)]
     for client in clients:
         client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.LZ4)))
-    await until(lambda: node.validator.batches == 8)
+    await until(lambda: node.validator.pending_batches == 8)
     await node.listener.close()
     await until(lambda: node.is_idle)
     node.threads.release()
@@ -415,7 +420,7 @@ async def test_concurrent_validations_are_limited(node: Node) -> None:
     clients = [await node.connect() for _ in range(8)]
     for client in clients:
         client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.LZ4)))
-    await until(lambda: node.validator.batches == 8)
+    await until(lambda: node.validator.pending_batches == 8)
     await turns()
     assert node.threads.held is not None and len(node.threads.held) == 4
     node.threads.release()
@@ -460,7 +465,7 @@ async def test_small_batches_and_plain_ones_are_appended_at_once(node: Node) -> 
     large = bytes(encode_batch([NewRecord(SystemClock().now_ms(), None, bytes(BYTES_PER_TURN))]))
     assert results(await client.ask(PRODUCE_KEY, 9, request(large)))[0][0] == 0
     assert results(await client.ask(PRODUCE_KEY, 9, request(batch(20 * MANY))))[0][0] == 0
-    assert (node.threads.held, node.validator.batches) == ([], 0)
+    assert (node.threads.held, node.validator.pending_batches) == ([], 0)
 
 
 async def test_validation_in_threads(tmp_path: Path) -> None:
@@ -535,8 +540,8 @@ async def test_batches_that_need_much_memory_are_validated_one_at_a_time(node: N
         await until(lambda: bool(node.threads.held))
         await turns()
         assert len(node.threads.held or ()) == 1
-        while node.validator.batches == left:
-            await until(lambda: bool(node.threads.held) or node.validator.batches < left)  # noqa: B023
+        while node.validator.pending_batches == left:
+            await until(lambda: bool(node.threads.held) or node.validator.pending_batches < left)  # noqa: B023
             if node.threads.held:
                 node.threads.run_one()
             await turns()
