@@ -288,7 +288,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _counter("tierlog_log_files_evicted_total", "Log files closed in favour of others"),
         _gauge(
             "tierlog_log_uncleanable_partitions",
-            "Partitions whose cleaning failed; the cleaner skips them until the next start",
+            "Partitions whose cleaning failed; the cleaner skips them until a repair, truncation or restart",
         ),
         _gauge(
             "kafka_log_logcleanermanager_max_dirty_percent", "Dirty ratio of the dirtiest log, in percent"

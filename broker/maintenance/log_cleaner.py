@@ -1,9 +1,9 @@
 """Log cleaner: compacts the log with the highest dirty ratio, then the next one, one at a time.
 
 Reading and writing happen in a thread of the log's directory. The event loop picks the log, collects what the
-thread needs to know, and swaps cleaned segments in. A log that cannot be cleaned is skipped until the next
-start, and counted as uncleanable; a full disk does not count. Called by the composition root; metrics show
-its counts.
+thread needs to know, and swaps cleaned segments in. A log that cannot be cleaned is counted as uncleanable,
+and skipped until it is repaired or truncated, or the broker restarts; a full disk does not count. Called by
+the composition root; metrics show its counts.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class LogCleaner:
         """Replica -> content version that could not be cleaned. Repair or truncation changes the version."""
         self._logged_malformed: dict[Replica, set[int]] = {}  # base offsets of malformed batches
         self.bytes_read = self.bytes_written = 0
-        self.most_dirty = 0.0
+        self.max_dirty_ratio = 0.0
         """Dirty ratio of the dirtiest log at the last check."""
 
     @property
@@ -73,7 +73,8 @@ class LogCleaner:
             )
 
     def configure(self, settings: NodeSettings) -> None:
-        """Apply changed settings; the buffer size applies from the next cleaning."""
+        """Apply changed settings, and check all logs at once. The buffer size applies from the next
+        cleaning."""
         self._settings = settings
         self._woken.set()
 
@@ -92,12 +93,12 @@ class LogCleaner:
         """Clean until no log is dirty enough; returns the number of cleanings."""
         await self._complete_swaps()
         count = 0
-        passed_over: set[Replica] = set()
-        while not self._stopping.is_set() and (picked := await self._dirtiest(passed_over)) is not None:
+        skipped: set[Replica] = set()
+        while not self._stopping.is_set() and (picked := await self._dirtiest(skipped)) is not None:
             if await self._try(*picked):
                 count += 1
             else:
-                passed_over.add(picked[0])
+                skipped.add(picked[0])
         return count
 
     async def _turn(self) -> None:
@@ -107,7 +108,7 @@ class LogCleaner:
             async with asyncio.timeout(self._settings.log_cleaner_backoff_ms / 1000):
                 await self._woken.wait()
 
-    async def _dirtiest(self, passed_over: set[Replica]) -> tuple[Replica, LogToClean] | None:
+    async def _dirtiest(self, skipped: set[Replica]) -> tuple[Replica, LogToClean] | None:
         now_ms = self._clock.now_ms()
         self._uncleanable = {
             replica: version
@@ -120,13 +121,13 @@ class LogCleaner:
             if self._replicas.holds(replica)
         }
         found: list[tuple[Replica, LogToClean]] = []
-        most_dirty = 0.0
+        max_dirty_ratio = 0.0
         for number, replica in enumerate(self._replicas, 1):
             if number % LOGS_PER_TURN == 0:
                 await asyncio.sleep(0)
             if not _is_compacted(replica.config) or replica.failed is not None or replica.log.damage:
                 continue  # compaction would lose the damaged part
-            if replica in self._uncleanable or replica in passed_over or replica.log.swaps.pending:
+            if replica in self._uncleanable or replica in skipped or replica.log.swaps.pending:
                 continue
             dirty = log_to_clean(
                 replica.segments,
@@ -136,10 +137,10 @@ class LogCleaner:
                 last_stable_offset=replica.last_stable_offset,
                 now_ms=now_ms,
             )
-            most_dirty = max(most_dirty, dirty.ratio)
+            max_dirty_ratio = max(max_dirty_ratio, dirty.ratio)
             if dirty.needs_cleaning(replica.config):
                 found.append((replica, dirty))
-        self.most_dirty = most_dirty
+        self.max_dirty_ratio = max_dirty_ratio
         return max(found, key=lambda one: one[1].ratio, default=None)
 
     async def _try(self, replica: Replica, dirty: LogToClean) -> bool:
@@ -158,9 +159,11 @@ class LogCleaner:
         if not self._replicas.holds(replica):
             return  # its topic was deleted
         if isinstance(failure, FileNotFoundError):
-            _log.info("a segment was deleted while its log was compacted; it is tried again", partition=where)
+            what = "a segment was deleted while its log was compacted; the log will be compacted again"
+            _log.info(what, partition=where)
         elif isinstance(failure, OSError) and failure.errno in DISK_FULL:
-            _log.warning("not enough space to compact a log; it is tried again later", partition=where)
+            what = "not enough space to compact a log; the log will be compacted again later"
+            _log.warning(what, partition=where)
         else:
             self._uncleanable[replica] = _content_version(replica)
             if isinstance(failure, (CorruptLog, RecordsError)):
@@ -173,11 +176,12 @@ class LogCleaner:
         if replica.log.recovery_point < dirty.end_offset:
             await self._commits.flush(replica)
         if log.cleaned_to is None:
-            # From now on the log may have gaps, and recovery must know that, whatever the policy.
+            # From now on the log may have offset gaps. Recovery must accept them even if cleanup.policy
+            # changes.
             log.cleaned_to = log.log_start_offset
             await self._write_cleaned(replica)
         if not log.rolled_below(dirty.end_offset):
-            return False  # retention has deleted them
+            return False  # retention has deleted the segments to clean
         swaps = log.swaps
         cleaning = self._begin(take_job(log, dirty, self._clock.now_ms()))
         try:
@@ -216,14 +220,14 @@ class LogCleaner:
         return Cleaner(job, throttler, budget, settings.log_cleaner_io_buffer_load_factor)
 
     async def _swap_in(self, replica: Replica, swaps: Swaps, swap: Swap) -> bool:
-        """Returns False if the log has changed since the cleaning began, or has moved to another directory,
-        even if it moved back.
+        """Returns False if the log has changed since the cleaning began, or was moved between log
+        directories, even if it is back in the same one.
         """
         log = replica.log
         if not self._replicas.holds(replica) or log.swaps is not swaps or not swaps.begin(log, swap):
             await _in_thread(replica, lambda: discard(swap.cleaned))
             return False
-        return await self._continue(replica, swap)
+        return await self._finish_swap(replica, swap)
 
     async def _complete_swaps(self) -> None:
         """Complete pending swaps. After a failed step (a full disk), a swap blocks the next cleaning of its
@@ -235,11 +239,11 @@ class LogCleaner:
                 continue
             try:
                 swap.begin()
-                await self._continue(replica, swap)
+                await self._finish_swap(replica, swap)
             except Exception as failure:
                 self._on_failure(replica, failure)
 
-    async def _continue(self, replica: Replica, swap: Swap) -> bool:
+    async def _finish_swap(self, replica: Replica, swap: Swap) -> bool:
         """Do the remaining steps of a swap. Returns False if the log is gone."""
         log = replica.log
         for step in log.swaps.after_begin(log, swap, self._clock.now_ms()):
