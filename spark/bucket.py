@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from tierlog.spark.options import InvalidOption, StoreAddress
-from tierlog.tiering.object_store import ObjectNotFound, ObjectStoreError, exact_range
+from tierlog.tiering.object_store import ObjectNotFound, ObjectStoreError, check_range
 from tierlog.tiering.s3_options import S3Options
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class DirectoryBucket:
                 content = file.read() if end is None else file.read(end - start)
         except FileNotFoundError:
             raise ObjectNotFound(key) from None
-        return content if end is None else exact_range(key, content, start, end)
+        return content if end is None else check_range(key, content, start, end)
 
     def keys(self, prefix: str) -> list[str]:
         files = (path for path in (self._root / prefix).rglob("*") if path.is_file())
@@ -107,7 +107,7 @@ class S3Bucket:
             return bytes(response["Body"].read())
 
         content = self._call(key, get)
-        return content if end is None else exact_range(key, content, start, end)
+        return content if end is None else check_range(key, content, start, end)
 
     def keys(self, prefix: str) -> list[str]:
         return [

@@ -17,15 +17,16 @@ from tierlog.metadata.records import RemoteSegment
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The local log has other records than the manifest, at the newest remote offset `at` and perhaps before.
+    """The local log has other records than the manifest, at the newest remote offset, `last_offset`, and
+    perhaps before.
 
-    `first`: base offset of the first manifest entry which has such records. `is_covered`: the local log has
-    all readable records from `first` on, so the entries from there on can be replaced.
+    `first_offset`: base offset of the first manifest entry which has such records. `is_covered`: the local
+    log has all readable records from `first_offset` on, so the entries from there on can be replaced.
     """
 
-    at: int
+    last_offset: int
     remote_epoch: int
-    first: int
+    first_offset: int
     is_covered: bool
 
 

@@ -24,7 +24,7 @@ import crc32c as crc
 
 from tierlog.base.daemon_threads import DaemonThreads
 from tierlog.tiering.object_store import (
-    CALL_S,
+    CALL_TIMEOUT_S,
     Absent,
     Body,
     Condition,
@@ -34,9 +34,9 @@ from tierlog.tiering.object_store import (
     PreconditionFailed,
     as_body,
     call_deadline,
-    exact_range,
-    short_range,
-    wrong_checksum,
+    check_range,
+    checksum_error,
+    range_error,
 )
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ _PRIVATE = ".tierlog"  # temporary files and the lock; never listed
 class LocalStore:
     """Objects as files below a directory, which is created if missing."""
 
-    def __init__(self, directory: Path, *, call_s: float = CALL_S) -> None:
+    def __init__(self, directory: Path, *, call_s: float = CALL_TIMEOUT_S) -> None:
         """`call_s`: total seconds of a call, besides those for its bytes."""
         self._root = directory
         self._call_s = call_s
@@ -73,7 +73,7 @@ class LocalStore:
                 await source.read_into(piece)
                 await self._run(key, partial(temporary.append, piece), len(piece))
             if crc32c is not None and temporary.checksum != crc32c:
-                raise wrong_checksum(key, temporary.checksum, crc32c)
+                raise checksum_error(key, temporary.checksum, crc32c)
             return await self._run(key, lambda: self._put(key, temporary, condition), source.size)
         except BaseException:
             with suppress(RuntimeError):  # the store is closed: the next one removes the file
@@ -86,13 +86,13 @@ class LocalStore:
 
     async def get_into(self, key: str, start: int, buffer: memoryview) -> None:
         """Read pieces which are copied here: a thread that hangs does not hold the buffer."""
-        async with call_deadline(key, len(buffer), self._call_s):
+        async with call_deadline(self._call_s, len(buffer), key):
             with await self._in_thread(lambda: open(self._path(key), "rb", buffering=0)) as file:
                 for at in range(0, len(buffer), _COPY_BYTES):
                     size = min(_COPY_BYTES, len(buffer) - at)
                     piece = await self._in_thread(partial(os.pread, file.fileno(), size, start + at))
                     if len(piece) < size:
-                        raise short_range(key, start, len(buffer), at + len(piece))
+                        raise range_error(key, start, len(buffer), at + len(piece))
                     buffer[at : at + size] = piece
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:
@@ -120,7 +120,7 @@ class LocalStore:
 
     async def _run(self, what: str, work: Callable[[], T], size: int = 0) -> T:
         """Run a call of `size` bytes in a thread, with a deadline, and translate its exceptions."""
-        async with call_deadline(what, size, self._call_s):
+        async with call_deadline(self._call_s, size, what):
             return await self._in_thread(work)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
@@ -198,7 +198,7 @@ class LocalStore:
             info = self._info(key, os.fstat(file.fileno()))
             end = info.size if end is None else end
             file.seek(start)
-            return exact_range(key, file.read(max(0, end - start)), start, end), info.etag
+            return check_range(key, file.read(max(0, end - start)), start, end), info.etag
 
     def _delete(self, keys: Sequence[str]) -> None:
         for key in keys:

@@ -13,9 +13,9 @@ from tierlog.tiering.object_store import (
     ObjectInfo,
     ObjectNotFound,
     PreconditionFailed,
-    exact_range,
+    check_range,
+    range_error,
     read_body,
-    short_range,
 )
 
 
@@ -39,12 +39,12 @@ class MemoryStore:
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         content = self._find(key)[0]
-        return exact_range(key, content[start:end], start, len(content) if end is None else end)
+        return check_range(key, content[start:end], start, len(content) if end is None else end)
 
     async def get_into(self, key: str, start: int, buffer: memoryview) -> None:
         content = memoryview(self._find(key)[0])[start : start + len(buffer)]
         if len(content) != len(buffer):
-            raise short_range(key, start, len(buffer), len(content))
+            raise range_error(key, start, len(buffer), len(content))
         buffer[:] = content
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-CALL_S = 25.0  # clearly below the manager's limits, so that the circuit breaker counts a store that hangs
-CALL_S_PER_MIB = 1.0  # a slower link cannot keep up with a log
-"""Total time of one call, with all its retries, plus the time for its bytes if their number is known. A limit
-of the time between two bytes is not enough: a store that sends one a second would hold a slot forever."""
+CALL_TIMEOUT_S = 25.0
+CALL_TIMEOUT_S_PER_MIB = 1.0  # a slower link cannot keep up with a log
+"""A call may take CALL_TIMEOUT_S, including its retries, plus CALL_TIMEOUT_S_PER_MIB for each MiB if the size
+is known. That is clearly below the deadlines of the tier manager (`manager.py`), so that the circuit breaker
+counts a store that hangs. A timeout between two bytes is not enough: a store that sends one byte a second
+would hold a slot forever."""
 
 
 class ObjectStoreError(Exception):
@@ -23,7 +25,7 @@ class ObjectStoreError(Exception):
 
 
 class ObjectStoreTimeout(ObjectStoreError):
-    """The store did not respond in time, so the caller held its resources for long."""
+    """The store did not respond within the deadline. The caller held its slot and memory for that time."""
 
 
 class ObjectStoreUnavailable(ObjectStoreError):
@@ -39,7 +41,7 @@ class ObjectNotFound(ObjectStoreError):
 
 
 class PreconditionFailed(ObjectStoreError):
-    """A conditional put failed, because the object has changed."""
+    """A conditional put failed: the object already exists or has another ETag."""
 
 
 class CorruptObject(ObjectStoreError):
@@ -71,7 +73,7 @@ class Body(Protocol):
         """In bytes."""
 
     async def read_into(self, buffer: memoryview) -> None:
-        """Fill the buffer with the next bytes. Its failure ends the put, and is what the put raises."""
+        """Fill the buffer with the next bytes. An exception here fails the put, which raises it."""
 
 
 class ObjectStore(Protocol):
@@ -86,7 +88,7 @@ class ObjectStore(Protocol):
 
     async def get_into(self, key: str, start: int, buffer: memoryview) -> None:
         """Fill the buffer with bytes [start, start + len(buffer)) of the object. A shorter response raises
-        CorruptObject. The buffer is not written to after the call has ended, also if it was cancelled."""
+        CorruptObject. Does not write to the buffer after it returns or is cancelled."""
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:
         """A complete small object, and its ETag for a conditional put."""
@@ -101,15 +103,15 @@ class ObjectStore(Protocol):
         """Every object whose key starts with the prefix, in key order."""
 
     async def abort_uploads(self, prefix: str, older_than_s: float) -> int:
-        """Remove the invisible rest of uploads below the prefix that began at least so long ago and never
-        ended, by the store's clock. Returns their number."""
+        """Abort multipart uploads below the prefix that started at least `older_than_s` ago by the store's
+        clock and were never completed. Returns their number."""
 
     async def close(self) -> None: ...
 
 
-def call_deadline(what: str, size_bytes: int, call_s: float) -> AbstractAsyncContextManager[None]:
+def call_deadline(call_s: float, size_bytes: int, what: str) -> AbstractAsyncContextManager[None]:
     """Deadline of one call of a store that transfers this many bytes, or an unknown number (0)."""
-    return deadline(call_s + CALL_S_PER_MIB * size_bytes / (1 << 20), what)
+    return deadline(call_s + CALL_TIMEOUT_S_PER_MIB * size_bytes / (1 << 20), what)
 
 
 @asynccontextmanager
@@ -124,19 +126,19 @@ async def deadline(seconds: float, what: str) -> AsyncIterator[None]:
         raise ObjectStoreTimeout(f"{what}: timed out after {seconds:g} s") from error
 
 
-def exact_range(key: str, content: bytes, start: int, end: int) -> bytes:
+def check_range(key: str, content: bytes, start: int, end: int) -> bytes:
     """The content, if it has the length of the range. Raises CorruptObject otherwise."""
     if len(content) != end - start:
-        raise CorruptObject(f"{key}: requested bytes {start} to {end}, received {len(content)} bytes")
+        raise range_error(key, start, end - start, len(content))
     return content
 
 
-def short_range(key: str, start: int, wanted: int, received: int) -> CorruptObject:
+def range_error(key: str, start: int, wanted: int, received: int) -> CorruptObject:
     """The error of a response that is not the requested range. Sizes in bytes."""
     return CorruptObject(f"{key}: requested bytes {start} to {start + wanted}, received {received} bytes")
 
 
-def wrong_checksum(key: str, found: int, expected: int) -> CorruptObject:
+def checksum_error(key: str, found: int, expected: int) -> CorruptObject:
     return CorruptObject(f"{key}: the body has checksum {found:08x}, expected {expected:08x}")
 
 
@@ -151,7 +153,7 @@ class BytesBody:
 
 
 class FileBody:
-    """A file. One that is shorter by now raises CorruptObject."""
+    """Reads a file. Raises CorruptObject if the file has become shorter than `size`."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.size = size
@@ -168,7 +170,7 @@ class FileBody:
             while filled < len(buffer) and (received := file.readinto(buffer[filled:])):
                 filled += received
         if filled < len(buffer):
-            raise short_range(str(self._path), self._at, len(buffer), filled)
+            raise range_error(str(self._path), self._at, len(buffer), filled)
         self._at += filled
 
 

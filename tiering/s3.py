@@ -25,7 +25,7 @@ from tierlog.base.checksums import crc32c_combine
 from tierlog.base.failures import raise_again, without_frames
 from tierlog.tiering.http_connections import IoThreads
 from tierlog.tiering.object_store import (
-    CALL_S,
+    CALL_TIMEOUT_S,
     Absent,
     Body,
     Condition,
@@ -36,9 +36,9 @@ from tierlog.tiering.object_store import (
     PreconditionFailed,
     as_body,
     call_deadline,
-    exact_range,
-    short_range,
-    wrong_checksum,
+    check_range,
+    checksum_error,
+    range_error,
 )
 from tierlog.tiering.s3_client import S3Client, SendBody, is_transient, is_unknown_upload, translate
 from tierlog.tiering.s3_options import S3Options
@@ -58,7 +58,7 @@ class S3Store:
     """Objects in one bucket, below one prefix. The client is opened at the first call."""
 
     def __init__(
-        self, options: S3Options, *, call_s: float = CALL_S, rng: random.Random | None = None
+        self, options: S3Options, *, call_s: float = CALL_TIMEOUT_S, rng: random.Random | None = None
     ) -> None:
         """`call_s`: total seconds of a call, besides those for its bytes. `rng`: for the backoff's jitter."""
         self._options = options
@@ -111,14 +111,14 @@ class S3Store:
             received = response["ContentLength"]
         is_range = str(response.get("ContentRange", "")).startswith(f"bytes {start}-{start + size - 1}/")
         if received != size or not is_range:
-            raise short_range(key, start, size, received)
+            raise range_error(key, start, size, received)
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:
         content, response = await self._get(key, ChecksumMode="ENABLED")
         with _parsing(key):
             stored = _whole_checksum(response)
         if stored is not None and (found := checksum_of(content)) != stored:
-            raise wrong_checksum(key, found, stored)
+            raise checksum_error(key, found, stored)
         return content, _etag(response)
 
     async def head(self, key: str) -> ObjectInfo:
@@ -213,7 +213,7 @@ class S3Store:
         store errors."""
         try:
             client = await self._open()  # not in the call's time: takes a second, and asks no store
-            async with call_deadline(what, size, self._call_s):
+            async with call_deadline(self._call_s, size, what):
                 with _parsing(what):
                     work = partial(getattr(client.api, operation), **arguments)
                     for attempt in range(1, self._options.attempts):
@@ -245,7 +245,7 @@ class S3Store:
         content = response["Body"].read()
         with _parsing(key):
             size = response["ContentLength"]
-        return exact_range(key, content, 0, size), response
+        return check_range(key, content, 0, size), response
 
     async def _put_whole(
         self, key: str, body: Body, expected: int | None, condition: dict[str, Any]
@@ -281,7 +281,7 @@ class S3Store:
         try:
             parts, checksum = await self._upload_parts(key, address, body)
             if expected not in (None, checksum):
-                raise wrong_checksum(key, checksum, expected)
+                raise checksum_error(key, checksum, expected)
             return await self._complete(
                 key, address, condition, parts, ObjectInfo(key, body.size, "", checksum)
             )

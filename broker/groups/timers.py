@@ -3,9 +3,9 @@
 Postponing a timer changes only its due time. Its heap entry stays, and when the entry is due, a new one with
 the later time replaces it. After a pause of the process, many timers are due at once. The event loop then
 reads the requests that clients sent during the pause before any timer fires, so that their sessions do not
-expire. Called by the group service.
+expire. Created by the group service and used by its shards.
 
-A cancelled timer leaves its heap entry (two numbers) until the entry is due, up to a session timeout later.
+A cancelled timer leaves its heap entry behind until the entry is due, up to a session timeout later.
 Such entries are removed when they are more than half of the heap, so clients that join and leave repeatedly
 do not use more and more memory.
 """
@@ -28,7 +28,7 @@ Action = Callable[[], None]
 @dataclass(slots=True)
 class _Timer:
     due_ms: int
-    entry_ms: int  # time of its only valid heap entry, at or before due_ms
+    heap_due_ms: int  # time of its only valid heap entry, at or before due_ms
     entry_number: int
     action: Action
 
@@ -52,7 +52,7 @@ class Timers:
         """Call `action` once after `delay_ms`. Replaces the current timer of this key, if there is one."""
         due_ms = self._clock.monotonic_ms() + delay_ms
         current = self._timers.get(key)
-        if current is not None and current.entry_ms <= due_ms:
+        if current is not None and current.heap_due_ms <= due_ms:
             current.due_ms, current.action = due_ms, action
             return
         self.cancel(key)
@@ -120,7 +120,7 @@ class Timers:
                 continue  # stale: its timer was cancelled, or has an earlier entry
             timer = self._timers[key]
             if timer.due_ms > now_ms:
-                timer.entry_ms, timer.entry_number = timer.due_ms, self._push(timer.due_ms, key)
+                timer.heap_due_ms, timer.entry_number = timer.due_ms, self._push(timer.due_ms, key)
             else:
                 del self._timers[key]
                 timer.action()

@@ -65,7 +65,7 @@ class DivergedSegments:
         """Whether the local log still has what the removal leaves to it."""
         remote, log = self._metadata.image.remote_partition(*event.replica.id), event.replica.log
         found = find_divergence(remote, log.epochs, log.local_log_start_offset, log.log_end_offset)
-        return found is not None and found.is_covered and found.first == event.from_offset
+        return found is not None and found.is_covered and found.first_offset == event.from_offset
 
     async def _submit(self, event: RemoteLogDiverges) -> str | None:
         """Returns why the removal was not committed; None if it was."""

@@ -45,15 +45,18 @@ class ReplicaLoader:
     ) -> None:
         """`on_renamed`: called, in any thread, with the renamed directory of an earlier topic of the same
         name."""
-        self.is_start = True
-        """True while the broker starts: `LogDirectories.find` has then renamed the directories of other
-        topics."""
+        self._is_starting = True
+        """While the broker starts, `LogDirectories.find` has renamed the directories of other topics."""
         self._settings = settings
         self._directories = directories
         self._configs = configs
         self._clock = clock
         self._rng = rng
         self._on_renamed = on_renamed
+
+    def finish_start(self) -> None:
+        """Call this once all replicas of the start are loaded."""
+        self._is_starting = False
 
     def load_all(
         self,
@@ -76,7 +79,7 @@ class ReplicaLoader:
         if directory is None or directory.failure is not None:
             raise DirectoryUnusable(None, "the log directory is offline", str(name))
         remote = image.remote_partition(topic.topic_id, name.partition)
-        if not self.is_start and (renamed := directory.remove_other_topic(name, topic.topic_id)):
+        if not self._is_starting and (renamed := directory.remove_other_topic(name, topic.topic_id)):
             self._on_renamed(directory, renamed)
         is_new = not directory.holds(name)
         checkpoints = NO_CHECKPOINTS if is_new else directory.checkpoints
@@ -98,11 +101,11 @@ class ReplicaLoader:
         replica = Replica(name, topic.topic_id, self._settings.node_id, log, high_watermark)
         replica.log_dir = directory
         if replica.wants_flush():
-            # A killed process left records unflushed. A retry of a batch is acknowledged at once as a
-            # duplicate.
+            # A killed process may leave unflushed records. Flush them now: a retry of such a batch is
+            # acknowledged at once as a duplicate.
             replica.flush()
         if topic.partitions[name.partition].leader == self._settings.node_id:
-            self.skip_remote(image, replica)
+            self.advance_to_remote_end(image, replica)
         truncated, dropped = replica.log.recovered_truncated_bytes, replica.log.recovered_dropped_segments
         if truncated or dropped:
             _log.warning("truncated a log at damage", partition=str(name), bytes=truncated, segments=dropped)
@@ -118,7 +121,7 @@ class ReplicaLoader:
             )
         return replica
 
-    def skip_remote(self, image: ClusterImage, replica: Replica) -> None:
+    def advance_to_remote_end(self, image: ClusterImage, replica: Replica) -> None:
         """Move a future leader's log end to the end of the remote log, so that no offset is used twice.
 
         Needed if the disk is new or the log has lost its end. A follower gets its log end from its leader
@@ -134,9 +137,9 @@ class ReplicaLoader:
         election (docs/adr/0027).
 
         Returns the base offset of the first manifest entry with other records, which must be removed before
-        the replica leads; None if nothing has to be removed. Where the local log does not reach back to that
-        entry, the manifest stays and the local log is given up. Raises OSError as `skip_remote` does, and if
-        the local batch cannot be read: its log may differ, so it must not lead before a repair.
+        the replica leads; None if nothing has to be removed. If the local log starts after that entry, the
+        manifest is kept and the local log is discarded. Raises OSError as `advance_to_remote_end` does, and
+        if the local batch cannot be read: its log may differ, so it must not lead before a repair.
         """
         remote, log = image.remote_partition(*replica.id), replica.log
         if replica.is_elected or log.log_end_offset <= log.local_log_start_offset:
@@ -147,19 +150,23 @@ class ReplicaLoader:
         what: dict[str, object] = {
             "partition": str(replica.name),
             "remote_epoch": found.remote_epoch,
-            "from_offset": found.first,
-            "remote_end_offset": found.at + 1,
+            "from_offset": found.first_offset,
+            "remote_end_offset": found.last_offset + 1,
             "local_log_start_offset": log.local_log_start_offset,
             "log_end_offset": log.log_end_offset,
         }
         try:
-            is_other = _has_another_record(log, found)
+            differs = _differs_at(log, found)
         except (CorruptLog, RecordsError) as damage:
-            replica.suspect(found.at, str(damage))
-            what_differs = f"the log may differ from its manifest at offset {found.at}, where it is damaged"
-            raise OSError(f"{what_differs}: {damage}") from damage
-        if not is_other:
-            _log.error("leader epochs of the log and of its manifest differ, its records do not", **what)
+            replica.suspect(found.last_offset, str(damage))
+            at = found.last_offset
+            why = f"the log is damaged at offset {at} and may differ from its manifest there"
+            raise OSError(f"{why}: {damage}") from damage
+        if not differs:
+            _log.error(
+                "the leader epochs of the local log and the manifest differ, but their records are the same",
+                **what,
+            )
             return None
         if found.is_covered:
             _log.error(
@@ -167,28 +174,30 @@ class ReplicaLoader:
                 "they leave the manifest",
                 **what,
             )
-            return found.first
+            return found.first_offset
         _log.error(
             "after an unclean election, remote segments have other records than the new leader's log, which "
-            "does not reach back to them: the local log is given up",
+            "starts after them: the local log is discarded",
             **what,
         )
-        replica.as_follower.start_at(found.at + 1, self._clock.now_ms())
+        replica.as_follower.start_at(found.last_offset + 1, self._clock.now_ms())
         return None
 
 
-def _has_another_record(log: PartitionLog, found: Divergence) -> bool:
-    """Whether the local batch at the offset has another leader epoch than the remote record there. The epoch
-    cache alone is no proof: without its file, it is rebuilt from batches, of which compaction may have
-    removed some. Raises CorruptLog, also if the batch has an epoch that neither of the two has, and
-    RecordsError."""
-    segment = next(one for one in log.segment_files if one.end_offset > found.at)
-    if is_known(segment.damage, found.at):
+def _differs_at(log: PartitionLog, found: Divergence) -> bool:
+    """Whether the local batch at the offset has another leader epoch than the remote record there.
+
+    The epoch cache alone does not prove this. If its file is missing, it is rebuilt from the batches, and
+    compaction may have removed some of them. Raises CorruptLog, also if the batch has an epoch that neither
+    of the two has, and RecordsError.
+    """
+    segment = next(one for one in log.segment_files if one.end_offset > found.last_offset)
+    if is_known(segment.damage, found.last_offset):
         raise CorruptLog(f"{segment.path()} is damaged")
-    at = segment.find(found.at)
-    if at is None or not at.header.base_offset <= found.at <= at.header.last_offset:
+    at = segment.find(found.last_offset)
+    if at is None or not at.header.base_offset <= found.last_offset <= at.header.last_offset:
         return False
     epoch = at.header.leader_epoch
-    if epoch != found.remote_epoch and not log.epochs.allows(epoch, found.at):
+    if epoch != found.remote_epoch and not log.epochs.allows(epoch, found.last_offset):
         raise CorruptLog(f"{segment.path()}: leader epoch {epoch}")
     return epoch != found.remote_epoch

@@ -193,7 +193,8 @@ class ReplicaManager:
         await self._open_in_threads(image, {name: wanted[name] for name in wanted if name not in refused})
         for directory in self.directories.all:
             directory.mark_unclean()
-        self._image, self._loader.is_start = image, False
+        self._image = image
+        self._loader.finish_start()
         for topic in image.topics.values():
             self._apply_topic(image, topic)
         for directory, path in self.directories.deleted_partitions():
@@ -518,7 +519,7 @@ class ReplicaManager:
         is_new = partition.leader_epoch > replica.leader_epoch
         if self._image is not None and partition.leader == self._settings.node_id and is_new:
             try:
-                self._loader.skip_remote(self._image, replica)
+                self._loader.advance_to_remote_end(self._image, replica)
                 diverged = None
                 if name in self._uncleanly_elected:
                     diverged = self._loader.resolve_divergence(self._image, replica)

@@ -13,8 +13,8 @@ from tierlog.tiering.object_store import (
     ObjectStore,
     ObjectStoreTimeout,
     ObjectStoreUnavailable,
+    range_error,
     read_body,
-    short_range,
 )
 
 FAULTS = ("fail", "lose answer", "stall", "cut short", "corrupt")
@@ -93,7 +93,7 @@ class FaultyStore:
         fault = await self._next("get")
         content = self._answer(await self.inner.get(key, start, start + len(buffer)), fault)
         if len(content) < len(buffer):
-            raise short_range(key, start, len(buffer), len(content))
+            raise range_error(key, start, len(buffer), len(content))
         buffer[:] = content
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:

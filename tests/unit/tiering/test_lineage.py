@@ -67,7 +67,7 @@ def test_entries_of_unknown_epochs_agree() -> None:
 def test_divergence_within_a_page_is_not_covered(first: RemoteSegment, is_covered: bool) -> None:
     base = first.base_offset
     found = find(first, pages=(page(0, base - 1),))
-    assert found is not None and (found.first, found.is_covered) == (base, is_covered)
+    assert found is not None and (found.first_offset, found.is_covered) == (base, is_covered)
     from_page = find(first, pages=(page(0, base - 1),), start=base)
     assert from_page is not None and from_page.is_covered
 

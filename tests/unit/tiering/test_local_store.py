@@ -15,13 +15,13 @@ async def test_body_that_is_read_slowly_is_not_in_the_time_of_a_call(
     """A rate limit may make it slow, and a call that times out opens the circuit breaker."""
     inside = 0
 
-    def call_deadline(what: str, size: int, call_s: float) -> AbstractAsyncContextManager[None]:
+    def call_deadline(call_s: float, size: int, what: str) -> AbstractAsyncContextManager[None]:
         @asynccontextmanager
         async def counted():  # type: ignore[no-untyped-def]
             nonlocal inside
             inside += 1
             try:
-                async with object_store.call_deadline(what, size, call_s):
+                async with object_store.call_deadline(call_s, size, what):
                     yield
             finally:
                 inside -= 1
