@@ -49,7 +49,7 @@ class LogReader:
         self._remedy = remedy
         self._source = self._unresponsive = NO_NODE
         self._poll_timeout: asyncio.Timeout | None = None
-        self._snapshot_bytes_max = (settings or RaftSettings()).snapshot_bytes
+        self._snapshot_bytes_max = (settings or RaftSettings()).max_snapshot_bytes
         self._rejected: dict[int, str] = {}  # source -> reason, as logged
 
     def on_no_response(self, source: int) -> None:

@@ -89,7 +89,7 @@ class RaftCore:
         self._immediate: list[m.AnyMessage] = []
         self._messages: list[m.AnyMessage] = []
         self._pending_snapshot: Snapshot | None = None
-        self._incoming = m.IncomingSnapshot(self._settings.snapshot_bytes)
+        self._incoming = m.IncomingSnapshot(self._settings.max_snapshot_bytes)
 
     # --- called by the driver
 

@@ -48,7 +48,7 @@ class Replication:
         self._voters, self._learners = configuration.voters.keys(), configuration.learners.keys()
         for member in configuration.members:
             if member not in self.progress:
-                progress = Progress(self._log.last_index + 1, self._settings.window)
+                progress = Progress(self._log.last_index + 1, self._settings.max_inflight_appends)
                 progress.round_end = self._log.last_index
                 self.progress[member] = progress
         self.progress = {n: self.progress[n] for n in sorted(configuration.members)}
@@ -220,7 +220,7 @@ class Replication:
             return
         entries: tuple[m.Entry, ...] = ()
         if not progress.paused or progress.state is ProgressState.PROBE:
-            end, most = self._log.last_index + 1, self._settings.append_bytes
+            end, most = self._log.last_index + 1, self._settings.max_append_bytes
             entries = self._log.between(progress.next_index, end, most)
         self._send(
             m.Append(
@@ -252,7 +252,7 @@ class Replication:
                 size=len(snapshot.data),
                 crc32c=progress.snapshot_crc32c,
                 offset=start,
-                data=snapshot.data[start : start + self._settings.chunk_bytes],
+                data=snapshot.data[start : start + self._settings.snapshot_chunk_bytes],
                 configuration=snapshot.configuration,
             )
         )

@@ -17,7 +17,9 @@ from tierlog.metadata.raft.ready import Ready
 from tierlog.metadata.raft.settings import RaftSettings
 
 TRANSCRIPTS = Path(__file__).parent / "raft"
-SETTINGS = RaftSettings(election_ticks=10, append_bytes=20, window=4, chunk_bytes=8)
+SETTINGS = RaftSettings(
+    election_ticks=10, max_append_bytes=20, max_inflight_appends=4, snapshot_chunk_bytes=8
+)
 
 
 class Scene:

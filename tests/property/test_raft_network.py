@@ -22,7 +22,9 @@ from tierlog.metadata.raft.settings import RaftSettings
 
 SPARE = 2  # nodes that are no voters at first
 PAGES_MAX = 20  # maximum pages in flight
-SETTINGS = RaftSettings(election_ticks=6, quorum_ticks=40, append_bytes=40, window=3, chunk_bytes=64)
+SETTINGS = RaftSettings(
+    election_ticks=6, quorum_ticks=40, max_append_bytes=40, max_inflight_appends=3, snapshot_chunk_bytes=64
+)
 
 
 class Page(NamedTuple):

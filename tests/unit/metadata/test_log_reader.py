@@ -57,10 +57,10 @@ def reader_of(
 
 async def test_snapshot_above_the_limit_is_not_read() -> None:
     peers, accepted = Sources(snapshot_page()), list[bytes]()
-    await reader_of(peers, accepted, RaftSettings(snapshot_bytes=len(DATA))).read()
+    await reader_of(peers, accepted, RaftSettings(max_snapshot_bytes=len(DATA))).read()
     assert accepted == [DATA, DATA]
     peers, accepted = Sources(snapshot_page()), []
-    reader = reader_of(peers, accepted, RaftSettings(snapshot_bytes=len(DATA) - 1))
+    reader = reader_of(peers, accepted, RaftSettings(max_snapshot_bytes=len(DATA) - 1))
     with capture_logs() as logs:
         await reader.read()
         await reader.read()
