@@ -223,12 +223,12 @@ class Broker(NodeBase):
     def _build_listener(self) -> None:
         dependencies = Dependencies(
             settings=self.settings,
-            running=self.running,
+            dynamic_settings=self.running,
             metadata=self.metadata,
             replicas=self.replicas,
             moves=self.moves,
             purgatory=self.purgatory,
-            sessions=self.sessions,
+            fetch_sessions=self.sessions,
             producer_ids=ProducerIds(self._allocate_producer_ids),
             clock=self.clock,
             tasks=self.tasks,
@@ -238,8 +238,8 @@ class Broker(NodeBase):
             stats=self.stats,
             lease=self._lease(),
             throttles=self.throttles,
-            submit_isr=self.alter_partition_manager.submit,
-            validator=self.validator,
+            submit_isr_change=self.alter_partition_manager.submit,
+            batch_validator=self.validator,
         )
         host, port = self.settings.listener
         self.listener = self.platform.listener(

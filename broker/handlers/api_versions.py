@@ -16,7 +16,7 @@ from tierlog.protocol.messages.api_versions import (
 )
 
 SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511
-NO_LIMITS: Mapping[int, tuple[int, int]] = {}
+NO_VERSION_LIMITS: Mapping[int, tuple[int, int]] = {}
 
 
 class Features(NamedTuple):
@@ -34,11 +34,11 @@ def api_versions_handler(
     keys: Iterable[int],
     *,
     features: Callable[[], Features] = Features,
-    limits: Mapping[int, tuple[int, int]] = NO_LIMITS,
+    limits: Mapping[int, tuple[int, int]] = NO_VERSION_LIMITS,
 ) -> Handler:
     """A handler that advertises these keys and the current features.
 
-    `limits` restricts the versions of a key to (minimum, maximum).
+    `limits`: narrower version range to advertise for a key.
     """
     ranges = {key: limits.get(key, (APIS[key].min_version, APIS[key].max_version)) for key in sorted(keys)}
 
@@ -51,13 +51,14 @@ def api_versions_handler(
         supported, finalized, epoch = features()
         return ApiVersionsResponse(
             api_keys=[
-                ApiVersion(api_key=key, min_version=least, max_version=most)
-                for key, (least, most) in ranges.items()
+                ApiVersion(api_key=key, min_version=min_version, max_version=max_version)
+                for key, (min_version, max_version) in ranges.items()
             ],
             supported_features=[
-                SupportedFeatureKey(name=name, min_version=least, max_version=most)
-                for name, (least, most) in supported.items()
-                if least > 0 or context.version >= 4  # KIP-584: before v4 a minimum of 0 breaks older clients
+                SupportedFeatureKey(name=name, min_version=min_version, max_version=max_version)
+                for name, (min_version, max_version) in supported.items()
+                # KAFKA-17011: a client that uses version 3 rejects a minimum of 0
+                if min_version > 0 or context.version >= 4
             ],
             finalized_features_epoch=epoch,
             finalized_features=[

@@ -21,8 +21,8 @@ from tierlog.broker.handlers.context import (
     RequestContext,
     outcome,
 )
-from tierlog.broker.handlers.error_codes import counter_of
-from tierlog.broker.handlers.errors import error_reply
+from tierlog.broker.handlers.error_counts import counter_of
+from tierlog.broker.handlers.error_responses import error_reply
 from tierlog.broker.handlers.ordering import ORDER_OF, Order
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.metadata.quorum.peers import MetadataUnavailable

@@ -8,7 +8,7 @@ from tierlog.base.types import NO_LEADER, TopicPartition
 from tierlog.broker.handlers.auto_creation import AutoTopicCreation
 from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.partition_views import PartitionViews
+from tierlog.broker.handlers.partition_describer import PartitionDescriber
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, respond_in_turns
 from tierlog.config.topic import INTERNAL_TOPICS
 from tierlog.metadata.controller.commands import UnregisterBroker
@@ -64,15 +64,15 @@ def metadata_handler(deps: Dependencies) -> Handler:
             topic.name is None or topic.topic_id != ZERO_UUID for topic in request.topics or ()
         ):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "topics by id need Metadata version 12")
-        views = PartitionViews(deps)
-        requested = _requested_topics(views.image, context.version, request)
-        response = _response_without_topics(deps, request, views.image)
+        describer = PartitionDescriber(deps)
+        requested = _requested_topics(describer.image, context.version, request)
+        response = _response_without_topics(deps, request, describer.image)
         missing = _topics_to_create(deps, request)
         if (first := next(missing, None)) is not None:
             response.throttle_time_ms = creation.start(context, chain((first,), missing))
         shows_operations = request.include_topic_authorized_operations
-        topics = (_topic(views, topic, context.version, shows_operations) for topic in requested)
-        if len(requested) > ENTRIES_PER_TURN or _partitions(views.image, requested) > PARTITIONS_PER_TURN:
+        topics = (_topic(describer, topic, context.version, shows_operations) for topic in requested)
+        if len(requested) > ENTRIES_PER_TURN or _partitions(describer.image, requested) > PARTITIONS_PER_TURN:
             work = respond_in_turns(
                 response, context.version, "topics", len(requested), topics, PARTITIONS_PER_TURN, _weight
             )
@@ -148,11 +148,11 @@ def _null_name(version: int) -> str | None:
 
 
 def _topic(
-    views: PartitionViews, requested: TopicOrRequest, version: int, shows_operations: bool
+    describer: PartitionDescriber, requested: TopicOrRequest, version: int, shows_operations: bool
 ) -> MetadataResponseTopic:
     if isinstance(requested, TopicImage):
         found = requested
-    elif (found_topic := _find_topic(views.image, requested)) is not None:
+    elif (found_topic := _find_topic(describer.image, requested)) is not None:
         found = found_topic
     else:
         return _unknown_topic(requested, version)
@@ -161,7 +161,7 @@ def _topic(
         topic_id=found.topic_id,
         is_internal=found.name in INTERNAL_TOPICS,
         partitions=[
-            _partition(views, TopicPartition(found.name, number), partition, version)
+            _partition(describer, TopicPartition(found.name, number), partition, version)
             for number, partition in enumerate(found.partitions)
         ],
         topic_authorized_operations=TOPIC_OPERATIONS if shows_operations else OPERATIONS_NOT_REQUESTED,
@@ -169,9 +169,9 @@ def _topic(
 
 
 def _partition(
-    views: PartitionViews, name: TopicPartition, partition: PartitionRecord, version: int
+    describer: PartitionDescriber, name: TopicPartition, partition: PartitionRecord, version: int
 ) -> MetadataResponsePartition:
-    leader, offline = views.leader_and_offline(name, partition)
+    leader, offline = describer.leader_and_offline_replicas(name, partition)
     response = MetadataResponsePartition(
         error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
         partition_index=name.partition,
@@ -181,9 +181,9 @@ def _partition(
         isr_nodes=list(partition.in_sync),
         offline_replicas=offline,
     )
-    if version <= NO_OFFLINE_UNTIL and not views.live.issuperset(partition.replicas):
-        response.replica_nodes = [replica for replica in partition.replicas if replica in views.live]
-        response.isr_nodes = [replica for replica in partition.in_sync if replica in views.live]
+    if version <= NO_OFFLINE_UNTIL and not describer.live.issuperset(partition.replicas):
+        response.replica_nodes = [replica for replica in partition.replicas if replica in describer.live]
+        response.isr_nodes = [replica for replica in partition.in_sync if replica in describer.live]
         if leader != NO_LEADER:
             response.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
     return response

@@ -1,5 +1,5 @@
-"""Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete. Topics by name, or by id from version 10
-(KIP-848).
+"""Committed offsets: OffsetCommit, OffsetFetch and OffsetDelete. OffsetCommit and OffsetFetch identify topics
+by id from version 10 on (KIP-848).
 """
 
 import asyncio
@@ -51,8 +51,8 @@ from tierlog.protocol.messages.offset_fetch import (
 )
 from tierlog.protocol.schema import ZERO_UUID
 
-GROUPS_FROM = 8  # OffsetFetch asks for several groups from this version on
-TOPIC_IDS_FROM = 10  # OffsetCommit and OffsetFetch name topics by id from this version on
+GROUPS_FROM = 8  # OffsetFetch names several groups from this version on
+TOPIC_IDS_FROM = 10
 NO_OFFSET = -1
 Key = TypeVar("Key", str, UUID)
 
@@ -98,12 +98,12 @@ class _Handlers:
                 )
 
         def to_message(response: Response) -> OffsetCommitResponse:
-            errors, whole = _partition_errors(response)
+            errors, top_level_error = _partition_errors(response)
 
             def result(key: str | UUID, partition: int) -> ErrorCode:
                 if (key, partition) in refused:
                     return refused[key, partition]
-                return errors.get(TopicPartition(names[key], partition), whole)
+                return errors.get(TopicPartition(names[key], partition), top_level_error)
 
             return OffsetCommitResponse(
                 topics=[
@@ -122,7 +122,7 @@ class _Handlers:
                 ]
             )
 
-        return ask(
+        return ask_coordinator(
             self._service,
             request.group_id,
             lambda token: Commit(
@@ -145,20 +145,20 @@ class _Handlers:
         return before_later_requests(self._fetch_groups(context.version, request))
 
     async def _fetch_one(self, version: int, request: OffsetFetchRequest) -> RawReply:
-        kept = self._offsets(request.group_id)
+        committed = self._offsets(request.group_id)
         requested = None
         if request.topics is not None:
             requested = _each_once([(each.name, each.partition_indexes) for each in request.topics])
         encoder = _TopicEncoder(array_writer(OffsetFetchResponse, version, "topics"), version)
-        if isinstance(kept, ErrorCode):
+        if isinstance(committed, ErrorCode):
             # version 1 has no top-level error: each partition carries it
             named = requested if requested is not None and version < 2 else []
-            topics = [_Topic(name, numbers, error=kept) for name, numbers in named]
-            await encoder.add(OffsetFetchResponse(error_code=kept), topics, {}, kept)
+            topics = [_Topic(name, numbers, error=committed) for name, numbers in named]
+            await encoder.add(OffsetFetchResponse(error_code=committed), topics, {}, committed)
         else:
-            wanted = _all_partitions(kept) if requested is None else requested
+            wanted = _all_partitions(committed) if requested is None else requested
             topics = [_Topic(name, numbers) for name, numbers in wanted]
-            await encoder.add(OffsetFetchResponse(), topics, kept)
+            await encoder.add(OffsetFetchResponse(), topics, committed)
         return encoder.encoding.reply()
 
     async def _fetch_groups(self, version: int, request: OffsetFetchRequest) -> RawReply:
@@ -169,29 +169,29 @@ class _Handlers:
         encoder = _TopicEncoder(topics, version)
         await encoder.encoding.add(groups.before(response, len(once)))
         for group in once.values():
-            kept = self._offsets(group.group_id)
+            committed = self._offsets(group.group_id)
             found = OffsetFetchResponseGroup(group_id=group.group_id)
-            if isinstance(kept, ErrorCode):
-                found.error_code = kept
-                await encoder.add(found, [], {}, kept)
+            if isinstance(committed, ErrorCode):
+                found.error_code = committed
+                await encoder.add(found, [], {}, committed)
             else:
-                await encoder.add(found, self._topics_of(group, version, kept), kept)
+                await encoder.add(found, self._topics_of(group, version, committed), committed)
         await encoder.encoding.add(groups.after(response))
         return encoder.encoding.reply()
 
     def _offsets(self, group_id: str) -> OffsetsByPartition | ErrorCode:
         """A copy: all offsets of a group are those of one moment, although encoding takes several turns."""
-        kept = self._service.offsets(group_id)
-        return kept if isinstance(kept, ErrorCode) else dict(kept)
+        committed = self._service.offsets(group_id)
+        return committed if isinstance(committed, ErrorCode) else dict(committed)
 
     def _topics_of(
-        self, group: OffsetFetchRequestGroup, version: int, kept: OffsetsByPartition
+        self, group: OffsetFetchRequestGroup, version: int, committed: OffsetsByPartition
     ) -> "list[_Topic]":
         image = self._service.image
         if group.topics is None:
             return [
                 _Topic(name, numbers, image.topic_ids.get(name, ZERO_UUID))
-                for name, numbers in _all_partitions(kept)
+                for name, numbers in _all_partitions(committed)
                 if version < TOPIC_IDS_FROM or name in image.topic_ids
             ]
         if version < TOPIC_IDS_FROM:
@@ -219,9 +219,9 @@ class _Handlers:
         known = tuple(one for one in requested if self._exists(one))
 
         def to_message(response: Response) -> OffsetDeleteResponse:
-            errors, whole = _partition_errors(response)
-            if whole != ErrorCode.NONE:
-                return OffsetDeleteResponse(error_code=whole)
+            errors, top_level_error = _partition_errors(response)
+            if top_level_error != ErrorCode.NONE:
+                return OffsetDeleteResponse(error_code=top_level_error)
 
             def result(topic: str, partition: int) -> ErrorCode:
                 topic_partition = TopicPartition(topic, partition)
@@ -243,7 +243,7 @@ class _Handlers:
                 ]
             )
 
-        return ask(
+        return ask_coordinator(
             self._service,
             request.group_id,
             lambda token: DeleteOffsets(token=token, group_id=request.group_id, partitions=known),
@@ -255,13 +255,14 @@ class _Handlers:
         return topic is not None and 0 <= topic_partition.partition < len(topic.partitions)
 
 
-def ask(
+def ask_coordinator(
     service: GroupService,
     group_id: str,
     build: Callable[[Token], Request],
     convert: Callable[[Response], Reply],
 ) -> Reply | Pending:
-    """The converted response of the group's coordinator. If it has to wait, the shard has its future."""
+    """Send a request to the group's coordinator and convert its response. Returns a Pending if the
+    coordinator does not respond at once."""
     response = service.ask(group_id, build, convert)
     return Pending(response) if isinstance(response, asyncio.Future) else response
 
@@ -271,15 +272,16 @@ def _key(topic: OffsetCommitRequestTopic, version: int) -> str | UUID:
 
 
 def _each_once(topics: Iterable[tuple[Key, list[int]]]) -> list[tuple[Key, list[int]]]:
-    """Remove repeated partitions: a small request must not get many copies of an offset's metadata."""
+    """Remove repeated partitions: otherwise a small request could make the response hold many copies of an
+    offset's metadata."""
     seen: dict[Key, set[int]] = {}
-    found = []
+    unique = []
     for key, partitions in topics:
         earlier = seen.setdefault(key, set())
         first = [number for number in dict.fromkeys(partitions) if number not in earlier]
         earlier.update(first)
-        found.append((key, first))
-    return found
+        unique.append((key, first))
+    return unique
 
 
 def _unknown(key: str | UUID, found: TopicImage | None) -> ErrorCode:
@@ -287,7 +289,7 @@ def _unknown(key: str | UUID, found: TopicImage | None) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _whole_error(response: Response) -> ErrorCode:
+def _top_level_error(response: Response) -> ErrorCode:
     return (
         response.error
         if isinstance(response, OffsetsResponse | ErrorResponse)
@@ -296,21 +298,21 @@ def _whole_error(response: Response) -> ErrorCode:
 
 
 def _partition_errors(response: Response) -> tuple[dict[TopicPartition, ErrorCode], ErrorCode]:
-    """Errors by partition, and the error of all other partitions."""
+    """Returns the errors by partition, and the error of every partition without its own."""
     partitions = response.partitions if isinstance(response, OffsetsResponse) else ()
-    return dict(partitions), _whole_error(response)
+    return dict(partitions), _top_level_error(response)
 
 
-def _all_partitions(kept: OffsetsByPartition) -> list[tuple[str, list[int]]]:
+def _all_partitions(committed: OffsetsByPartition) -> list[tuple[str, list[int]]]:
     """Each topic with the numbers of its partitions."""
     topics: dict[str, list[int]] = {}
-    for topic_partition in sorted(kept):
+    for topic_partition in sorted(committed):
         topics.setdefault(topic_partition.topic, []).append(topic_partition.partition)
     return list(topics.items())
 
 
 class _Topic(NamedTuple):
-    """A topic of an OffsetFetch response. `error`: why none of its offsets is known."""
+    """A topic of an OffsetFetch response. `error`: error code of all its partitions."""
 
     name: str
     partitions: list[int]
@@ -332,7 +334,7 @@ class _TopicEncoder:
         self,
         parent: OffsetFetchResponse | OffsetFetchResponseGroup,
         topics: Sequence[_Topic],
-        kept: OffsetsByPartition,
+        committed: OffsetsByPartition,
         error: ErrorCode = ErrorCode.NONE,
     ) -> None:
         """Add `parent` with these topics. `error`: that of the parent."""
@@ -340,36 +342,37 @@ class _TopicEncoder:
             self.encoding.errors[error] += 1
         await self.encoding.add(self._topics.before(parent, len(topics)), entries=1)
         for topic in topics:
-            await self._add_topic(topic, kept)
+            await self._add_topic(topic, committed)
         await self.encoding.add(self._topics.after(parent))
 
-    async def _add_topic(self, topic: _Topic, kept: OffsetsByPartition) -> None:
+    async def _add_topic(self, topic: _Topic, committed: OffsetsByPartition) -> None:
         if self._has_groups:
-            whole: Any = OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id)
+            topic_struct: Any = OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id)
             kind: Any = OffsetFetchResponsePartitions
         else:
-            whole, kind = OffsetFetchResponseTopic(name=topic.name), OffsetFetchResponsePartition
-        await self.encoding.add(self._partitions.before(whole, len(topic.partitions)), entries=1)
+            topic_struct, kind = OffsetFetchResponseTopic(name=topic.name), OffsetFetchResponsePartition
+        await self.encoding.add(self._partitions.before(topic_struct, len(topic.partitions)), entries=1)
         for some in weighted_slices(topic.partitions):
-            partitions = [_partition(kind, kept, topic.name, number, topic.error) for number in some]
+            partitions = [_partition(kind, committed, topic.name, number, topic.error) for number in some]
             await self.encoding.add(self._partitions.elements(partitions), len(some))
-        await self.encoding.add(self._partitions.after(whole))
+        await self.encoding.add(self._partitions.after(topic_struct))
         if topic.error != ErrorCode.NONE:
             self.encoding.errors[topic.error] += len(topic.partitions)
 
 
 def _partition(
-    kind: Any, kept: OffsetsByPartition, topic: str, partition: int, error: ErrorCode = ErrorCode.NONE
+    kind: Any, committed: OffsetsByPartition, topic: str, partition: int, error: ErrorCode = ErrorCode.NONE
 ) -> Any:
-    """Without a committed offset: -1 and empty metadata, and no error."""
-    committed = kept.get(TopicPartition(topic, partition)) if error == ErrorCode.NONE else None
-    if committed is None:
+    """The partition's response. A partition without a committed offset has offset -1, empty metadata and no
+    error."""
+    found = committed.get(TopicPartition(topic, partition)) if error == ErrorCode.NONE else None
+    if found is None:
         return kind(
             partition_index=partition, committed_offset=NO_OFFSET, committed_leader_epoch=-1, error_code=error
         )
     return kind(
         partition_index=partition,
-        committed_offset=committed.offset,
-        committed_leader_epoch=committed.leader_epoch,
-        metadata=committed.metadata,
+        committed_offset=found.offset,
+        committed_leader_epoch=found.leader_epoch,
+        metadata=found.metadata,
     )

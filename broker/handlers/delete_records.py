@@ -40,7 +40,7 @@ class _Deletion:
 
     async def begin(self, offset: int) -> None:
         """Move the log start of this broker's replica."""
-        replica = self._deps.find_replica(self.name.topic, self.name.partition)
+        replica = self._deps.find_leader(self.name.topic, self.name.partition)
         if not isinstance(replica, Replica):
             return self.fail(replica)
         if self.name.topic in INTERNAL_TOPICS:
@@ -76,7 +76,7 @@ class _Deletion:
         replica = self._replica
         if self.result.error_code or replica is None or replica.log.has_been_tiered:
             return True
-        found = self._deps.find_replica(self.name.topic, self.name.partition)
+        found = self._deps.find_leader(self.name.topic, self.name.partition)
         if found is not replica:
             self.fail(found if isinstance(found, ErrorCode) else ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return True

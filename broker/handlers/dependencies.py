@@ -36,28 +36,28 @@ class Dependencies:
     metadata: MetadataClient
     replicas: ReplicaManager
     purgatory: Purgatory
-    sessions: FetchSessions
+    fetch_sessions: FetchSessions
     producer_ids: ProducerIds
     clock: Clock
     tasks: TaskGroup
     recently_fenced: RecentlyFencedBrokers
-    running: DynamicSettings | None = None  # None: settings stay as they were at the start
+    dynamic_settings: DynamicSettings | None = None  # None: settings stay as they were at the start
     remote: RemoteLog | None = None
     moves: DirectoryMoves | None = None  # None: replicas stay in their directories
     quotas: ClientQuotas = field(default_factory=ClientQuotas)
     stats: RequestStats = field(default_factory=RequestStats)
-    validator: BatchValidator = field(default_factory=BatchValidator)
-    lease: Lease | None = None  # None: no other broker could lead
+    batch_validator: BatchValidator = field(default_factory=BatchValidator)
+    lease: Lease | None = None  # None: a standalone broker needs no lease
     throttles: ReplicationThrottles = field(default_factory=lambda: ReplicationThrottles(NodeSettings()))
-    submit_isr: Callable[[Replica], None] = _ignore
+    submit_isr_change: Callable[[Replica], None] = _ignore
     """Called when a follower's fetch may change the in-sync replicas (`AlterPartitionManager.submit`)."""
 
     @property
     def effective_settings(self) -> NodeSettings:
-        return self.settings if self.running is None else self.running.now
+        return self.settings if self.dynamic_settings is None else self.dynamic_settings.now
 
     def find_follower(self, topic: str | uuid.UUID, partition: int) -> "Replica | None":
-        """The local follower replica, from which consumers may read committed records (KIP-392)."""
+        """Returns the local follower if consumers may fetch from it (KIP-392), else None."""
         replica = self.replicas.get(topic, partition)
         if replica is None or replica.is_leader or replica.failed is not None or not self._may_serve:
             return None
@@ -67,8 +67,8 @@ class Dependencies:
     def _may_serve(self) -> bool:
         return self.lease is None or self.lease.holds_lease()
 
-    def find_replica(self, topic: str | uuid.UUID, partition: int) -> "Replica | ErrorCode":
-        """The local leader replica, by the topic's name or id, or the error why there is none."""
+    def find_leader(self, topic: str | uuid.UUID, partition: int) -> "Replica | ErrorCode":
+        """Returns the local leader replica of a topic name or id, or the error code to respond with."""
         replica = self.replicas.get(topic, partition)
         if replica is not None:
             if replica.is_leader and self._may_serve:

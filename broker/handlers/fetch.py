@@ -127,7 +127,7 @@ class _Fetcher:
         replica_id = request.replica_state.replica_id if version >= REPLICA_STATE_FROM else request.replica_id
         follower = None if replica_id < 0 else self._follower(replica_id, request.replica_state.replica_epoch)
         by_id = version >= TOPIC_IDS_FROM
-        fetch_context = self._deps.sessions.begin(
+        fetch_context = self._deps.fetch_sessions.begin(
             request.session_id,
             request.session_epoch if version >= SESSIONS_FROM else -1,
             _partitions(request, by_id),
@@ -197,7 +197,7 @@ class _Fetcher:
         return read
 
     def read_one(self, params: _FetchParams, item: SessionPartition, read: _ReadResult) -> FetchPartitionData:
-        replica = self._deps.find_replica(item.topic, item.partition)
+        replica = self._deps.find_leader(item.topic, item.partition)
         if not isinstance(replica, Replica):
             follower_replica = self._deps.find_follower(item.topic, item.partition)
             if follower_replica is None or not params.may_read_from_followers:
@@ -304,7 +304,7 @@ class _Fetcher:
             follower.requested_ms,
             item.log_start_offset,
         ):
-            self._deps.submit_isr(replica)
+            self._deps.submit_isr_change(replica)
         awaits_commit = self._chooses_by_rack and _awaits_commit(
             params.fetch_context, item, replica, follower
         )
@@ -366,7 +366,7 @@ class _Fetcher:
             return session.id
         if not params.fetch_context.may_open or params.version < SESSIONS_FROM:
             return 0
-        return self._deps.sessions.open(
+        return self._deps.fetch_sessions.open(
             params.fetch_context.partitions,
             privileged=params.follower is not None,
             uses_topic_ids=params.version >= TOPIC_IDS_FROM,

@@ -23,7 +23,7 @@ from tierlog.broker.groups.core.events import (
     SyncResponse,
 )
 from tierlog.broker.groups.group_service import GroupService
-from tierlog.broker.handlers.committed_offsets import ask, offset_handlers
+from tierlog.broker.handlers.committed_offsets import ask_coordinator, offset_handlers
 from tierlog.broker.handlers.context import Handler, Pending, RawReply, Reply, RequestContext
 from tierlog.broker.handlers.turns import (
     ENTRIES_PER_TURN,
@@ -155,7 +155,7 @@ class _Handlers:
                 ],
             )
 
-        return ask(
+        return ask_coordinator(
             self._service,
             request.group_id,
             lambda token: Join(
@@ -192,7 +192,7 @@ class _Handlers:
                 assignment=response.assignment,
             )
 
-        return ask(
+        return ask_coordinator(
             self._service,
             request.group_id,
             lambda token: Sync(
@@ -210,7 +210,7 @@ class _Handlers:
         )
 
     def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> Reply | Pending:
-        return ask(
+        return ask_coordinator(
             self._service,
             request.group_id,
             lambda token: Heartbeat(
@@ -247,7 +247,7 @@ class _Handlers:
                 ]
             )
 
-        return ask(
+        return ask_coordinator(
             self._service,
             request.group_id,
             lambda token: Leave(

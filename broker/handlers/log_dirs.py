@@ -1,5 +1,6 @@
-"""DescribeLogDirs (v1-5): size of each partition and free space of each log directory (KIP-827), or its
-failure. `offset_lag`: lag of a follower behind the high watermark, or of a future replica behind its log.
+"""DescribeLogDirs (v1-5): for each log directory, its error or its total and usable space (KIP-827) and the
+size of each partition. `offset_lag`: lag of a follower behind the high watermark, or of a future replica
+behind the current replica's log end offset.
 
 AlterReplicaLogDirs (v1-2, KIP-113): starts to move replicas of this broker between its log directories.
 """

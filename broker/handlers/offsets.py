@@ -118,7 +118,7 @@ class _Lookups:
         self._one_at_a_time = asyncio.Lock()
 
     def look_up(self, topic: str, partition: ListOffsetsPartition) -> Lookup:
-        replica = self._deps.find_replica(topic, partition.partition_index)
+        replica = self._deps.find_leader(topic, partition.partition_index)
         if not isinstance(replica, Replica):
             return replica
         if (fenced := check_epoch(replica, partition.current_leader_epoch)) is not ErrorCode.NONE:
@@ -166,7 +166,7 @@ class _Lookups:
         """The result of a search if the replica is still leader; another leader may have truncated the
         log."""
         found = await search
-        leading = self._deps.find_replica(topic, replica.name.partition)
+        leading = self._deps.find_leader(topic, replica.name.partition)
         if not isinstance(leading, Replica):
             return leading
         if leading is not replica or leading.leader_epoch != epoch:
@@ -193,7 +193,7 @@ class _Lookups:
     async def _local_in_turns(self, search: TimestampSearch) -> Result:
         try:
             async with self._one_at_a_time:
-                return await self._deps.validator.run(search) or NOTHING
+                return await self._deps.batch_validator.run(search) or NOTHING
         except OSError:
             return ErrorCode.KAFKA_STORAGE_ERROR
         except UNREADABLE:
@@ -271,7 +271,7 @@ def offset_for_leader_epoch_handler(deps: Dependencies) -> Handler:
 
 def _epoch_end(deps: Dependencies, topic: str, partition: OffsetForLeaderPartition) -> EpochEndOffset:
     result = EpochEndOffset(partition=partition.partition)
-    replica = deps.find_replica(topic, partition.partition)
+    replica = deps.find_leader(topic, partition.partition)
     error = check_epoch(replica, partition.current_leader_epoch) if isinstance(replica, Replica) else replica
     if error is not ErrorCode.NONE or not isinstance(replica, Replica):
         result.error_code = error

@@ -92,7 +92,7 @@ def produce_handler(deps: Dependencies) -> Handler:
             key = topic.topic_id if by_id else topic.name
             results = []
             for data in topic.partition_data:
-                found = deps.find_replica(key, data.index)
+                found = deps.find_leader(key, data.index)
                 if isinstance(found, Replica) and found.name.topic in INTERNAL_TOPICS:
                     # Kafka makes an exception for the client id `__admin_client`, which any client can use
                     found = ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -131,7 +131,7 @@ def produce_handler(deps: Dependencies) -> Handler:
         append = partial(_append_validated, deps, acks=request.acks, pending=pending)
         kept_bytes = keep_bytes(request, unvalidated)
         appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        work = append_validated(deps.validator, unvalidated, appended, append, respond)
+        work = append_validated(deps.batch_validator, unvalidated, appended, append, respond)
         return Pending(deps.tasks.spawn("produce", work), kept_bytes, blocks_later_until=appended)
 
     def finish(

@@ -22,7 +22,7 @@ from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.delete_records import delete_records_handler
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.describe_configs import describe_configs_handler, list_config_resources_handler
-from tierlog.broker.handlers.errors import error_reply
+from tierlog.broker.handlers.error_responses import error_reply
 from tierlog.broker.handlers.features import features_of, update_features_handler
 from tierlog.broker.handlers.fetch import fetch_handler
 from tierlog.broker.handlers.log_dirs import alter_replica_log_dirs_handler, describe_log_dirs_handler

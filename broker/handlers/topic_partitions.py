@@ -7,7 +7,7 @@ from tierlog.base.types import NO_LEADER, TopicPartition
 from tierlog.broker.handlers.cluster import TOPIC_OPERATIONS, is_topic_name
 from tierlog.broker.handlers.context import Handler, Pending, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.partition_views import PartitionViews
+from tierlog.broker.handlers.partition_describer import PartitionDescriber
 from tierlog.broker.handlers.turns import respond_in_turns
 from tierlog.config.topic import INTERNAL_TOPICS
 from tierlog.metadata.image import ClusterImage, TopicImage
@@ -33,10 +33,10 @@ class _Entry(NamedTuple):
 def describe_topic_partitions_handler(deps: Dependencies) -> Handler:
     def handle(context: RequestContext, request: DescribeTopicPartitionsRequest) -> Pending:
         limit = max(min(deps.settings.max_request_partition_size_limit, request.response_partition_limit), 1)
-        views = PartitionViews(deps)
-        entries, next_cursor = _page(views.image, request, _names(deps, request), limit)
+        describer = PartitionDescriber(deps)
+        entries, next_cursor = _page(describer.image, request, _names(deps, request), limit)
         response = DescribeTopicPartitionsResponse(next_cursor=next_cursor)
-        topics = (_described(views, entry) for entry in entries)
+        topics = (_described(describer, entry) for entry in entries)
         return Pending(
             respond_in_turns(response, context.version, "topics", len(entries), topics, weigh=_weight)
         )
@@ -81,14 +81,14 @@ def _page(
     return entries, None
 
 
-def _described(views: PartitionViews, entry: _Entry) -> DescribeTopicPartitionsResponseTopic:
+def _described(describer: PartitionDescriber, entry: _Entry) -> DescribeTopicPartitionsResponseTopic:
     if entry.topic is None:
         return _unknown(entry.name)
     return DescribeTopicPartitionsResponseTopic(
         name=entry.name,
         topic_id=entry.topic.topic_id,
         is_internal=entry.name in INTERNAL_TOPICS,
-        partitions=list(_partitions(views, entry.topic, entry.first, entry.end)),
+        partitions=list(_partitions(describer, entry.topic, entry.first, entry.end)),
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
@@ -98,11 +98,11 @@ def _weight(topic: DescribeTopicPartitionsResponseTopic) -> int:
 
 
 def _partitions(
-    views: PartitionViews, topic: TopicImage, first: int, end: int
+    describer: PartitionDescriber, topic: TopicImage, first: int, end: int
 ) -> Iterator[DescribeTopicPartitionsResponsePartition]:
     for number in range(first, end):
         partition = topic.partitions[number]
-        leader, offline = views.leader_and_offline(TopicPartition(topic.name, number), partition)
+        leader, offline = describer.leader_and_offline_replicas(TopicPartition(topic.name, number), partition)
         last_known = [partition.last_known_leader] if partition.last_known_leader != NO_LEADER else []
         yield DescribeTopicPartitionsResponsePartition(
             partition_index=number,

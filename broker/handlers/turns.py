@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from tierlog.base.files import Part
 from tierlog.broker.handlers.context import Pending, RawReply, Reply
-from tierlog.broker.handlers.error_codes import counter_of
+from tierlog.broker.handlers.error_counts import counter_of
 from tierlog.protocol.codec import array_writer
 from tierlog.protocol.schema import Message
 

@@ -9,7 +9,7 @@ from tierlog.base.files import Part
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.chain import Chain, Report
 from tierlog.broker.handlers.context import CLOSE, Handler, Pending, RawReply, Reply
-from tierlog.broker.handlers.errors import top_level_error
+from tierlog.broker.handlers.error_responses import top_level_error
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.net.core.protocol import Request
 from tierlog.protocol.api import API_VERSIONS_KEY, APIS, Api, encode_response, response_head

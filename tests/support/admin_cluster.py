@@ -96,7 +96,7 @@ class AdminCluster:
             metadata=self.metadata,
             replicas=self.replicas,
             purgatory=Purgatory(10),
-            sessions=FetchSessions(10, rng),
+            fetch_sessions=FetchSessions(10, rng),
             producer_ids=None,  # type: ignore[arg-type]
             clock=clock,
             tasks=self.tasks,

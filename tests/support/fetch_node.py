@@ -161,7 +161,7 @@ async def fetch_node(directory: Path, **texts: str) -> AsyncIterator[Node]:
         metadata=metadata,  # type: ignore[arg-type]
         replicas=replicas,
         purgatory=purgatory,
-        sessions=FetchSessions(10, rng),
+        fetch_sessions=FetchSessions(10, rng),
         producer_ids=None,  # type: ignore[arg-type]
         clock=SystemClock(),
         tasks=tasks,

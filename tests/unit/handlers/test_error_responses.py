@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 
 from tierlog.broker.handlers.context import Connection, RequestContext
-from tierlog.broker.handlers.error_codes import counter_of
-from tierlog.broker.handlers.errors import error_reply
+from tierlog.broker.handlers.error_counts import counter_of
+from tierlog.broker.handlers.error_responses import error_reply
 from tierlog.broker.handlers.ordering import ORDERS
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.codec import decode, encode

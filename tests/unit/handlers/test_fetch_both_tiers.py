@@ -125,7 +125,7 @@ async def test_largest_timestamp_is_found_if_its_segment_is_tiered_during_the_lo
                 assert replica.local_log_start_offset == replica.log_end_offset > end_of_first_flush
                 return await super().run(steps)
 
-        deps = dataclasses.replace(dependencies(node), validator=TieringValidator())
+        deps = dataclasses.replace(dependencies(node), batch_validator=TieringValidator())
         last = replica.log_end_offset - 1
         assert await largest_timestamp(deps) == (ErrorCode.NONE, last, START_MS + last)
 

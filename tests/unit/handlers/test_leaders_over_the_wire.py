@@ -84,7 +84,7 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
         metadata=metadata,  # type: ignore[arg-type]
         replicas=replicas,
         purgatory=Purgatory(10),
-        sessions=FetchSessions(10, rng),
+        fetch_sessions=FetchSessions(10, rng),
         producer_ids=None,  # type: ignore[arg-type]
         clock=SystemClock(),
         tasks=tasks,

@@ -10,7 +10,7 @@ import pytest
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.chain import Chain
 from tierlog.broker.handlers.context import Connection, Pending, RawReply, RequestContext
-from tierlog.broker.handlers.error_codes import counter_of
+from tierlog.broker.handlers.error_counts import counter_of
 from tierlog.broker.handlers.stats import ApiStats, RequestStats
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, respond_in_turns
 from tierlog.protocol.api import APIS, BY_NAME

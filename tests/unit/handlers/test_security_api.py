@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tierlog.broker.handlers.context import Connection, RequestContext
-from tierlog.broker.handlers.error_codes import counter_of
+from tierlog.broker.handlers.error_counts import counter_of
 from tierlog.broker.handlers.table import security_handlers
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.codec import decode, encode

@@ -126,12 +126,12 @@ class Node:
             metadata=self.metadata,  # type: ignore[arg-type]
             replicas=self.replicas,
             purgatory=self.purgatory,
-            sessions=FetchSessions(10, rng),
+            fetch_sessions=FetchSessions(10, rng),
             producer_ids=None,  # type: ignore[arg-type]
             clock=SystemClock(),
             tasks=self.tasks,
             recently_fenced=RecentlyFencedBrokers(SystemClock()),
-            validator=self.validator,
+            batch_validator=self.validator,
         )
         self.errors = deps.stats.for_api(PRODUCE_KEY).errors
         report = lambda _, failure: self.failures.append(failure)  # noqa: E731

@@ -98,13 +98,13 @@ def test_failed_lookup_is_not_retried_if_no_segment_was_deleted(fault: Exception
 
 
 def handler_of(*replicas: Replica) -> Callable[..., Any]:
-    def find_replica(topic: str, partition: int) -> Replica | E:
+    def find_leader(topic: str, partition: int) -> Replica | E:
         found = replicas[partition]
         return found if found.is_leader else E.NOT_LEADER_OR_FOLLOWER
 
     image = SimpleNamespace(remote_partition=lambda *_: RemotePartition())
     deps: Any = SimpleNamespace(
-        find_replica=find_replica, metadata=SimpleNamespace(image=image), validator=BatchValidator()
+        find_leader=find_leader, metadata=SimpleNamespace(image=image), batch_validator=BatchValidator()
     )
     handle = list_offsets_handler(deps)
     partitions = [{"partition_index": n, "timestamp": MAX_TIMESTAMP} for n in range(len(replicas))]

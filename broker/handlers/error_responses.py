@@ -17,7 +17,7 @@ _TOP_LEVEL_AND_ITEMS = frozenset({"AlterPartitionReassignments", "ElectLeaders",
 """APIs whose responses repeat a top-level error in the items."""
 _UNRELATED_ITEMS = frozenset({"AlterReplicaLogDirs", "DescribeLogDirs"})
 """APIs whose response items do not correspond to the items of the request."""
-_ID_FIELDS = (
+_IDENTITY_FIELDS = (
     ("name", "topic", "topic_name"),
     ("index", "partition", "partition_id", "partition_index"),
     ("entity",),
@@ -28,7 +28,7 @@ _ID_FIELDS = (
     ("resource_type",),
     ("topic_id",),
 )
-_NAMES_IN_REQUEST = {name: names for names in _ID_FIELDS for name in names}
+_REQUEST_FIELD_NAMES = {name: names for names in _IDENTITY_FIELDS for name in names}
 """Response field that identifies an item -> the names that this field may have in the request."""
 _ERROR_VALUES = {
     "base_offset": -1,
@@ -49,7 +49,8 @@ _ERROR_VALUES = {
 def error_reply(
     context: RequestContext, request: Any, code: ErrorCode, message: str | None
 ) -> Message | None:
-    """The response with the error code for the request and its items; None if it has no field for it."""
+    """Build an error response with the code at the top level, in the items, or both. Returns None if this
+    version has no field for it."""
     api = APIS[context.api]
     error = _Error(context.version, code, message)
     response: Message = error.fill(api.response)
@@ -94,10 +95,10 @@ class _Error(NamedTuple):
         return filled
 
     def item(self, struct: StructType, requested: Any) -> Any:
-        """The response item, of this struct, for one item of the request: a struct, a name or a number."""
+        """Build the response item for one item of the request. `requested`: a struct, a name or a number."""
         filled = self.fill(struct)
         for field in struct.FIELDS:
-            if field.name in _NAMES_IN_REQUEST and field.exists_in(self.version):
+            if field.name in _REQUEST_FIELD_NAMES and field.exists_in(self.version):
                 value = _id_value(requested, field.name)
                 if value is not None or field.is_nullable_in(self.version):
                     setattr(filled, field.name, value)
@@ -127,5 +128,5 @@ def _id_value(requested: Any, name: str) -> Any:
     if isinstance(requested, str | int):
         return requested
     return next(
-        (getattr(requested, other) for other in _NAMES_IN_REQUEST[name] if hasattr(requested, other)), None
+        (getattr(requested, other) for other in _REQUEST_FIELD_NAMES[name] if hasattr(requested, other)), None
     )
