@@ -103,8 +103,8 @@ class ObjectStore(Protocol):
         """Every object whose key starts with the prefix, in key order."""
 
     async def abort_uploads(self, prefix: str, older_than_s: float) -> int:
-        """Abort multipart uploads below the prefix that started at least `older_than_s` ago by the store's
-        clock and were never completed. Returns their number."""
+        """Abort uploads below the prefix that started at least `older_than_s` ago by the store's clock and
+        were never completed. Returns their number."""
 
     async def close(self) -> None: ...
 

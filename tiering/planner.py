@@ -295,7 +295,8 @@ def _copies(
 
 
 def _gap_is_below_log_start(remote: RemotePartition, segment: SegmentDescriptor, log_start: int) -> bool:
-    """Whether all missing offsets are below the log start, so that readers see no gap."""
+    """Whether nothing remote is left and all missing offsets are below the log start, so that readers see no
+    gap."""
     return remote.end_offset is None and segment.base_offset <= log_start
 
 

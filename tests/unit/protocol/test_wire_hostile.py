@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tierlog.broker.handlers.partition_changes import PARTITIONS_MAX
+from tierlog.broker.handlers.limits import MAX_RECORDS_PER_REQUEST
 from tierlog.protocol.api import (
     APIS,
     decode_request_header,
@@ -141,10 +141,10 @@ def reassignment(partitions: int, replicas: int) -> bytes:
 
 
 def test_largest_allowed_reassignment_is_decoded() -> None:
-    moved = decode(AlterPartitionReassignmentsRequest, 0, reassignment(PARTITIONS_MAX, 16))
-    assert len(moved.topics) == PARTITIONS_MAX
+    moved = decode(AlterPartitionReassignmentsRequest, 0, reassignment(MAX_RECORDS_PER_REQUEST, 16))
+    assert len(moved.topics) == MAX_RECORDS_PER_REQUEST
     with pytest.raises(TooManyElements):
-        decode(AlterPartitionReassignmentsRequest, 0, reassignment(PARTITIONS_MAX, 32))
+        decode(AlterPartitionReassignmentsRequest, 0, reassignment(MAX_RECORDS_PER_REQUEST, 32))
 
 
 def test_null_where_not_nullable() -> None:
