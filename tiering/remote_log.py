@@ -311,8 +311,8 @@ class RemoteLog:
         """Read ahead of a reader that has reached a batch."""
         reader.enter(batch.chunk.key)
         if not reader.is_ahead:
-            share = self.cache.read_aheads_max // max(1, self._sequential.active(reader.read_at_s))
-            reader.is_ahead = self._read_ahead(where, remote, batch, max(1, min(reader.window, share)))
+            share = self._sequential.share(reader, self.cache.read_aheads_max)
+            reader.is_ahead = self._read_ahead(where, remote, batch, share)
 
     def _served(
         self, reader: SequentialReader, batch: _Batch, part: Part, end: int, end_offset: int

@@ -5,7 +5,9 @@ enters, its read-ahead doubles, up to WINDOW_MAX chunks; a reader that jumps is 
 not read for IDLE_S is forgotten. No I/O; called by the remote log."""
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.tiering.chunk_cache import ChunkKey
@@ -76,14 +78,16 @@ class SequentialReaders:
             if now_s - reader.read_at_s < IDLE_S
         )
 
-    def active(self, now_s: float) -> int:
-        """Number of readers that have read within ACTIVE_S."""
-        count = 0
-        for reader in reversed(self._readers.values()):
-            if now_s - reader.read_at_s >= ACTIVE_S:
-                break
-            count += 1
-        return count
+    def share(self, reader: SequentialReader, chunks: int) -> int:
+        """How many chunks the reader may read ahead, at most its window. `chunks`: those of all readers. Each
+        active reader has an equal part of them, and those that the others do not want."""
+        windows = [other.window for other in self._active(reader.read_at_s) if other is not reader]
+        equal = chunks // (len(windows) + 1)
+        return max(1, min(reader.window, max(equal, chunks - sum(windows))))
+
+    def _active(self, now_s: float) -> Iterator[SequentialReader]:
+        """The readers that have read within ACTIVE_S."""
+        return takewhile(lambda one: now_s - one.read_at_s < ACTIVE_S, reversed(self._readers.values()))
 
     def _forget(self, now_s: float) -> None:
         """Make room for a new reader."""

@@ -9,6 +9,7 @@ from tierlog.tiering.sequential_readers import (
     IDLE_S,
     READERS_MAX,
     WINDOW_MAX,
+    SequentialReader,
     SequentialReaders,
 )
 
@@ -69,10 +70,32 @@ def test_chunk_is_awaited_by_the_readers_before_its_end_until_they_are_idle() ->
     assert not readers.is_awaited(PARTITION, 101, IDLE_S)
 
 
-def test_readers_are_bounded_and_only_recent_ones_are_active() -> None:
+def entered(readers: SequentialReaders, offset: int, chunks: int, now_s: float = 0) -> SequentialReader:
+    """A reader that has read so many chunks."""
+    reader = readers.at(PARTITION, offset, now_s)
+    for number in range(chunks):
+        reader.enter(chunk(number))
+    return reader
+
+
+def test_readers_share_the_read_ahead_equally() -> None:
+    readers = SequentialReaders()
+    first, second = (entered(readers, offset, 10) for offset in (0, 5000))
+    assert (readers.share(first, 8), readers.share(second, 8)) == (4, 4)
+    assert readers.share(first, 1) == 1, "each reads one chunk ahead"
+
+
+def test_reader_may_use_the_read_ahead_that_others_do_not_want() -> None:
+    readers = SequentialReaders()
+    looked, reader = entered(readers, 0, 1), entered(readers, 5000, 10)
+    assert (readers.share(looked, 8), readers.share(reader, 8)) == (1, 7)
+    again = entered(readers, 5000, 0, ACTIVE_S)
+    assert readers.share(again, 8) == 8, "the other one has not read for some time"
+
+
+def test_readers_are_bounded() -> None:
     readers = SequentialReaders()
     for number in range(READERS_MAX + 5):
-        readers.at(PARTITION, number, 0)
-    assert readers.active(0) == READERS_MAX
-    readers.at(PARTITION, 0, ACTIVE_S)
-    assert readers.active(ACTIVE_S) == 1
+        entered(readers, number, 10)
+    last = readers.at(PARTITION, READERS_MAX + 4, 0)
+    assert (readers.share(last, READERS_MAX), readers.share(last, 2 * READERS_MAX)) == (1, 2)
