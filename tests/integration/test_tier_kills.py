@@ -1,5 +1,5 @@
 """A broker is killed with SIGKILL at each request by which it copies, merges, compacts, spills and deletes
-segments.
+segments, and while it deletes their local files.
 
 After each kill it is started again. In the end a consumer finds every record once and in order, the manifest
 names only objects that are right, and the bucket has no others. TIER_KILL_ROUNDS: kills at each request.
@@ -8,14 +8,16 @@ names only objects that are right, and the bucket has no others. TIER_KILL_ROUND
 import asyncio
 import os
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 import s3_servers
-from cli_process import json_output
+from cli_process import json_output, run
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_reader import read_from_start
 from scraping import metric
@@ -49,6 +51,8 @@ KEYS = 7
 COMPACTION = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01, "delete_retention_ms": 0}
 SPILL_SEGMENTS = 390
 """The quorum keeps at most 384 entries of a partition; the oldest ones are then spilled to a page."""
+
+DROPPED_SEGMENTS = 60
 
 REQUEST_LINE = re.compile(rb"^([A-Z]+) (\S+) HTTP/1.1\r\n")
 END_OF_HEAD = b"\r\n\r\n"
@@ -299,4 +303,37 @@ async def test_kills_at_each_request_of_a_spill(log: Log, proxy: KillingProxy) -
     for step in others:
         await kill_at(step, proxy, log)
     await asyncio.to_thread(log.flush)
+    await asyncio.to_thread(log.check)
+
+
+async def test_kills_while_local_files_are_deleted(log: Log) -> None:
+    await asyncio.to_thread(lambda: log.create_topic(segment_bytes=SEGMENT_BYTES, local_retention_ms=-2))
+    partition = log.broker.data_dir / f"{TOPIC}-0"
+
+    def count() -> int:
+        return sum(name.endswith(".log") for name in os.listdir(partition))
+
+    def kill_during_deletion(left: int) -> None:
+        retain("local.retention.ms=-2")
+        for _ in range(DROPPED_SEGMENTS):
+            log.produce(SEGMENT_RECORDS)
+        log.flush()
+        assert count() > DROPPED_SEGMENTS
+        deadline = time.monotonic() + 60
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(retain, "local.retention.ms=0")
+            while count() > left:  # without a pause: the deletion takes some milliseconds
+                assert time.monotonic() < deadline, f"{count()} segments stay"
+            log.broker.kill()
+        interrupted.append(count())
+        log.broker.start()
+
+    def retain(config: str) -> None:
+        run("topic", "alter", TOPIC, "--config", config, "--bootstrap", log.broker.bootstrap)
+
+    interrupted: list[int] = []
+    for left in (DROPPED_SEGMENTS, DROPPED_SEGMENTS // 2, 2) * ROUNDS:
+        await asyncio.to_thread(kill_during_deletion, left)
+    assert any(number > 1 for number in interrupted), interrupted
+    await asyncio.to_thread(until, lambda: count() == 1, "local segments stay")
     await asyncio.to_thread(log.check)
