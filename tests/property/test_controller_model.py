@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tierlog.metadata.controller import commands as c
@@ -226,7 +226,8 @@ class Cluster:
             assert not now.eligible or len(now.in_sync) < enough
             self.check_leader(number, was, now, rules.unclean)
             if set(was.replicas) - set(now.replicas) and not rules.unclean:
-                holders = min(len({*was.in_sync, *was.eligible}), enough)
+                stay = len(set(now.replicas) - set(now.removing))  # a move to one replica needs one
+                holders = min(len({*was.in_sync, *was.eligible}), rules.min_in_sync, stay)
                 assert len({*now.in_sync, *now.eligible}) >= holders, "too few hold what was committed"
             for one in (*now.in_sync, *now.eligible):
                 assert self.lost[number] or self.disks[number].holds_all(one)
@@ -291,6 +292,16 @@ steps = st.one_of(
 )
 
 
+MOVE_TO_ONE: list[tuple] = [
+    ("stop", 0),
+    ("move", 0, [0, 3]),
+    ("expand", 0, [1, 3]),
+    ("minimum", 3),
+    ("move", 0, [0]),
+]
+
+
+@example(MOVE_TO_ONE, 1, False)
 @settings(max_examples=100, deadline=None)
 @given(st.lists(steps, max_size=60), st.integers(1, 3), st.booleans())
 def test_elected_leaders_have_all_committed_writes(drawn: list[tuple], least: int, unclean: bool) -> None:
