@@ -76,8 +76,10 @@ class S3Store:
         put = self._put_parts if source.size > PART_BYTES else self._put_whole
         try:
             return await put(key, source, crc32c, _condition(condition))
-        except ObjectNotFound as error:  # S3's response to If-Match if the object does not exist
-            raise PreconditionFailed(f"{key}: no object with ETag {condition}") from error
+        except ObjectNotFound as error:
+            if isinstance(condition, str):  # S3's response to If-Match if the object does not exist
+                raise PreconditionFailed(f"{key}: no object with ETag {condition}") from error
+            raise ObjectStoreError(f"{key}: the store responded with 404 to a put") from error
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         if end is not None and end <= start:

@@ -1,19 +1,22 @@
-"""Admin HTTP server: health, metrics, cluster, events and tiering as JSON, for operators and tools.
+"""Admin HTTP server: health, metrics, an event stream, and the admin API as JSON (cluster, operations,
+directories, scrubber, tiering).
 
 It starts before the metadata node, whose peers connect to it, and answers 503 for parts that have not
 started.
 """
 
+import asyncio
 import json
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from tierlog.base.tasks import TaskGroup
 from tierlog.broker.gateway.directories import directory_routes
 from tierlog.broker.gateway.metrics import render
 from tierlog.broker.gateway.node import Node, Serving
@@ -29,6 +32,11 @@ from tierlog.tiering.object_store import ObjectStoreError
 from tierlog.tiering.quarantine import DamagedRange
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+DISCONNECT_CHECK_S = 1.0
+"""Time between two checks whether the client of a long request is still connected."""
+
+T = TypeVar("T")
 
 
 class AdminServer:
@@ -104,7 +112,7 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
         *operation_routes(node.metadata),
     ]
     if not node.is_broker:
-        return [*routes, *_refused_without_logs(node.settings.node_id)]
+        return [*routes, *_refused_by_controller(node.settings.node_id)]
     return [
         *routes,
         *directory_routes(lambda: _serving(node), node.metadata),
@@ -154,7 +162,7 @@ def _scrub_view(serving: Serving) -> dict[str, Any]:
     }
 
 
-def _refused_without_logs(node_id: int) -> list[web.AbstractRouteDef]:
+def _refused_by_controller(node_id: int) -> list[web.AbstractRouteDef]:
     """Routes that only brokers serve. They respond with 409, because 503 would invite the client to retry."""
 
     async def refuse(_: web.Request) -> web.Response:
@@ -242,17 +250,20 @@ def _tier_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
         return web.json_response({"behind": rows})
 
     async def flush(request: web.Request) -> web.Response:
-        """Respond when the manifests in the bucket cover the log ends, or stop waiting if the client
-        disconnects."""
+        """Respond once the manifests in the bucket cover the log ends. A client that disconnects ends the
+        wait."""
         manager = current().tiering
+        with _parsing_parameters():
+            topic = str((await request.json())["topic"])
         with _translate_errors():
-            body = await request.json()
-            return _partitions(await manager.flush(str(body["topic"])))
+            return _partitions(await _while_connected(request, manager.flush(topic)))
 
     async def explain(request: web.Request) -> web.Response:
         manager, query = current().tiering, request.query
+        with _parsing_parameters():
+            topic, partition, offset = query["topic"], int(query["partition"]), int(query["offset"])
         with _translate_errors():
-            location = await manager.explain(query["topic"], int(query["partition"]), int(query["offset"]))
+            location = await manager.explain(topic, partition, offset)
             return web.json_response(asdict(location))
 
     return [
@@ -281,12 +292,34 @@ def _partitions(found: Iterable[PartitionTierStatus]) -> web.Response:
 
 
 @contextmanager
+def _parsing_parameters() -> Iterator[None]:
+    """Answer a missing or malformed parameter with 400. Only for code that parses: an internal error in other
+    code must not become a 400."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as wrong:
+        raise bad_parameter(wrong) from None
+
+
+async def _while_connected(request: web.Request, work: Coroutine[Any, Any, T]) -> T:
+    """The work's result. The work is cancelled if the client disconnects: aiohttp lets handlers run on."""
+    tasks = TaskGroup(lambda name, failure: None)  # raised to the caller
+    task = tasks.spawn("admin request", work)
+    try:
+        while not task.done():
+            if request.transport is None or request.transport.is_closing():
+                raise ConnectionResetError("the client has disconnected")
+            await asyncio.wait((task,), timeout=DISCONNECT_CHECK_S)
+    finally:
+        await tasks.close()
+    return task.result()
+
+
+@contextmanager
 def _translate_errors() -> Iterator[None]:
     try:
         yield
     except TierRefused as why:
         raise http_error(web.HTTPNotFound, str(why)) from None
-    except (KeyError, TypeError, ValueError) as wrong:
-        raise bad_parameter(wrong) from None
     except (ObjectStoreError, OSError) as failure:
         raise http_error(web.HTTPServiceUnavailable, str(failure)) from None

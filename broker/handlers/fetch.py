@@ -74,7 +74,8 @@ class _Follower:
 
 
 class _FetchParams(NamedTuple):
-    """Parameters of one request. `max_bytes` and `min_bytes` are at most `fetch.max.bytes`."""
+    """Parameters of one request. `max_bytes` is at most `fetch.max.bytes`, and `min_bytes` at most
+    `max_bytes`, or a full response would wait."""
 
     version: int
     max_bytes: int
@@ -142,10 +143,11 @@ class _Fetcher:
         if isinstance(fetch_context, SessionFault):
             self._errors[FAULT_CODES[fetch_context]] += 1
             return FetchResponse(error_code=FAULT_CODES[fetch_context])
+        max_bytes = min(request.max_bytes, self._deps.settings.fetch_max_bytes)
         params = _FetchParams(
             version,
-            min(request.max_bytes, self._deps.settings.fetch_max_bytes),
-            min(request.min_bytes, self._deps.settings.fetch_max_bytes),
+            max_bytes,
+            min(request.min_bytes, max_bytes),
             request.isolation_level == READ_COMMITTED,
             fetch_context,
             context.meter if follower is None else None,

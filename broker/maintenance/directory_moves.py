@@ -121,13 +121,14 @@ class DirectoryMoves:
             exists = topic is not None and 0 <= name.partition < len(topic.partitions)
             return ErrorCode.REPLICA_NOT_AVAILABLE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         before = self._moves.get(name)
+        if before is not None and before.target is target and not before.stop.is_set():
+            return ErrorCode.NONE
+        if source is not target and self.directories.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR  # the next start could not tell where the log is
         if before is not None and before.target is not target:
             before.stop.set()
-        if source is target or (before is not None and before.target is target and not before.stop.is_set()):
-            return ErrorCode.NONE
-        if self.directories.offline:
-            return ErrorCode.KAFKA_STORAGE_ERROR  # the next start could not tell where the log is
-        self._begin(replica, target)
+        if source is not target:
+            self._begin(replica, target)
         return ErrorCode.NONE
 
     def resume(self) -> None:

@@ -54,6 +54,7 @@ class Sentinel:
         self._broker_epoch = -1
         self._sent = b""  # to the child
         self._child: subprocess.Popen[bytes] | None = None
+        self._start_failed = False
         self._task: asyncio.Task[None] | None = None
 
     def update(self, broker_epoch: int) -> None:
@@ -87,7 +88,7 @@ class Sentinel:
             self._child = None
         instructions = self._instructions()
         if self._child is None:
-            self._child, self._sent = _start(), b""
+            self._child, self._sent = self._start(), b""
         if instructions == self._sent or self._child is None or self._child.stdin is None:
             return
         written = 0
@@ -95,8 +96,23 @@ class Sentinel:
             written = os.write(self._child.stdin.fileno(), instructions)
         self._sent = instructions
         if written < len(instructions):  # it hangs or has ended: the next check starts another
-            _log.warning("sentinel process does not read its instructions; replacing it")
+            _log.warning("cannot send instructions to the sentinel process; replacing it")
             self._child.kill()
+
+    def _start(self) -> subprocess.Popen[bytes] | None:
+        """Logs the first failure in a row, since each check tries again."""
+        try:
+            child = _start_process()
+        except OSError as failure:
+            if not self._start_failed:
+                _log.warning(
+                    "cannot start the sentinel: a crash of this broker is noticed only when its session ends",
+                    error=str(failure),
+                )
+            self._start_failed = True
+            return None
+        self._start_failed = False
+        return child
 
     def _instructions(self) -> bytes:
         body = msgspec.msgpack.encode(ProcessEndNotice(self._broker_id, self._broker_epoch))
@@ -116,24 +132,17 @@ class Sentinel:
         return json.dumps({"tls": files, "notices": notices}).encode() + b"\n"
 
 
-def _start() -> subprocess.Popen[bytes] | None:
+def _start_process() -> subprocess.Popen[bytes]:
     """Starts in a session of its own, so that signals to the broker's process group do not reach it. It
-    inherits no descriptor of the broker."""
-    try:
-        child = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_SCRIPT)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            cwd="/",
-        )
-    except OSError as failure:
-        _log.warning(
-            "cannot start the sentinel: a crash of this process is noticed only when its session ends",
-            error=str(failure),
-        )
-        return None
+    inherits no descriptor of the broker. Raises OSError."""
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(_SCRIPT)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+    )
     if child.stdin is not None:
         os.set_blocking(child.stdin.fileno(), False)
     return child
@@ -143,7 +152,7 @@ def _release(child: "subprocess.Popen[bytes]") -> None:
     """Closing its stdin makes the child notify the controllers and end. A thread reaps it."""
     if child.stdin is not None:
         child.stdin.close()
-    threading.Thread(target=child.wait, name="sentinel ends", daemon=True).start()
+    threading.Thread(target=child.wait, name="sentinel reaper", daemon=True).start()
 
 
 def _paths(files: TlsFiles) -> dict[str, str]:

@@ -549,3 +549,20 @@ async def test_no_move_starts_while_a_directory_is_offline(tmp_path: Path) -> No
     await node.moved()
     assert node.places() == ["a/t-0"]
     await node.stop()
+
+
+async def test_refused_request_leaves_the_running_move(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(image_of())
+    node.fill(0, 20)
+    node.disk.gate.clear()
+    node.to("b")
+    await node.copying()
+    running = node.moves.under_way
+    node.directories.all[1].failure, kept = "broken", node.directories.all[1].failure
+    assert node.to("c") is ErrorCode.KAFKA_STORAGE_ERROR
+    node.directories.all[1].failure = kept
+    assert len(running) == 1 and node.moves.under_way == running
+    node.disk.gate.set()
+    await node.moved()
+    assert node.places() == ["b/t-0"]
+    await node.stop()

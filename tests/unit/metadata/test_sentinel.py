@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from certificates import Authority
+from structlog.testing import capture_logs
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.quorum.auth import SignedRequest
@@ -189,3 +190,33 @@ async def test_killed_sentinel_is_replaced(tasks: TaskGroup) -> None:
     sentinel.close()
     assert await controller.notice() == ProcessEndNotice(BROKER, EPOCH)
     controller.server.close()
+
+
+async def test_failed_starts_are_logged_once(tasks: TaskGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    sentinel = Sentinel(BROKER, lambda body: [], tasks)
+    starts = 0
+
+    def refuse(*args: object, **options: object) -> None:
+        nonlocal starts
+        starts += 1
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    with capture_logs() as logs:
+        with monkeypatch.context() as patched:
+            patched.setattr(subprocess, "Popen", refuse)
+            for _ in range(3):
+                sentinel.update(EPOCH)
+        assert starts == 3
+        sentinel.update(EPOCH)
+        assert sentinel._child is not None
+        sentinel._child.kill()
+        sentinel._child.wait()
+        with monkeypatch.context() as patched:
+            patched.setattr(subprocess, "Popen", refuse)
+            sentinel.update(EPOCH)
+    assert [line["event"].partition(":")[0] for line in logs] == [
+        "cannot start the sentinel",
+        "sentinel process ended; starting another",
+        "cannot start the sentinel",
+    ]
+    sentinel.close()

@@ -1,0 +1,49 @@
+"""S3 store: responses that only some conditions allow."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tierlog.tiering.object_store import (
+    Absent,
+    Condition,
+    ObjectNotFound,
+    ObjectStoreError,
+    PreconditionFailed,
+)
+from tierlog.tiering.s3 import S3Store
+from tierlog.tiering.s3_options import S3Options
+
+NO_SUCH_KEY = b"<Error><Code>NoSuchKey</Code></Error>"
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[S3Store]:
+    """Its server answers every request with 404."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 404 Not Found\r\nContent-Length: {len(NO_SUCH_KEY)}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode() + NO_SUCH_KEY)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        url = f"s3://bucket?endpoint=http://127.0.0.1:{port}&attempts=1"
+        store = S3Store(S3Options.from_url(url, access_key="a", secret_key="s"))
+        yield store
+        await store.close()
+
+
+async def test_replacing_a_missing_object_fails_its_condition(store: S3Store) -> None:
+    with pytest.raises(PreconditionFailed):
+        await store.put("k", b"", condition="etag")
+
+
+@pytest.mark.parametrize("condition", [None, Absent()])
+async def test_404_of_another_put_is_no_lost_race(store: S3Store, condition: Condition) -> None:
+    with pytest.raises(ObjectStoreError) as raised:
+        await store.put("k", b"", condition=condition)
+    assert not isinstance(raised.value, (PreconditionFailed, ObjectNotFound))
