@@ -1,8 +1,8 @@
 """Remote verifier: compares the objects of one remote segment with its manifest entry.
 
 An object that is missing, or whose size, checksum or content is wrong, goes into quarantine, so that it is
-reported and read again until it is right. A check reads objects that are in quarantine at once, whatever
-their back-off. Called by the bucket scrubber and by `tier verify`.
+reported and read again until it is right. Callers call `recheck_now` first, so that a check reads objects in
+quarantine whatever their back-off. Called by the bucket scrubber and by `tier verify`.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Sequence
@@ -24,6 +24,7 @@ from tierlog.tiering.object_store import (
 )
 from tierlog.tiering.quarantine import ObjectRange
 from tierlog.tiering.remote_log import RemoteLog, Resolve
+from tierlog.tiering.segment_index import SegmentIndex
 from tierlog.tiering.store_health import STORE_FAILURES
 
 WHOLE_OBJECT = -2
@@ -72,12 +73,13 @@ class RemoteVerifier:
                 if unreadable is not None:
                     offset = unreadable.end_offset
                     yield unreadable
-                elif pages == self._resolve(where).pages:  # else retention or a rewrite has deleted the page
+                elif pages == self._resolve(where).pages:
                     raise
+                # else retention or a rewrite has deleted the page: start again at `offset`
 
     async def _unreadable_page(self, where: TopicIdPartition, offset: int) -> UnreadablePage | None:
-        """The page that hides the first segment above an offset, by the newest manifest. None if all pages
-        that lead to it can be read. Raises STORE_FAILURES."""
+        """The page that hides the first segment above an offset, by the newest manifest. Returns None if
+        every page on the path to that segment can be read. Raises STORE_FAILURES."""
         remote = self._resolve(where)
         nodes: Sequence[ManifestNode] = remote.nodes
         while True:
@@ -118,36 +120,34 @@ class RemoteVerifier:
             (self._keys.index(where, entry), entry.index_bytes, entry.index_crc32c),
         )
         for key, size, checksum in expected:
-            await self._check(where, entry, key, size, checksum)
+            await self._check_size_and_checksum(where, entry, key, size, checksum)
 
     async def check_index(self, where: TopicIdPartition, entry: RemoteSegment) -> None:
         """Read and verify all of a segment's indexes. Raises as `check_objects`."""
-        await self._checked(
-            where, entry, self._keys.index(where, entry), self._log.indexes.bundle(where, entry)
-        )
+        key = self._keys.index(where, entry)
+        await self._translate_missing(where, entry, key, self._log.indexes.bundle(where, entry))
 
     async def chunk_at(self, where: TopicIdPartition, entry: RemoteSegment, position: int) -> ChunkKey:
         """The chunk that contains a position of the segment. Raises as `check_objects`."""
-        index = await self._checked(
-            where, entry, self._keys.index(where, entry), self._log.indexes.index(where, entry)
-        )
-        return index.chunk_at(position)
+        return (await self._index(where, entry)).chunk_at(position)
 
     async def check_chunk(self, where: TopicIdPartition, entry: RemoteSegment, position: int) -> ChunkKey:
         """Read and verify the chunk that contains a position of the segment. Raises as `check_objects`."""
-        index = await self._checked(
-            where, entry, self._keys.index(where, entry), self._log.indexes.index(where, entry)
-        )
+        index = await self._index(where, entry)
         chunk = index.chunk_at(position)
         key = self._keys.log(where, entry)
         reading = read_chunk(self._store, key, index, chunk, self._log.quarantine)
-        await self._checked(where, entry, key, reading)
+        await self._translate_missing(where, entry, key, reading)
         return chunk
 
-    async def _check(
+    async def _index(self, where: TopicIdPartition, entry: RemoteSegment) -> SegmentIndex:
+        key = self._keys.index(where, entry)
+        return await self._translate_missing(where, entry, key, self._log.indexes.index(where, entry))
+
+    async def _check_size_and_checksum(
         self, where: TopicIdPartition, entry: RemoteSegment, key: str, size: int, checksum: int
     ) -> None:
-        async def load() -> None:
+        async def compare() -> None:
             info = await self._store.head(key)
             if info.size != size:
                 raise CorruptObject(f"{key}: {info.size} bytes, expected {size} by the manifest")
@@ -155,13 +155,13 @@ class RemoteVerifier:
                 raise CorruptObject(f"{key}: the checksum differs from the manifest")
 
         place = ObjectRange(where, key, WHOLE_OBJECT, entry.base_offset, entry.end_offset)
-        await self._checked(where, entry, key, self._log.quarantine.read(place, load))
+        await self._translate_missing(where, entry, key, self._log.quarantine.read(place, compare))
 
-    async def _checked(
+    async def _translate_missing(
         self, where: TopicIdPartition, entry: RemoteSegment, key: str, check: Awaitable[T]
     ) -> T:
-        """A missing object is damage only while the newest manifest lists it: retention may have deleted it.
-        Raises ObjectNotFound if it does not."""
+        """The result of a check. A missing object is damage (CorruptObject) if the newest manifest lists it;
+        otherwise retention has deleted it (ObjectNotFound)."""
         try:
             return await check
         except ObjectNotFound as missing:
