@@ -21,7 +21,7 @@ PARTITIONS_PER_TURN = 250
 T = TypeVar("T")
 Value = float | Histogram
 Sample = tuple[tuple[str, ...], Value]
-"""(label values, value). The label values are empty for a metric without labels."""
+"""(label values, value). Labels at the end whose values are missing are not written."""
 
 Family = tuple[str, Iterable[Sample]]
 """(name in METRICS, samples)."""
@@ -41,8 +41,8 @@ def slices(items: Iterable[T]) -> Iterator[list[T]]:
 
 
 def lazy_slices(items: Iterable[T], work: Callable[[T], float] = lambda item: 1.0) -> Iterator[list[T]]:
-    """Items that do not change, in slices whose work is that of about PARTITIONS_PER_TURN partitions. `work`:
-    of an item, in partitions."""
+    """The items, in slices that each cost about as much as PARTITIONS_PER_TURN partitions. The items must not
+    change while this runs. `work`: cost of an item, in partitions."""
     batch: list[T] = []
     total = 0.0
     for item in items:

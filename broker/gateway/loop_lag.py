@@ -49,7 +49,7 @@ class LoopLag:
             self._timer.cancel()
 
     def _arm(self, now: float) -> None:
-        # not loop.time(), which uvloop reads once a turn: it would miss the time of the turn itself
+        # not loop.time(): uvloop updates that once a turn, so the length of the turn would be missing
         self._due = now + self._every_s
         self._timer = asyncio.get_running_loop().call_later(self._every_s, self._sample)
 

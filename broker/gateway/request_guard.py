@@ -10,8 +10,8 @@ admin API of a node that the browser can reach. Two rules prevent that:
   have an Origin of another host or a Sec-Fetch-Site other than `same-origin` or `none`. A browser sends a
   CORS preflight before such a request, which this server does not grant.
 
-Requests between nodes are signed (metadata.auth), which no page can do. All routes are guarded except those
-of SIGNED_PREFIXES, of which only the status is not signed; ANY_HOST_PATHS skip only the check of Host.
+Requests between nodes are signed (metadata.quorum.auth), which no page can do. The guard skips these routes
+(SIGNED_PREFIXES, except STATUS_PATH, which is not signed). ANY_HOST_PATHS skip only the check of Host.
 tests/unit/gateway/test_request_guard.py lists all routes.
 """
 
@@ -33,7 +33,7 @@ READS = frozenset({hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS})
 OWN_SITES = frozenset({"same-origin", "none"})  # none: typed or bookmarked by the operator
 JSON = "application/json"
 BODY_TIMEOUT_S = 10.0
-"""A change has a few kilobytes; a slower client only occupies a connection."""
+"""For the body of a change, usually a few kilobytes. A slower client only occupies a connection."""
 BODY_BYTES_MAX = 1 << 20
 """A request with 10,000 moves (POST /v1/partitions/move) has about 600 KB."""
 
@@ -69,7 +69,7 @@ def known_names(settings: NodeSettings, image: ClusterImage, members: Iterable[s
     for broker in image.brokers.values():
         names.add(broker.host)
         names.add(urlsplit(broker.admin_url).hostname or "")
-    return {_plain(name) for name in names}
+    return {_normalized(name) for name in names}
 
 
 def _check_host(host: str | None, names: Callable[[], Iterable[str]]) -> web.Response | None:
@@ -77,7 +77,7 @@ def _check_host(host: str | None, names: Callable[[], Iterable[str]]) -> web.Res
     if host is None:
         return None
     try:
-        name = _plain(urlsplit(f"//{host}").hostname or "")
+        name = _normalized(urlsplit(f"//{host}").hostname or "")
     except ValueError:
         name = ""
     if _is_address(name) or name == "localhost" or name.endswith(".localhost") or name in names():
@@ -110,7 +110,7 @@ async def _receive(request: web.Request) -> web.Response | None:
     return None
 
 
-def _plain(name: str) -> str:
+def _normalized(name: str) -> str:
     return name.rstrip(".").lower()
 
 
