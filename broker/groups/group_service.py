@@ -150,7 +150,7 @@ class GroupService:
         """Unusable records in the partitions coordinated here, when they were last loaded."""
         return sum(shard.skipped_records for shard in self._shards.values())
 
-    def fresh_member_id(self, client_id: str) -> str:
+    def generate_member_id(self, client_id: str) -> str:
         """The client id and a random UUID. A long client id is shortened, to fit a protocol string."""
         suffix = f"-{random_uuid(self._rng)}"
         prefix = client_id.encode()[: STRING_BYTES_MAX - len(suffix)].decode(errors="ignore")

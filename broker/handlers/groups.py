@@ -135,7 +135,7 @@ class _Handlers:
         rebalance_timeout_ms = request.rebalance_timeout_ms if version >= 1 else -1
         if rebalance_timeout_ms < 0:
             rebalance_timeout_ms = request.session_timeout_ms
-        fresh = self._service.fresh_member_id(request.group_instance_id or context.client_id or "")
+        generated = self._service.generate_member_id(request.group_instance_id or context.client_id or "")
 
         def to_message(response: Response) -> JoinGroupResponse:
             if not isinstance(response, JoinResponse):
@@ -162,7 +162,7 @@ class _Handlers:
                 token=token,
                 group_id=request.group_id,
                 member_id=request.member_id,
-                fresh_member_id=fresh,
+                generated_member_id=generated,
                 group_instance_id=request.group_instance_id,
                 client_id=context.client_id or "",
                 client_host=f"/{context.connection.peer_host}",

@@ -104,7 +104,7 @@ def _fits(group: Group, request: Join) -> bool:
     known = group.members.get(member_id)
     more = protocols_size(request.protocols) - (protocols_size(known.protocols) if known is not None else 0)
     if known is None and member_id not in group.pending_members:
-        names = request.group_id, request.protocol_type, request.client_id, request.fresh_member_id
+        names = request.group_id, request.protocol_type, request.client_id, request.generated_member_id
         more += MEMBER_OVERHEAD_BYTES + sum(map(len, names))
     return more <= max(request.free_bytes, 0)
 
@@ -118,15 +118,15 @@ def _join_new(group: Group, request: Join, turn: Turn) -> None:
         if request.group_instance_id in group.static_members:
             _replace_static(group, request, turn)
         else:
-            _add_member(group, request, request.fresh_member_id, turn)
+            _add_member(group, request, request.generated_member_id, turn)
     elif request.member_id_required:
         # KIP-394: if the client never receives its member id, each retry would add another member.
-        group.add_pending(request.fresh_member_id)
-        await_response(group, request.fresh_member_id, request.session_timeout_ms, turn)
-        required = JoinResponse(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=request.fresh_member_id)
+        group.add_pending(request.generated_member_id)
+        await_response(group, request.generated_member_id, request.session_timeout_ms, turn)
+        required = JoinResponse(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=request.generated_member_id)
         turn.reply(request.token, required)
     else:
-        _add_member(group, request, request.fresh_member_id, turn)
+        _add_member(group, request, request.generated_member_id, turn)
 
 
 def _add_member(group: Group, request: Join, member_id: str, turn: Turn) -> None:
@@ -173,7 +173,7 @@ def _replace_static(group: Group, request: Join, turn: Turn) -> None:
     old_leader, old_id = group.leader_id, group.static_members[instance_id]
     refuse_waiting(group, group.members[old_id], turn, ErrorCode.FENCED_INSTANCE_ID)
     turn.cancel_timer(session_key(group, old_id))
-    member = group.rename_static(instance_id, request.fresh_member_id)
+    member = group.rename_static(instance_id, request.generated_member_id)
     timeouts = member.rebalance_timeout_ms, member.session_timeout_ms
     replaced = _Replaced(old_id, old_leader, member.protocols, *timeouts)
     _update(group, member, request, turn)

@@ -3,8 +3,8 @@
 `Coordinator.handle(event, now_ms)` returns effects, which must be performed in order. A `Token` identifies a
 request that waits for a response; each token gets exactly one `Reply`, at once or after a later event. State
 that must be durable before it counts is returned as `AppendRecords`. The driver submits `Appended`, in the
-order of the appends, when the records are below the high watermark or have failed, and only then does the
-core reply.
+order of the appends, when the records are below the high watermark or have failed. Only then does the core
+reply, unless the append is late: then it replies before, with REQUEST_TIMED_OUT.
 """
 
 from collections.abc import Mapping
@@ -44,12 +44,12 @@ class TimerKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """JoinGroup. `fresh_member_id` is used if the member has none yet; the driver generates it."""
+    """JoinGroup. `generated_member_id`: the id of a member that has none yet; the driver generates it."""
 
     token: Token
     group_id: str
     member_id: str
-    fresh_member_id: str
+    generated_member_id: str
     group_instance_id: str | None = None
     client_id: str = ""
     client_host: str = ""
@@ -160,8 +160,8 @@ class Appended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendTimedOut:
-    """After offsets.commit.timeout.ms it is unknown whether the records of an AppendRecords will be durable.
-    Waiting requests time out. `Appended` still follows.
+    """The records of an AppendRecords are not durable after offsets.commit.timeout.ms. The waiting requests
+    time out; `Appended` still follows.
     """
 
     write_id: WriteId

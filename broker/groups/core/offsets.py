@@ -1,7 +1,8 @@
 """Committed offsets: the checks of a commit, the offsets of all groups, and their expiry.
 
 `Offsets` holds only durable offsets: coordinator.py changes it once their records are durable. Expiry follows
-KIP-211: a group's offsets are kept while it has members, and offsets.retention.minutes longer.
+KIP-211: offsets.retention.minutes run from the time at which the group lost its last member. For a topic to
+which no member subscribes, and for consumers without group management, they run from the commit.
 """
 
 from collections.abc import Iterator
@@ -108,7 +109,7 @@ def expired_partitions(
 
 
 def _unused_since_ms(group: Group, partition: TopicPartition, committed: CommittedOffset) -> int | None:
-    """When the retention time of an offset began, or None while a member uses the offset."""
+    """When the retention time of an offset began, or None while a member may use the offset."""
     if group.protocol_type is None:  # simple consumers only, never members
         return committed.commit_timestamp_ms
     if group.state is GroupState.EMPTY:

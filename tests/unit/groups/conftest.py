@@ -79,7 +79,7 @@ class Bench:
             f"join {member_id or '?'}" + (f" instance={instance}" if instance else ""),
             group_id=group,
             member_id=member_id,
-            fresh_member_id=f"m{self.names}",
+            generated_member_id=f"m{self.names}",
             group_instance_id=instance,
             **fields,
         )

@@ -69,10 +69,10 @@ def test_groups_hash_as_in_java(group, partition):
 
 @pytest.mark.parametrize("client_id", ["c" * 32_767, "ü" * 16_383, "short"])
 async def test_member_id_fits_a_protocol_string(broker, client_id):
-    member_id = broker.service.fresh_member_id(client_id)
+    member_id = broker.service.generate_member_id(client_id)
     assert len(member_id.encode()) <= 32_767
     assert member_id[:5] == client_id[:5] and member_id[-37] == "-"
-    assert member_id != broker.service.fresh_member_id(client_id)
+    assert member_id != broker.service.generate_member_id(client_id)
 
 
 async def test_groups_wait_for_brokers_for_all_replicas_of_the_offsets_topic(tmp_path):
