@@ -13,7 +13,7 @@ import structlog
 
 from tierlog.broker.handlers.context import RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.mutations import Mutations
+from tierlog.broker.handlers.mutations import MutationQuota
 from tierlog.metadata.controller.commands import CreateTopics, NewTopic, TopicOutcome
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode
@@ -39,19 +39,19 @@ class AutoTopicCreation:
 
         Returns throttle_time_ms for the response.
         """
-        mutations = Mutations(self._deps, context, strict_from=0)
+        quota = MutationQuota(self._deps, context, strict_from=0)
         partitions = self._deps.settings.num_partitions
         allowed: list[str] = []
         for name in names:
             if len(self._in_flight) >= IN_FLIGHT_MAX:
                 break
-            if name in self._in_flight or (mutations.are_bounded and not mutations.allow(partitions)):
+            if name in self._in_flight or (quota.is_set and not quota.allow(partitions)):
                 continue
             self._in_flight.add(name)
             allowed.append(name)
         if allowed:
             self._deps.tasks.spawn("create topics", self._create_all(allowed))
-        return mutations.throttle_time_ms
+        return quota.throttle_time_ms
 
     async def _create_all(self, names: list[str]) -> None:
         """Create the topics, TOPICS_PER_COMMAND at a time. Failures are logged."""

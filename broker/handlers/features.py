@@ -1,9 +1,10 @@
 """Features of the cluster (KIP-584): those that ApiVersions reports, and UpdateFeatures (v0-2).
 
 `tierlog.format` is the version of the formats that the quorum writes; it can be raised. Kafka's own features
-are reported for its tools and clients, each with the one level that is supported, which UpdateFeatures
-accepts. A feature of level 0 is missing, and as in Kafka not among the finalized ones. Clients rely on that:
-Java's producer uses transactions v2 (KIP-890) if `transaction.version` is finalized at 2.
+are reported too, because its tools and clients expect them. Each has exactly one supported level, and
+UpdateFeatures accepts only that. A feature of level 0 is missing, and as in Kafka not among the finalized
+ones. Clients rely on that: Java's producer uses transactions v2 (KIP-890) if `transaction.version` is
+finalized at 2.
 """
 
 from enum import IntEnum
@@ -35,7 +36,7 @@ KAFKA_FEATURES = {
 }
 """Kafka's features with their supported level."""
 
-UPGRADE_TYPE_FROM = 1  # v0 has a flag that allows downgrades
+UPGRADE_TYPE_FROM = 1  # KIP-778; v0 has the flag allow_downgrade instead
 
 
 class UpgradeType(IntEnum):
@@ -53,15 +54,15 @@ class Feature(NamedTuple):
 
 
 def features_of(image: ClusterImage) -> Features:
-    known = _known(image)
+    supported = _supported_features(image)
     return Features(
-        {name: (feature.min_version, feature.max_version) for name, feature in known.items()},
-        {name: feature.level for name, feature in known.items() if feature.level > 0},
+        {name: (feature.min_version, feature.max_version) for name, feature in supported.items()},
+        {name: feature.level for name, feature in supported.items() if feature.level > 0},
         image.index,
     )
 
 
-def _known(image: ClusterImage) -> dict[str, Feature]:
+def _supported_features(image: ClusterImage) -> dict[str, Feature]:
     kafkas = {name: Feature(level, level, level) for name, level in KAFKA_FEATURES.items()}
     return {**kafkas, FORMAT: Feature(*SUPPORTED_FORMATS, image.format_version)}
 
@@ -101,7 +102,7 @@ def _refusal(deps: Dependencies, update: FeatureUpdateKey, version: int) -> str 
     if level < 0:
         return "A feature version cannot be less than 0."
     here = f"Local controller {deps.settings.node_id}"
-    feature = _known(deps.metadata.image).get(update.feature)
+    feature = _supported_features(deps.metadata.image).get(update.feature)
     if feature is None:
         return f"{here} does not support this feature."
     if not feature.min_version <= level <= feature.max_version:

@@ -332,7 +332,9 @@ class _Fetcher:
             if plain is not None:
                 return plain
         response = response_message(session_id, sent)
-        if params.version >= LEADERS_FROM and read.must_respond:  # true if any partition has an error
+        if (
+            params.version >= LEADERS_FROM and read.must_respond
+        ):  # remote reads have no error that names leaders
             encoded = (each for topic in response.responses for each in topic.partitions)
             results = (
                 (topic, each.partition_index, each) for (topic, _), each in zip(sent, encoded, strict=True)
@@ -406,7 +408,7 @@ class _DelayedFetch:
         else:
             read = self.fetcher.read(params)
         if read.size >= params.min_bytes or read.must_respond or read.remote:
-            # the next fetch reads partitions whose fetch offset became remote during the wait
+            # `remote`: a fetch offset became remote during the wait; the next fetch reads it
             return self.fetcher.respond(params, read)
         return None
 
@@ -447,8 +449,8 @@ def _awaits_log_start(fetch_context: FetchContext, item: SessionPartition, repli
 def _response_over_quota(
     meter: Meter, fetch_context: FetchContext, read: _ReadResult
 ) -> FetchResponse | None:
-    """An empty response if the client is over its quota, otherwise None. Its session does not change
-    (KIP-219)."""
+    """An empty response if the client is over its quota, otherwise None. The session keeps what it has sent,
+    so the next response repeats it (KIP-219)."""
     records = (data.records for data in read.partitions)
     throttle_time_ms = meter.charge_fetch(sum(part.size for part in records if part is not None))
     if not throttle_time_ms:
@@ -511,7 +513,7 @@ def _redirected(
 def _with_offsets(
     item: SessionPartition, replica: Replica, records: LogSlice | None = None
 ) -> FetchPartitionData:
-    """Data with the offsets that the replica has now."""
+    """Data with the offsets that the replica has now. Later changes do not show: `replica` is None."""
     data = FetchPartitionData(item.partition, replica, records)
     data.update_offsets()
     data.replica = None

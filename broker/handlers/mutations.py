@@ -12,9 +12,9 @@ OVER_QUOTA = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 OVER_QUOTA_MESSAGE = "The throttling quota has been exceeded."
 
 
-class Mutations:
-    """The mutations of one request. From version `strict_from` on, a request over the quota fails; older ones
-    are only throttled."""
+class MutationQuota:
+    """The quota for one request. From version `strict_from` on, a request over it fails; older ones are only
+    throttled."""
 
     def __init__(self, deps: Dependencies, context: RequestContext, strict_from: int) -> None:
         self._deps = deps
@@ -23,8 +23,8 @@ class Mutations:
         self.throttle_time_ms = 0
 
     @property
-    def are_bounded(self) -> bool:
-        """Whether such a quota exists."""
+    def is_set(self) -> bool:
+        """Whether a controller mutation quota is set for any client."""
         return self._deps.quotas.has_quota(QuotaKey.CONTROLLER_MUTATION_RATE)
 
     def allow(self, partitions: int) -> bool:

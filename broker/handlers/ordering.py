@@ -26,7 +26,7 @@ class Order(Enum):
     """Reads what appends change, so it starts once the appends before it are acknowledged."""
     CHANGE = auto()
     """Starts once the appends before it are acknowledged. No later request of the connection starts before it
-    is done: committed by the quorum, and visible in this broker's own image."""
+    is done. A change of metadata is done once the quorum has committed it and this broker's image has it."""
 
 
 ORDERS: Mapping[str, Order] = {
@@ -60,7 +60,7 @@ ORDERS: Mapping[str, Order] = {
     "IncrementalAlterConfigs": Order.CHANGE,
     "InitProducerId": Order.CHANGE,  # a new epoch fences what was sent with the old one
     "JoinGroup": Order.FREE,  # waits for other members, but takes effect when it arrives
-    "LeaveGroup": Order.CHANGE,  # does not wait for an earlier JoinGroup, so that close() is quick
+    "LeaveGroup": Order.CHANGE,  # JoinGroup is FREE, so a leave after a waiting join starts at once
     "ListConfigResources": Order.FREE,
     "ListGroups": Order.AFTER_APPENDS,
     "ListOffsets": Order.AFTER_APPENDS,  # the latest offset moves with the high watermark

@@ -11,7 +11,7 @@ from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pend
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.described import describe_topic
 from tierlog.broker.handlers.limits import MAX_RECORDS_PER_REQUEST, TOO_LARGE
-from tierlog.broker.handlers.mutations import OVER_QUOTA, OVER_QUOTA_MESSAGE, Mutations
+from tierlog.broker.handlers.mutations import OVER_QUOTA, OVER_QUOTA_MESSAGE, MutationQuota
 from tierlog.broker.handlers.turns import in_turns, respond_in_turns, weighted_slices
 from tierlog.metadata.controller.commands import (
     USE_DEFAULT,
@@ -71,15 +71,15 @@ def create_topics_handler(deps: Dependencies) -> Handler:
         names = Counter(topic.name for topic in request.topics)
         twice = {name for name, count in names.items() if count > 1}
         wanted = [topic for topic in request.topics if topic.name not in twice]
-        mutations = Mutations(deps, context, CREATE_STRICT_FROM)
-        outcomes = await _create_within_quota(mutations, deps, wanted, request.validate_only)
+        quota = MutationQuota(deps, context, CREATE_STRICT_FROM)
+        outcomes = await _create_within_quota(quota, deps, wanted, request.validate_only)
         await wait_until_usable(deps, request.timeout_ms)
         overrides = {topic.name: {c.name: c.value or "" for c in topic.configs} for topic in wanted}
         results = chain(
             (_duplicate_result(name) for name in sorted(twice)),
             _created_results(deps, context.version, outcomes, overrides),
         )
-        response = CreateTopicsResponse(throttle_time_ms=mutations.throttle_time_ms)
+        response = CreateTopicsResponse(throttle_time_ms=quota.throttle_time_ms)
         count = len(twice) + len(outcomes)
         return await respond_in_turns(response, context.version, "topics", count, results, TOPICS_PER_TURN)
 
@@ -108,14 +108,14 @@ def _duplicate_result(name: str) -> CreatableTopicResult:
 
 
 async def _create_within_quota(
-    mutations: Mutations, deps: Dependencies, topics: list[CreatableTopic], validate_only: bool
+    quota: MutationQuota, deps: Dependencies, topics: list[CreatableTopic], validate_only: bool
 ) -> list[TopicOutcome]:
     """Validate the topics first: only valid ones count against the quota, even if their creation fails."""
-    if not mutations.are_bounded:
+    if not quota.is_set:
         return list(await _create(deps, topics, validate_only))
     outcomes = [
         TopicOutcome(name=checked.name, error=OVER_QUOTA, message=OVER_QUOTA_MESSAGE)
-        if checked.error is ErrorCode.NONE and not mutations.allow(checked.partitions)
+        if checked.error is ErrorCode.NONE and not quota.allow(checked.partitions)
         else checked
         for checked in await _create(deps, topics, validate_only=True)
     ]
@@ -201,21 +201,21 @@ def delete_topics_handler(deps: Dependencies) -> Handler:
             if context.version >= TOPIC_IDS_FROM
             else [DeleteTopicState(name=name) for name in request.topic_names]
         )
-        mutations = Mutations(deps, context, DELETE_STRICT_FROM)
+        quota = MutationQuota(deps, context, DELETE_STRICT_FROM)
         checked = await in_turns(requested, _reference)
         results = [item for item in checked if isinstance(item, DeletableTopicResult)]
         valid = [item for item in checked if isinstance(item, TopicRef)]
-        if mutations.are_bounded:
+        if quota.is_set:
             topics = {ref: _topic(deps, ref) for ref in valid}
             refused = {
                 ref: topic
                 for ref, topic in topics.items()
-                if topic is not None and not mutations.allow(len(topic.partitions))
+                if topic is not None and not quota.allow(len(topic.partitions))
             }
             results += [_over_quota(topic) for topic in refused.values()]
             valid = [ref for ref in valid if ref not in refused]
         results += await _delete(deps, valid)
-        response = DeleteTopicsResponse(throttle_time_ms=mutations.throttle_time_ms)
+        response = DeleteTopicsResponse(throttle_time_ms=quota.throttle_time_ms)
         return await respond_in_turns(response, context.version, "responses", len(results), results)
 
     return handle
@@ -290,17 +290,17 @@ def create_partitions_handler(deps: Dependencies) -> Handler:
             )
             for topic in request.topics
         )
-        mutations = Mutations(deps, context, CREATE_PARTITIONS_STRICT_FROM)
+        quota = MutationQuota(deps, context, CREATE_PARTITIONS_STRICT_FROM)
         if _creates_too_many_partitions(deps, wanted):
             outcomes = [
                 TopicOutcome(name=topic.name, error=ErrorCode.POLICY_VIOLATION, message=TOO_LARGE)
                 for topic in wanted
             ]
         else:
-            outcomes = await _create_partitions_within_quota(mutations, deps, wanted, request.validate_only)
+            outcomes = await _create_partitions_within_quota(quota, deps, wanted, request.validate_only)
         await wait_until_usable(deps, request.timeout_ms)
         return CreatePartitionsResponse(
-            throttle_time_ms=mutations.throttle_time_ms,
+            throttle_time_ms=quota.throttle_time_ms,
             results=[
                 CreatePartitionsTopicResult(
                     name=outcome.name, error_code=outcome.error, error_message=outcome.message
@@ -320,10 +320,10 @@ def _creates_too_many_partitions(deps: Dependencies, wanted: Sequence[MorePartit
 
 
 async def _create_partitions_within_quota(
-    mutations: Mutations, deps: Dependencies, wanted: tuple[MorePartitions, ...], validate_only: bool
+    quota: MutationQuota, deps: Dependencies, wanted: tuple[MorePartitions, ...], validate_only: bool
 ) -> list[TopicOutcome]:
     """Add partitions within the controller mutation quota, against which only valid partitions count."""
-    if not mutations.are_bounded:
+    if not quota.is_set:
         return list(await _create_partitions(deps, wanted, validate_only))
     refused: dict[str, TopicOutcome] = {}
     for topic, checked in zip(
@@ -331,7 +331,7 @@ async def _create_partitions_within_quota(
     ):
         now = deps.metadata.image.topic(topic.name)
         more = topic.count - len(now.partitions) if now is not None else 0
-        if checked.error is ErrorCode.NONE and not mutations.allow(more):
+        if checked.error is ErrorCode.NONE and not quota.allow(more):
             refused[topic.name] = TopicOutcome(name=topic.name, error=OVER_QUOTA, message=OVER_QUOTA_MESSAGE)
     allowed = tuple(topic for topic in wanted if topic.name not in refused)
     done = {outcome.name: outcome for outcome in await _create_partitions(deps, allowed, validate_only)}
