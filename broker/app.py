@@ -87,7 +87,7 @@ class Broker(NodeBase):
             await self._build_parts()
             await self._join()
             await self._start_replicas()
-            self.has_logs = True
+            self.logs_are_open = True
             await self._start_serving()
         except MetadataUnavailable as unavailable:
             raise NodeFailed(f"the metadata quorum cannot be reached: {unavailable}") from unavailable
@@ -95,7 +95,8 @@ class Broker(NodeBase):
     async def _leave(self) -> None:
         await self.lifecycle.controlled_shutdown(self.settings.controlled_shutdown_timeout_ms / 1000)
 
-    # --- build: each part comes after those that it uses; none runs before `_start_replicas`
+    # --- build: each part is built after those that it uses. The listener binds its address here; only the
+    # lifecycle and the sentinel run before `_start_replicas`.
 
     async def _build_parts(self) -> None:
         settings = self.settings
@@ -215,7 +216,6 @@ class Broker(NodeBase):
             clock,
             self.rng,
         )
-        self.tiering.log_manager.listeners.append(self.admin_node.tier_changed)
         self.disk_pressure = DiskPressure(
             settings, replicas, self.files, clock, tasks, self.tiering.log_manager.droppable_end
         )
@@ -254,7 +254,7 @@ class Broker(NodeBase):
         self.throttling = Throttling(self.listener, self.quotas, self.clock)
 
     def _connect(self) -> None:
-        """Connect the parts that react to events of replicas, and to changed settings."""
+        """Connect the parts that react to events of replicas, to uploads, and to changed settings."""
         self.replicas.listeners = (
             self._on_replica_event,
             self.moves.on_replica_event,
@@ -265,6 +265,7 @@ class Broker(NodeBase):
             self.tiering.log_manager.on_replica_event,
             self.tiering.diverged_segments.on_replica_event,
         )
+        self.tiering.log_manager.listeners.append(self.admin_node.tier_changed)
         self.running.listeners += (
             self.fetchers.configure,
             self.log_maintenance.configure,
@@ -388,7 +389,7 @@ class Broker(NodeBase):
         return self.metadata.image
 
     def _lease(self) -> Lease | None:
-        """None: no other broker could lead."""
+        """None for a standalone broker: no other broker could take over its partitions."""
         return None if self._is_standalone else self.lifecycle
 
     @property
@@ -401,8 +402,8 @@ class Broker(NodeBase):
         return None if self._is_standalone else self.reporter.report_empty
 
     def _on_replica_event(self, event: ReplicaEvent) -> None:
-        """A failed directory may have lost writes: no later start may take the boot id as proof that it has
-        not."""
+        """A failed directory may have lost writes. Remove the boot id, so that no later start takes it as
+        proof that nothing was lost."""
         if isinstance(event, DirectoryFailed) and not self._is_standalone:
             clear_boot_id(self.files, [directory.path for directory in self.directories.all])
 
@@ -456,7 +457,7 @@ class ControllerNode(NodeBase):
 
     async def _start_parts(self) -> None:
         await self._start_metadata()
-        self.has_logs = True  # it has only the metadata log
+        self.logs_are_open = True  # there are none besides the metadata log, which is open
         tasks = TaskGroup(self._report)
         self._parts.push_async_callback(tasks.close)
         tasks.repeat("metadata reserve", self._keep_reserve)
@@ -481,7 +482,7 @@ class ControllerNode(NodeBase):
                 return
 
     async def _keep_reserve(self) -> None:
-        """Reserve disk space again after a full disk has some."""
+        """Restore the reserve of the metadata log once the full disk has space again."""
         await asyncio.sleep(RESERVE_CHECK_S)
         try:
             if not self.metadata.has_reserve:
@@ -496,8 +497,11 @@ def run(settings: NodeSettings, on_ready: OnReady | None = None) -> None:
     """
     configure_logging()
     keep_malloc_small()
-    if (most := raise_descriptor_limit()) >= 0 and most < LEAST_DESCRIPTORS:
-        raise NodeFailed(f"RLIMIT_NOFILE is {most}: a node needs at least {LEAST_DESCRIPTORS} descriptors")
+    descriptor_limit = raise_descriptor_limit()
+    if 0 <= descriptor_limit < LEAST_DESCRIPTORS:
+        raise NodeFailed(
+            f"RLIMIT_NOFILE is {descriptor_limit}: a node needs at least {LEAST_DESCRIPTORS} descriptors"
+        )
     gc.set_threshold(GC_THRESHOLD, 20, 50)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(settings, on_ready))

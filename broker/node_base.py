@@ -39,8 +39,8 @@ class NodeFailed(Exception):
 
 
 class NodeBase(ABC):
-    """`failed` completes when the node cannot continue. `has_logs`: the logs are open. `bootstrap`:
-    "host:port" of the Kafka listener; empty if the node is no broker."""
+    """`failed` completes when the node cannot continue. `logs_are_open`: a start that is cancelled stops
+    clean. `bootstrap`: "host:port" of the Kafka listener; empty if the node is no broker."""
 
     def __init__(self, settings: NodeSettings, platform: Platform | None = None) -> None:
         self.settings = settings
@@ -52,7 +52,7 @@ class NodeBase(ABC):
         self.bootstrap = self.admin_url = ""
         self._parts = contextlib.AsyncExitStack()
         self._stops_clean = True
-        self.has_logs = self._serves = False
+        self.logs_are_open = self._serves = False
 
     async def start(self) -> None:
         """Returns when the node serves. Raises OSError (address, directory), DamagedLog, NodeFailed. All
@@ -63,7 +63,7 @@ class NodeBase(ABC):
             if not await done_before(self.failed, self._start_parts()) or self.failed.done():
                 raise NodeFailed(self.failed.result())
         except BaseException as why:
-            await self.stop(clean=self.has_logs and isinstance(why, asyncio.CancelledError))
+            await self.stop(clean=self.logs_are_open and isinstance(why, asyncio.CancelledError))
             raise
         self._serves = True
         _log.info("serving", bootstrap=self.bootstrap, admin=self.admin_url, node=self.settings.node_id)

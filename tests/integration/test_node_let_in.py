@@ -75,7 +75,7 @@ async def waiting(tmp_path: Path) -> AsyncIterator[tuple[Broker, "asyncio.Task[N
 
 async def logs_open(broker: Broker) -> None:
     while True:
-        if broker.has_logs:
+        if broker.logs_are_open:
             return
         await asyncio.sleep(0)
 
