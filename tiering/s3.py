@@ -1,4 +1,4 @@
-"""S3 object store: total time, attempts and memory of each call are limited.
+"""S3 object store: time and attempts of each call, and memory of each upload, are limited.
 
 Checksums are CRC-32C: sent with each put, verified by the server, and returned by head. Bodies over 8 MiB
 are uploaded in parts, two at a time, which are read when they are sent; the checksum of the object is
@@ -50,8 +50,8 @@ _DELETE_BATCH = 1000  # S3's limit for DeleteObjects
 _LIST_KEYS = 50
 """Keys of one response to a list request: parsing holds the interpreter lock, 54 µs a key."""
 _ABORTS_MAX = 500  # in one call, which must end within a minute
-_FIRST_BACKOFF_S = 0.1
-_ABORT_SECONDS = 5  # for the abort of an upload that has failed, perhaps because its time was over
+_FIRST_BACKOFF_S = 0.2  # at most, and twice as long before each further attempt
+_ABORT_TIMEOUT_S = 5  # for the abort of an upload that has failed, perhaps because its time was over
 
 
 class S3Store:
@@ -176,8 +176,8 @@ class S3Store:
 
     async def _uploads(self, prefix: str, older_than_s: float) -> Sequence[dict[str, Any]]:
         """About _ABORTS_MAX unfinished uploads. All are listed before any is aborted, because some servers
-        skip others after that. Some refuse the id of an upload as a marker: without it, further uploads of
-        the same key are found by the next call."""
+        skip uploads if others are aborted during the listing. Some servers refuse UploadIdMarker, so only
+        KeyMarker is sent: if a page ends within a key, the next call finds its other uploads."""
         due: list[dict[str, Any]] = []
         following: dict[str, Any] = {}
         where: dict[str, Any] = {
@@ -214,7 +214,8 @@ class S3Store:
         """Run an operation that transfers `size` bytes, with a deadline and several attempts. Raises object
         store errors."""
         try:
-            client = await self._open()  # not in the call's time: takes a second, and asks no store
+            # outside of the deadline: loading botocore takes a second and sends nothing to the store
+            client = await self._open()
             async with call_deadline(self._call_s, size, what):
                 with _parsing(what):
                     work = partial(getattr(client.api, operation), **arguments)
@@ -225,7 +226,7 @@ class S3Store:
                             if not is_transient(error):
                                 raise
                             without_frames(error)  # the next attempt does not wait for the garbage collector
-                        await asyncio.sleep(_FIRST_BACKOFF_S * 2**attempt * self._rng.random())
+                        await asyncio.sleep(_FIRST_BACKOFF_S * 2 ** (attempt - 1) * self._rng.random())
                     return await self._threads.run(work, into)
         except Exception as error:
             translated = translate(what, error)
@@ -260,7 +261,7 @@ class S3Store:
             key,
             body.size,
             **self._address(key),
-            **self._options.of_new_objects,
+            **self._options.new_object_arguments,
             **condition,
             Body=SendBody(content),
             ChecksumCRC32C=_base64(checksum),
@@ -274,7 +275,7 @@ class S3Store:
             "create_multipart_upload",
             key,
             **self._address(key),
-            **self._options.of_new_objects,
+            **self._options.new_object_arguments,
             ChecksumAlgorithm="CRC32C",
             ChecksumType="FULL_OBJECT",
         )
@@ -289,7 +290,7 @@ class S3Store:
             )
         except BaseException:
             with suppress(Exception):  # report the first failure
-                async with asyncio.timeout(_ABORT_SECONDS):
+                async with asyncio.timeout(_ABORT_TIMEOUT_S):
                     await self._call("abort_multipart_upload", key, **address)
             raise
 
@@ -330,7 +331,8 @@ class S3Store:
         buffers = [memoryview(bytearray(part_bytes)) for _ in range(_PARTS_AT_ONCE)]
         sends: list[asyncio.Task[dict[str, Any]]] = []
         checksum = 0
-        of_body: BaseException | None = None  # says more than that of a part, which may follow from it
+        # raised first: a failed part may only be its consequence
+        body_error: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as group:
                 for at in range(0, body.size, part_bytes):
@@ -341,13 +343,13 @@ class S3Store:
                     try:
                         await body.read_into(part)
                     except Exception as error:
-                        of_body = error
+                        body_error = error
                         raise
-                    of_part = await asyncio.to_thread(checksum_of, part)
-                    checksum = crc32c_combine(checksum, of_part, len(part))
-                    sends.append(group.create_task(self._send(key, address, number + 1, part, of_part)))
+                    part_checksum = await asyncio.to_thread(checksum_of, part)
+                    checksum = crc32c_combine(checksum, part_checksum, len(part))
+                    sends.append(group.create_task(self._send(key, address, number + 1, part, part_checksum)))
         except BaseExceptionGroup as failures:
-            first, of_body = of_body or failures.exceptions[0], None
+            first, body_error = body_error or failures.exceptions[0], None
             try:
                 raise_again(first)
             finally:

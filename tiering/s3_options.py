@@ -25,7 +25,7 @@ class S3Options:
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
     profile: str | None = None
-    path_style: bool | None = None  # None: if there is an endpoint
+    path_style: bool | None = None  # None: true if `endpoint` is set
     sse: str | None = None
     sse_kms_key: str | None = None
     storage_class: str | None = None
@@ -39,7 +39,8 @@ class S3Options:
     @classmethod
     def from_url(cls, url: str, **options: str) -> "S3Options":
         """`s3://bucket/prefix?endpoint=…&region=…`, with a percent-encoded prefix and any of PARAMETERS.
-        Raises InvalidStoreUrl for unknown or invalid parts."""
+        `options`: fields that a URL must not hold, such as access_key and secret_key; they replace those of
+        the URL. Raises InvalidStoreUrl for unknown or invalid parts."""
         parts = urlsplit(url)
         try:
             pairs = parse_qs(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
@@ -67,7 +68,7 @@ class S3Options:
         return "path" if self.path_style else "virtual"
 
     @property
-    def of_new_objects(self) -> dict[str, Any]:
+    def new_object_arguments(self) -> dict[str, Any]:
         """Arguments of PutObject and CreateMultipartUpload."""
         given = {
             "ServerSideEncryption": self.sse,
@@ -117,7 +118,7 @@ def _parsed(name: str, value: str) -> str | bool | int:
             raise InvalidStoreUrl(f"invalid path_style {value!r}: expected true or false")
         return value == "true"
     if name == "endpoint" and not re.fullmatch(_ENDPOINT, value):
-        raise InvalidStoreUrl(f"invalid endpoint {value!r}: expected http://host:port")
+        raise InvalidStoreUrl(f"invalid endpoint {value!r}: expected http://host:port or https://host:port")
     if name == "sse" and value not in _ENCRYPTION:
         raise InvalidStoreUrl(f"invalid sse {value!r}: expected {', '.join(_ENCRYPTION)}")
     if name == "tags":

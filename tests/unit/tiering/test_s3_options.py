@@ -56,7 +56,7 @@ def request_of(url: str) -> tuple[str, dict[str, str]]:
 
     client._connections = SimpleNamespace(request=request, close=lambda: None)  # type: ignore[assignment]
     client.api.put_object(
-        Bucket=options.bucket, Key="k", Body=b"x", ChecksumCRC32C="AAAAAA==", **options.of_new_objects
+        Bucket=options.bucket, Key="k", Body=b"x", ChecksumCRC32C="AAAAAA==", **options.new_object_arguments
     )
     client.close()
     _, _, address, headers, _ = seen[0]
