@@ -1,10 +1,11 @@
 """Group shard: drives the coordinator core of one `__consumer_offsets` partition, with its log and waiting
 requests.
 
-All events pass one inbox, and are handled one after another on the event loop; the effects of one are
-performed before the next. The core receives the result of an append when the high watermark has passed it, or
-its flush has failed, in the order of the appends. A core that breaks an invariant is discarded, and rebuilt
-from the log. Owned by the group service.
+All events pass one inbox, and are handled one after another on the event loop. The effects of one are
+performed before the next, except responses beyond RESPONSES_PER_TURN, which follow in later turns. The core
+receives the result of an append when the high watermark has passed it, or its flush has failed, in the order
+of the appends. A core that breaks an invariant is discarded, and rebuilt from the log. Owned by the group
+service.
 """
 
 import asyncio
@@ -48,15 +49,19 @@ from tierlog.records.errors import RecordsError
 from tierlog.records.record import Record, iter_records
 from tierlog.records.writer import NewRecord, encode_batch
 
-LOAD_BYTES = 512 << 10  # read and then replayed in one step of a load, which takes about 50 ms of the loop
+LOAD_BYTES = 512 << 10
+"""Bytes that a load reads at once."""
+
+RECORDS_PER_TURN = 500
+"""Records that a load replays before other work gets a turn on the event loop. They take about 5 ms: shorter
+turns would let a busy broker delay the load, and all groups of the shard wait for it."""
+
 RECORDS_MAX_BYTES = 64 << 20
 """Maximum size of a batch after decompression. tierlog does not compress these batches; Kafka may have."""
 MAX_WAITING = 50_000
-"""Waiting requests of one shard, from which on it accepts no new members; each holds a future and blocks
-later requests of its connection. All other requests are served, so that joins of one group do not let members
-of other groups expire. Their number is limited: a member's request replaces its previous one, and commits
-time out.
-"""
+"""Maximum number of waiting requests of one shard before it refuses new members. Each holds a future and
+blocks later requests of its connection. Other requests are served even then, so that members of other groups
+do not expire. Their number is bounded: a member's request replaces its previous one, and commits time out."""
 
 RESPONSES_PER_TURN = 200
 """A rebalance answers all members of its group at once. Their responses take some 30 microseconds each."""
@@ -72,7 +77,7 @@ class LoadFailed(Exception):
 @dataclass(slots=True)
 class _Written:
     write_id: WriteId
-    end_offset: int  # the high watermark that makes it durable
+    end_offset: int  # the high watermark that makes it durable; -1 if the append failed
     leader_epoch: int
     error: ErrorCode
     timeout_at_ms: int = 0  # monotonic; set if it is not durable at once
@@ -118,8 +123,8 @@ class GroupShard:
         self.ready = False
         self.skipped_records = 0
         self.leader_epoch = replica.leader_epoch
-        self._repairs_at_damage: int | None = None
-        """The replica's count of repairs when a load skipped a damaged batch; None: it skipped none."""
+        self._repairs_before_skip: int | None = None
+        """`replica.repairs` before the load that skipped a damaged batch. None if no batch was skipped."""
         self.on_failure: Callable[[GroupShard], None] = lambda shard: None
         self._settings = settings
         self._clock = clock
@@ -192,7 +197,7 @@ class GroupShard:
             self._replica_changed.clear()
             await self._replica_changed.wait()
         core, offset, load = Coordinator(self._settings), self.replica.log_start_offset, _Load()
-        self._repairs_at_damage, repairs = None, self.replica.repairs
+        self._repairs_before_skip, repairs = None, self.replica.repairs
         while offset < self.replica.high_watermark and not self._closed:
             result = self.replica.read(offset, LOAD_BYTES)
             if result.error != ErrorCode.NONE or result.slice is None or not result.slice.parts:
@@ -202,11 +207,11 @@ class GroupShard:
             data = await asyncio.to_thread(_bytes_of, result.slice)
             if len(data) != result.slice.size:
                 raise LoadFailed(f"partition {self.partition} at offset {offset}: the file is too short")
-            _replay(core, data, load)
+            await _replay(core, data, load)
             offset = result.slice.end_offset
             if load.damaged_at >= 0:
                 self.replica.suspect(load.damaged_at, "a coordinator cannot replay it")
-                self._repairs_at_damage, load.damaged_at = repairs, NO_OFFSET
+                self._repairs_before_skip, load.damaged_at = repairs, NO_OFFSET
         if self._closed:
             return
         if self._is_repaired:
@@ -217,8 +222,8 @@ class GroupShard:
         self.skipped_records = load.skipped
         self._handle_inbox()
         if load.skipped:
-            # Older records of the same keys stay in effect. Consumers then read some records again, but skip
-            # none, as they might with a wrong offset.
+            # Older records of the same keys stay in effect. Consumers then read some records again. They skip
+            # none, which a wrong offset could make them do.
             _log.error(
                 "unusable records of __consumer_offsets were skipped",
                 partition=self.partition,
@@ -263,8 +268,8 @@ class GroupShard:
     # ---- effects ----
 
     def _perform(self, effects: list[Effect]) -> None:
-        """Responses beyond `RESPONSES_PER_TURN` follow in later turns of the event loop, but not that of the
-        request which is being handled."""
+        """Responses beyond `RESPONSES_PER_TURN` are sent in later turns of the event loop. The response to
+        the request that `ask` is handling is always sent now."""
         count, later = 0, deque[Reply]()
         for effect in effects:
             match effect:
@@ -347,7 +352,7 @@ class GroupShard:
     @property
     def _is_repaired(self) -> bool:
         """Whether the log was repaired after a load skipped a damaged batch."""
-        return self._repairs_at_damage not in (None, self.replica.repairs)
+        return self._repairs_before_skip not in (None, self.replica.repairs)
 
     def _report_durable(self) -> None:
         """Report results in the order of the appends, even if a later append failed at once."""
@@ -368,8 +373,12 @@ def _bytes_of(found: LogSlice) -> bytes:
     )
 
 
-def _replay(core: Coordinator, data: bytes, load: _Load) -> None:
+async def _replay(core: Coordinator, data: bytes, load: _Load) -> None:
+    turn_at = load.records + RECORDS_PER_TURN
     for at, header in iter_batches(data):
+        if load.records >= turn_at:
+            turn_at = load.records + RECORDS_PER_TURN
+            await asyncio.sleep(0)
         if header.is_control:
             continue
         try:

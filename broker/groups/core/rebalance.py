@@ -1,7 +1,8 @@
 """Rebalance: the join phase and the sync phase of a classic group.
 
-Functions over one group and the current turn, called by classic.py. A waiting request is always answered:
-when its phase ends, when its member leaves or is replaced, or when the same member sends another.
+Functions over one group and the current turn, called by classic.py and, after a load, by coordinator.py. A
+waiting request is always answered: when its phase ends or fails, when its member is removed or replaced, or
+when the same member sends another.
 """
 
 from tierlog.broker.groups.core.events import JoinResponse, SyncResponse, TimerKey, TimerKind, Token
@@ -11,9 +12,8 @@ from tierlog.broker.groups.core.turn import Turn, response_error
 from tierlog.protocol.errors import ErrorCode
 
 STATIC_MEMBERS_CHECK_MS = 1_000
-"""Shortest interval between checks of a join phase which no member has joined: a member's rebalance timeout
-may be zero.
-"""
+"""Minimum time between two looks at a join phase that no member has joined: with a rebalance timeout of zero
+they would not end."""
 
 
 def membership_changed(group: Group, turn: Turn) -> None:
@@ -157,8 +157,8 @@ def refuse_waiting(group: Group, member: Member, turn: Turn, error: ErrorCode) -
 
 
 def wait_to_join(group: Group, member: Member, token: Token, turn: Turn) -> None:
-    again = JoinResponse(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
-    reply_to_join(group, member, turn, again)
+    superseded = JoinResponse(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
+    reply_to_join(group, member, turn, superseded)
     member.joining = token
     group.joining_count += 1
 
@@ -187,8 +187,8 @@ def restart_session(group: Group, member: Member, turn: Turn) -> None:
 
 def await_response(group: Group, member_id: str, session_timeout_ms: int, turn: Turn) -> None:
     """Start the session of a client which was just sent its member id or its first generation."""
-    most_ms = turn.settings.new_member_response_timeout_ms
-    turn.set_timer(TimerKey(TimerKind.SESSION, group.group_id, member_id), min(session_timeout_ms, most_ms))
+    limit_ms = turn.settings.new_member_response_timeout_ms
+    turn.set_timer(TimerKey(TimerKind.SESSION, group.group_id, member_id), min(session_timeout_ms, limit_ms))
 
 
 def sync_response(group: Group, member: Member) -> SyncResponse:

@@ -354,6 +354,17 @@ async def test_failed_core_is_rebuilt_from_its_log(broker):
     assert await fetched(broker) == 5
 
 
+async def test_load_replays_in_turns(broker, monkeypatch):
+    for offset in range(60):
+        await broker.call("OffsetCommit", 9, commit_request(offset))
+    shard = failed_shard(broker)
+    monkeypatch.setattr(group_shard, "RECORDS_PER_TURN", 10)
+    with LoopSteps() as steps:
+        await shard.load()
+    assert steps.most < steps.total / 3
+    assert await fetched(broker) == 59
+
+
 def failed_shard(broker: OneBroker):
     """The shard of group g after its core failed; its state is gone until it has loaded."""
     shard = broker.service._shards[partition_of("g", 2)]
