@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import structlog
 
-from tierlog.base.network import Network
+from tierlog.base.network import Network, host_port
 from tierlog.base.process_limits import LEAST_DESCRIPTORS, keep_malloc_small, raise_descriptor_limit
 from tierlog.base.tasks import TaskGroup, done_before
 from tierlog.base.types import random_uuid
@@ -137,7 +137,7 @@ class Broker(NodeBase):
             settings, self.metadata, self.replicas, self.clock, self.rng, self.tasks, self._lease()
         )
         self._build_listener()
-        self.bootstrap = _address(*await self.listener.bind())
+        self.bootstrap = host_port(*await self.listener.bind())
         self._parts.push_async_callback(self.listener.close)
         self._connect()
 
@@ -565,10 +565,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _split(address: str) -> tuple[str, int]:

@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from tierlog.base.network import host_port
 from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.quorum.auth import SignedRequest
 from tierlog.metadata.quorum.failure_watch import address_of
@@ -121,7 +122,7 @@ class Sentinel:
             host, port, tls = address_of(signed.url)
             headers = {
                 **signed.headers,
-                "Host": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+                "Host": host_port(host, port),
                 "Content-Length": str(len(body)),
             }
             lines = [f"POST {signed.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
