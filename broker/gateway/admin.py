@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from tierlog.base.network import host_port
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.gateway.directories import directory_routes
 from tierlog.broker.gateway.metrics import render
@@ -65,7 +66,7 @@ class AdminServer:
         await web.SockSite(self._runner, listening, ssl_context=self._tls).start()
         host, port = listening.getsockname()[:2]
         scheme = "http" if self._tls is None else "https"
-        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        return f"{scheme}://{host_port(host, port)}"
 
     async def keep_certificates(self) -> None:
         """Reload certificates when their files change, until cancelled."""
@@ -84,10 +85,7 @@ def url_for_others(url: str, settings: NodeSettings) -> str:
     bound = urlsplit(url)
     if settings.advertised is None or bound.hostname not in ("0.0.0.0", "::"):
         return url
-    host = settings.advertised[0]
-    return (
-        f"{bound.scheme}://[{host}]:{bound.port}" if ":" in host else f"{bound.scheme}://{host}:{bound.port}"
-    )
+    return f"{bound.scheme}://{host_port(settings.advertised[0], bound.port or 0)}"
 
 
 def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
@@ -148,7 +146,7 @@ def _scrub_view(serving: Serving) -> dict[str, Any]:
         "passes": serving.scrubber.passes,
         "read_bytes": serving.scrubber.bytes_read,
         "found": serving.repair.found_count,
-        "repaired": serving.repair.repaired,
+        "repaired": serving.repair.repaired_count,
         "damaged": [
             {
                 "topic": replica.name.topic,

@@ -281,7 +281,7 @@ def _scrub_families(serving: Serving) -> Iterator[Family]:
     yield "tierlog_log_scrub_passes_total", single(scrubber.passes)
     yield "tierlog_log_scrub_progress_ratio", single(scrubber.progress)
     yield "tierlog_log_damage_found_total", single(repair.found_count)
-    yield "tierlog_log_damage_repaired_total", single(repair.repaired)
+    yield "tierlog_log_damage_repaired_total", single(repair.repaired_count)
     yield "tierlog_log_damaged_partitions", single(len(repair.damaged))
 
 
@@ -289,13 +289,13 @@ def move_families(moves: DirectoryMoves) -> Iterator[Family]:
     under_way = moves.under_way
     kafka_values = {
         "maxlag": max((move.offset_lag for move in under_way), default=0),
-        "failedpartitionscount": len(moves.failed),
-        "deadthreadcount": moves.crashed,
+        "failedpartitionscount": len(moves.failed_partitions),
+        "deadthreadcount": moves.unexpected_failures,
     }
     for name, value in kafka_values.items():
         yield f"kafka_server_replicaalterlogdirsmanager_{name}", [(("ReplicaAlterLogDirs",), value)]
     yield "tierlog_directory_moves", single(len(under_way))
-    yield "tierlog_directory_moves_ended_total", [((str(end),), moves.ended[end]) for end in MoveOutcome]
+    yield "tierlog_directory_moves_ended_total", [((str(end),), moves.outcomes[end]) for end in MoveOutcome]
     yield "tierlog_directory_moves_copied_bytes_total", single(moves.copied_bytes)
 
 

@@ -73,10 +73,10 @@ class DirectoryMoves:
         self._settings = settings
         self._replicas = replicas
         self.directories = replicas.directories
-        self.ended = Counter[MoveOutcome]()
-        self.failed = set[TopicPartition]()
+        self.outcomes = Counter[MoveOutcome]()
+        self.failed_partitions = set[TopicPartition]()
         """Partitions whose last move failed, until they are moved again or removed."""
-        self.crashed = 0
+        self.unexpected_failures = 0
         """Moves that ended with an unexpected error."""
         self._image = image
         self._tasks = tasks
@@ -132,9 +132,8 @@ class DirectoryMoves:
         return ErrorCode.NONE
 
     def resume(self) -> None:
-        """Restart the moves that the last run did not finish, once logs are open, and remove their copies.
-        With a directory offline, leave that to a later start.
-        """
+        """Restart the moves that the last run did not finish, once logs are open, unless a directory is
+        offline, and remove their copies. Remove copies that belong to no replica."""
         for directory in self.directories.online:
             try:
                 futures = directory.future_logs()
@@ -160,7 +159,8 @@ class DirectoryMoves:
         return is_same_topic and replica.log_dir is not directory
 
     async def stop(self) -> None:
-        """Stop all moves; the next start begins them again. A hanging disk is not waited for."""
+        """Stop all moves; the next start begins them again. Waits at most log.dirs.stop.timeout.ms: a disk
+        may hang."""
         self._stopping = True
         running = []
         for move in self._moves.values():
@@ -176,7 +176,7 @@ class DirectoryMoves:
         if source is None or self._stopping:
             return
         move = self._moves[replica.name] = DirectoryMove(replica, source, target, self._context)
-        self.failed.discard(replica.name)
+        self.failed_partitions.discard(replica.name)
         after = None if before is None else before.task
         move.task = self._tasks.spawn(f"move {replica.name}", self._run(move, after))
 
@@ -188,21 +188,21 @@ class DirectoryMoves:
             async with self._slots:
                 move.require_running()
                 await move.run()
-            self.ended[MoveOutcome.MOVED] += 1
+            self.outcomes[MoveOutcome.MOVED] += 1
             _log.info("a replica has moved to another log directory", **where)
         except MoveStopped:
-            self.ended[MoveOutcome.STOPPED] += 1
+            self.outcomes[MoveOutcome.STOPPED] += 1
             _log.info("a move to another log directory was cancelled", **where)
         except (OSError, MalformedCheckpoint) as failure:
-            self.ended[MoveOutcome.MOVED if move.has_switched else MoveOutcome.FAILED] += 1
+            self.outcomes[MoveOutcome.MOVED if move.has_switched else MoveOutcome.FAILED] += 1
             if not move.has_switched and self._replicas.holds(move.replica):
-                self.failed.add(move.name)
+                self.failed_partitions.add(move.name)
             what = "a replica cannot move to another log directory"
             if move.has_switched:
                 what = "a replica has moved to another log directory; the next start removes the old one"
             _log.error(what, **where, error=str(failure))
         except Exception:
-            self.crashed += 1
+            self.unexpected_failures += 1
             raise
         finally:
             move.stop.set()
@@ -217,7 +217,7 @@ class DirectoryMoves:
         """Stop the move of a removed replica, before a replica of the same name may be created."""
         if not isinstance(event, ReplicaRemoved):
             return
-        self.failed.discard(event.replica.name)
+        self.failed_partitions.discard(event.replica.name)
         move = self._moves.get(event.replica.name)
         if move is None:
             return

@@ -29,7 +29,8 @@ from tierlog.config.node import NodeSettings
 from tierlog.config.topic import MAX_LONG
 
 CHECK_S = 0.25
-"""A fast disk takes hundreds of megabytes in this time."""
+"""Time between two checks. A fast disk can write hundreds of megabytes in it, so log.dir.free.bytes.min
+should be larger."""
 
 CHECK_MAX_S = 4.0
 """Longest time between two checks while a directory is full and nothing in it may be deleted."""
@@ -41,7 +42,7 @@ SEGMENTS_PER_CHECK = 200
 """Most segments deleted in a directory per check: each is several renames on the event loop."""
 
 KEPT_OPEN_S = 10
-"""How long bytes count as about to be freed whose files were unlinked while responses had them open."""
+"""Bytes of an unlinked file that a response still holds open count as free for this long."""
 
 DROP = "drop-oldest-uploaded"
 
@@ -50,8 +51,8 @@ _log = structlog.get_logger("tierlog.maintenance")
 
 @dataclass(frozen=True, slots=True)
 class _Droppable:
-    """A segment that may be deleted, with all before it. `newest_ms`: its age is that of the newest record in
-    these. `number`: that of its replica, so that the order is always the same."""
+    """A segment that may be deleted together with all segments before it. `newest_ms`: the newest timestamp
+    in any of them. `number`: index of the replica, so that equal ages have a fixed order."""
 
     newest_ms: int
     number: int
@@ -105,21 +106,24 @@ class DiskPressure:
     def start(self) -> None:
         """Each directory has its own task, so one that hangs does not delay the others."""
         for directory in self._replicas.directories.all:
-            self._tasks.repeat(f"disk pressure of {directory.path}", partial(self._turn, directory))
+            self._tasks.repeat(
+                f"disk pressure of {directory.path}", partial(self._check_after_pause, directory)
+            )
 
-    async def _turn(self, directory: LogDirectory) -> None:
+    async def _check_after_pause(self, directory: LogDirectory) -> None:
         await asyncio.sleep(self.pause_s(directory))
         await self.check(directory)
 
     async def check(self, directory: LogDirectory) -> None:
-        """Act if the directory is online, on a low disk. The pause until the next check doubles while nothing
-        more can be done."""
+        """Act if the directory is online, on a low disk. The pause until the next check doubles while the
+        directory is full and nothing in it may be deleted. A low disk that still accepts appends is checked
+        every CHECK_S, because it may fill up."""
         pause_s = CHECK_S
         if directory.failure is None and (
             self._free_bytes_min or directory.is_full or directory in self._low
         ):
             try:
-                freed_bytes = await self._check(directory)
+                freed_bytes = await self._free_space(directory)
             except OSError as failure:
                 directory.on_error(failure)
             else:
@@ -127,14 +131,15 @@ class DiskPressure:
                     pause_s = min(2 * self.pause_s(directory), CHECK_MAX_S)
         self._pauses_s[directory] = pause_s
 
-    async def _check(self, directory: LogDirectory) -> int:
+    async def _free_space(self, directory: LogDirectory) -> int:
         """Returns the number of bytes whose files were unlinked."""
         enough = self._replicas.directories.enough_free_bytes  # more, so that it is not low again at once
         usable = await _usable(directory)
         if usable >= enough:
             if directory in self._low:
                 self._low.discard(directory)
-                _log.info("a disk has enough free space again", directory=str(directory.path), free=usable)
+                where = str(directory.path)
+                _log.info("a disk has enough free space again", directory=where, usable_bytes=usable)
             return 0
         if usable >= self._free_bytes_min and directory not in self._low and not directory.is_full:
             return 0
@@ -144,8 +149,8 @@ class DiskPressure:
                 "free space is below log.dir.free.bytes.min, or the disk is full: local segments of topics "
                 f"with remote.log.disk.pressure.policy={DROP} are deleted",
                 directory=str(directory.path),
-                free=usable,
-                least=self._free_bytes_min,
+                usable_bytes=usable,
+                free_bytes_min=self._free_bytes_min,
             )
         unlinked_bytes = await self._drop(directory, enough - usable - self._kept_open_bytes(directory))
         usable_now = await _usable(directory)

@@ -8,13 +8,13 @@ operator decides. Reads of the range fail with CORRUPT_MESSAGE; everything else 
 
 The last resort is to truncate the log at the damage and fetch again from there. It is for ranges that cannot
 be replaced in place, because compaction left other batches on the other replicas, or because the range is not
-committed and will not be. Before truncating, this broker checks that another in-sync replica serves all
-committed records that will be truncated, and the controller must have removed this replica from the ISR and
-the eligible leader replicas. To that end the replica is reported as having lost its log; if it is the leader,
-the controller elects another one. The follower stops fetching before the report and resumes after the
-truncation: its fetch offset would claim records that it is about to remove, and the leader would add it to
-the ISR again. The leader discards earlier fetch offsets when its image marks the replica. Until then the
-controller rejects ISR proposals of that leader.
+committed and will not be. Before truncating, this broker checks that another in-sync or eligible leader
+replica serves all committed records that will be truncated, and the controller must have removed this replica
+from the ISR and the eligible leader replicas. To that end the replica is reported as having lost its log; if
+it is the leader, the controller elects another one. The follower stops fetching before the report and resumes
+after the truncation: its fetch offset would claim records that it is about to remove, and the leader would
+add it to the ISR again. The leader forgets the replica's fetch offset when its image shows the report. Until
+then the controller rejects its ISR proposals: they name an older partition epoch.
 
 Damage below the log start is left alone: no replica serves that range, and retention deletes it.
 
@@ -42,8 +42,8 @@ from tierlog.metadata.records import PartitionRecord
 
 RETRY_S = 0.5
 """Delay before the second attempt: the image may lack the report, a flush may be in progress, or no replica
-may serve the range. It doubles with each attempt, up to RETRY_MAX_S.
-"""
+may serve the range. It doubles with each attempt up to RETRY_MAX_S, except while a truncation is being
+prepared. A delay is at least as long as the attempt before it."""
 
 RETRY_MAX_S = 8.0
 """Short enough that a replica that comes back is soon used."""
@@ -82,7 +82,7 @@ class LogRepair:
         """Held while a range is in memory, so that only one is."""
         self._repairing: dict[Replica, asyncio.Task[None]] = {}
         self._damaged: set[Replica] = set()  # some may be repaired or gone
-        self.found_count = self.repaired = 0
+        self.found_count = self.repaired_count = 0
 
     @property
     def damaged(self) -> list[Replica]:
@@ -126,11 +126,11 @@ class LogRepair:
         try:
             while replica.log.damage_in_reach and self._is_here(replica):
                 began_s = now_s()
-                if await self._continue(replica, tries):
+                if await self._next_step(replica, tries):
                     tries = 0
                 else:
                     wait_s = RETRY_S if replica.as_follower.is_fetching_paused else RETRY_S * 2**tries
-                    took_s = now_s() - began_s  # it may have read everything after the damage
+                    took_s = now_s() - began_s  # a check for a truncation reads all that follows the damage
                     await asyncio.sleep(max(min(wait_s, RETRY_MAX_S), took_s))
                     tries = min(tries + 1, 2 * REPAIR_TRIES)
         finally:
@@ -139,7 +139,7 @@ class LogRepair:
 
     @safeguard("a damaged replica leaves the ISR before it is truncated")
     @safeguard("log repair keeps batches that are intact")
-    async def _continue(self, replica: Replica, tries: int) -> bool:
+    async def _next_step(self, replica: Replica, tries: int) -> bool:
         """Do the next step. Returns False if no step is possible now."""
         if await self._repair_ranges(replica):
             return True
@@ -200,7 +200,7 @@ class LogRepair:
         return True
 
     def _log_repaired(self, replica: Replica, damage: Damage, source: BrokerImage) -> None:
-        self.repaired += 1
+        self.repaired_count += 1
         _log.warning(
             "repaired a log from another replica",
             partition=str(replica.name),
@@ -247,7 +247,7 @@ class LogRepair:
 
     @safeguard("a log is truncated only if another replica serves what it loses")
     async def _is_served_elsewhere(self, replica: Replica, partition: PartitionRecord) -> bool:
-        """Whether an in-sync replica serves all committed records that a truncation removes."""
+        """Whether another complete replica serves all committed records that a truncation removes."""
         damage, brokers = replica.log.damage_in_reach, self._image().brokers
         if self._reader is None or not damage:
             return False
@@ -290,7 +290,7 @@ class LogRepair:
         except OSError as failure:  # the directory handles it
             _log.error("cannot truncate a damaged log", partition=str(replica.name), error=str(failure))
             return False
-        self.repaired += 1
+        self.repaired_count += 1
         _log.warning(
             "truncated a log at its damage; the rest is fetched again",
             partition=str(replica.name),

@@ -383,7 +383,7 @@ async def test_pauses_between_attempts_are_limited(tmp_path: Path) -> None:
     node.to("b")
     async with asyncio.timeout(4):
         await node.moved()
-    assert len(node.moves.failed) == 1
+    assert len(node.moves.failed_partitions) == 1
     await node.stop()
 
 

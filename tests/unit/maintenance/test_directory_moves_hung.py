@@ -59,12 +59,12 @@ async def test_move_fails_after_too_many_switch_timeouts(tmp_path: Path) -> None
     node.disk.gate.set()
     await node.moved()
     assert node.places() == ["a/t-0"]
-    assert (node.moves.failed, node.moves.ended) == ({NAME}, {MoveOutcome.FAILED: 1})
+    assert (node.moves.failed_partitions, node.moves.outcomes) == ({NAME}, {MoveOutcome.FAILED: 1})
     node.moves.times.max_hold_s = 30
     node.to("b")
     await node.moved()
     assert node.places() == ["b/t-0"]
-    assert (node.moves.failed, node.moves.ended[MoveOutcome.MOVED]) == (set(), 1)
+    assert (node.moves.failed_partitions, node.moves.outcomes[MoveOutcome.MOVED]) == (set(), 1)
     await node.stop()
 
 
@@ -77,7 +77,7 @@ async def test_move_to_a_hanging_target_fails_or_can_be_cancelled(
         node.moves.times.max_hold_s = 30
         node.to("a")
     await until(lambda: not node.moves._moves)
-    assert node.moves.ended == {outcome: 1}
+    assert node.moves.outcomes == {outcome: 1}
     assert not node.disk.gate.is_set()
     await node.commits.flush(node.replica)
     node.disk.closes_if = lambda: False
@@ -100,5 +100,5 @@ async def test_waiting_flushes_complete_before_flushes_are_held_again(tmp_path: 
     assert node.moves.under_way == [move]
     node.to("a")
     await node.moved()
-    assert node.moves.ended == {MoveOutcome.STOPPED: 1}
+    assert node.moves.outcomes == {MoveOutcome.STOPPED: 1}
     await node.stop()

@@ -419,7 +419,7 @@ async def test_leader_repairs_its_log_from_a_follower_and_stays_leader(
     node.damage(offset, at)
     await node.scrubber.scrub_all()
     await asyncio.wait_for(node.whole(), 30)
-    assert node.batches() == whole and (node.repair.repaired, node.replica.repairs) == (1, 1)
+    assert node.batches() == whole and (node.repair.repaired_count, node.replica.repairs) == (1, 1)
     assert node.reported == [] and node.replica.is_leader and node.replica.log_end_offset == BATCHES
     assert {host for host, _ in node.peers.requests} == {"h2"}
     node.replica.check()
@@ -437,7 +437,7 @@ async def test_replicas_damaged_in_different_places_repair_each_other(tmp_path: 
     node.damage(13)
     await node.scrubber.scrub_all()
     await asyncio.wait_for(node.whole(), 30)
-    assert node.batches() == whole and node.repair.repaired == 2
+    assert node.batches() == whole and node.repair.repaired_count == 2
     assert set(node.peers.requests) == {("h2", 4), ("h2", 13), ("h3", 13)}
     assert node.reported == []
     await node.stop()
@@ -454,12 +454,12 @@ async def test_damage_below_the_log_start_is_left_alone(tmp_path: Path) -> None:
     await node.scrubber.scrub_all()
     await node.repair.stop()
     for tries in range(2 * REPAIR_TRIES):
-        assert not await node.repair._continue(node.replica, tries)
+        assert not await node.repair._next_step(node.replica, tries)
     assert (node.peers.requests, node.reported, node.replica.log_end_offset) == ([], [], BATCHES)
     node.damage(13)
     await node.scrubber.scrub_all()
     await node.repair.stop()
-    await node.repair._continue(node.replica, 0)
+    await node.repair._next_step(node.replica, 0)
     assert [one.start_offset for one in node.replica.log.damage] == [4], "what is above it is repaired"
     await node.stop()
 
@@ -502,11 +502,11 @@ async def test_log_is_not_truncated_while_no_replica_serves_the_range(tmp_path: 
     await node.scrubber.scrub_all()
     await node.repair.stop()
     for tries in range(2 * REPAIR_TRIES):
-        assert not await node.repair._continue(node.replica, tries)
+        assert not await node.repair._next_step(node.replica, tries)
     assert node.reported == [] and node.replica.is_leader
     assert offsets_served(node) == [one for one in range(BATCHES) if one != 13]
     node.peers.batches["h3"][13] = lost[0]
-    assert await node.repair._continue(node.replica, 2 * REPAIR_TRIES)
+    assert await node.repair._next_step(node.replica, 2 * REPAIR_TRIES)
     assert node.batches() == whole and offsets_served(node) == list(range(BATCHES))
     await node.stop()
 
@@ -522,13 +522,13 @@ async def test_log_is_truncated_only_after_another_replica_serves_the_rest(tmp_p
     node.damage(13)
     await node.scrubber.scrub_all()
     await node.repair.stop()
-    assert not await node.repair._continue(replica, REPAIR_TRIES)
+    assert not await node.repair._next_step(replica, REPAIR_TRIES)
     assert node.reported == [] and replica.is_leader, "the other lacks a batch after the damage"
     batches[BATCHES - 1] = last
-    assert not await node.repair._continue(replica, REPAIR_TRIES)
+    assert not await node.repair._next_step(replica, REPAIR_TRIES)
     assert node.reported == [(TOPIC_ID, 0)] and not replica.is_leader
     assert node.log_end_when_told == replica.log_end_offset == BATCHES
-    assert await node.repair._continue(replica, REPAIR_TRIES)
+    assert await node.repair._next_step(replica, REPAIR_TRIES)
     assert (replica.log_end_offset, replica.log.damage) == (13, ())
     node.repair._resume_fetching(replica)
     position = replica.as_follower.fetch_position()
@@ -574,7 +574,7 @@ async def test_batch_around_the_log_start_is_restored(tmp_path: Path) -> None:
     node.damage(BATCHES)
     await node.scrubber.scrub_all()
     await asyncio.wait_for(node.whole(), 30)
-    assert node.batches() == whole and node.repair.repaired == 1 and node.reported == []
+    assert node.batches() == whole and node.repair.repaired_count == 1 and node.reported == []
     assert node.peers.requests == [("h2", BATCHES + 2)]
     await node.stop()
 
