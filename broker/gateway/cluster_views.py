@@ -29,14 +29,14 @@ UNHEALTHY = frozenset({Condition.OFFLINE, Condition.BELOW_MIN, Condition.UNDER_R
 def conditions(partition: PartitionRecord, min_in_sync: int) -> list[Condition]:
     """The partition's conditions, the most serious first. Replicas that are being added need not be in
     sync."""
-    there = set(partition.replicas) - set(partition.adding)
-    holds = {
+    required = set(partition.replicas) - set(partition.adding)
+    applies = {
         Condition.OFFLINE: partition.leader == NO_LEADER,
         Condition.BELOW_MIN: is_under_min_isr(partition, min_in_sync),
-        Condition.UNDER_REPLICATED: not there <= set(partition.in_sync),
+        Condition.UNDER_REPLICATED: not required <= set(partition.in_sync),
         Condition.MOVING: partition.is_reassigned,
     }
-    return [condition for condition, does in holds.items() if does]
+    return [condition for condition, is_met in applies.items() if is_met]
 
 
 def brokers_view(image: ClusterImage) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def brokers_view(image: ClusterImage) -> dict[str, Any]:
     or not.
     """
     leads: Counter[int] = Counter()
-    holds: Counter[int] = Counter()
+    replica_counts: Counter[int] = Counter()
     out_of_sync: Counter[int] = Counter()
     states: Counter[Condition] = Counter()
     total = 0
@@ -54,7 +54,7 @@ def brokers_view(image: ClusterImage) -> dict[str, Any]:
         total += 1
         states.update(found)
         leads[partition.leader] += 1
-        holds.update(partition.replicas)
+        replica_counts.update(partition.replicas)
         if len(partition.in_sync) < len(partition.replicas):
             out_of_sync.update(set(partition.replicas) - set(partition.in_sync))
     return {
@@ -71,12 +71,12 @@ def brokers_view(image: ClusterImage) -> dict[str, Any]:
                 "fenced": broker.fenced,
                 "stopping": broker.stopping,
                 "leads": leads[broker_id],
-                "replicas": holds[broker_id],
+                "replicas": replica_counts[broker_id],
                 "out_of_sync": out_of_sync[broker_id],
             }
             for broker_id, broker in sorted(image.brokers.items())
         ],
-        "assigned": sorted(holds),
+        "assigned": sorted(replica_counts),
         "partitions": {"total": total, **{condition.value: states[condition] for condition in Condition}},
     }
 

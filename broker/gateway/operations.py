@@ -1,9 +1,9 @@
 """Admin routes that show, move and balance brokers and partitions.
 
 Each change is a command that the controller validates and commits; any node forwards it to the quorum leader.
-Responses have the result of each partition: `error` is null or the name of Kafka's error code. If a request
-fails as a whole, the response is `{"error": …}` with a message for operators: 400 invalid request, 404 no
-such broker or topic, 409 not in this state, 503 no quorum.
+Responses of routes that change partitions have `outcomes`, one for each partition: `error` is null or the
+name of Kafka's error code. If a request fails as a whole, the response is `{"error": …}` with a message for
+operators: 400 invalid request, 404 no such broker or topic, 409 not in this state, 503 no quorum.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ async def _drain(metadata: MetadataClient, request: web.Request) -> dict[str, An
     """Start to move the broker's replicas to others, as many as one plan holds."""
     broker, body = _broker(metadata, request), await decode_body(request, Drain)
     plan = await asyncio.to_thread(drain, metadata.image, {broker.broker_id})
-    return await _carried_out(metadata, plan, dry_run=body.dry_run)
+    return await _execute_plan(metadata, plan, dry_run=body.dry_run)
 
 
 async def _stop(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
@@ -132,9 +132,13 @@ async def _partitions(metadata: MetadataClient, request: web.Request) -> dict[st
         raise http_error(web.HTTPNotFound, f"there is no topic {topic!r}")
     try:
         limit = int(request.query["limit"]) if "limit" in request.query else None
+    except ValueError:
+        raise http_error(web.HTTPBadRequest, "limit must be a number") from None
+    try:
         wanted = UNHEALTHY if text == "unhealthy" else frozenset({Condition(text)} if text else ())
-    except ValueError as wrong:
-        raise http_error(web.HTTPBadRequest, str(wrong)) from None
+    except ValueError:
+        known = ", ".join(("unhealthy", *Condition))
+        raise http_error(web.HTTPBadRequest, f"unknown condition {text!r}: use one of {known}") from None
     return await asyncio.to_thread(partitions_view, metadata.image, topic=topic, wanted=wanted, limit=limit)
 
 
@@ -148,7 +152,7 @@ async def _move(metadata: MetadataClient, request: web.Request) -> dict[str, Any
 async def _unthrottle(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
     body = await decode_body(request, Unthrottle)
     partitions = None if body.partitions is None else frozenset(body.partitions)
-    return {"altered": await _alter(metadata, unthrottle(metadata.image, partitions))}
+    return {"altered": await _alter_configs(metadata, unthrottle(metadata.image, partitions))}
 
 
 async def _elect(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
@@ -158,26 +162,27 @@ async def _elect(metadata: MetadataClient, request: web.Request) -> dict[str, An
 
 
 async def _balance(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
-    """Elect preferred leaders, and move replicas so that all brokers hold equally many."""
+    """Elect preferred leaders, and move replicas so that the numbers of replicas per broker become more
+    equal, as far as racks allow."""
     body = await decode_body(request, Balance)
-    found: dict[str, Any] = {"elections": [], "moves": [], "outcomes": [], "more": False}
+    result: dict[str, Any] = {"elections": [], "moves": [], "outcomes": [], "more": False}
     if body.leaders:
         election = await asyncio.to_thread(rebalance, metadata.image, 0)
         if election is not None and election.partitions is not None:
-            found["elections"] = [list(one) for one in election.partitions]
-            found["more"] = len(election.partitions) == MAX_ELECTIONS
+            result["elections"] = [list(one) for one in election.partitions]
+            result["more"] = len(election.partitions) == MAX_ELECTIONS
             if not body.dry_run:
-                found["outcomes"] = _outcomes((await metadata.submit(election)).partitions)
+                result["outcomes"] = _outcomes((await metadata.submit(election)).partitions)
     if body.replicas:
         plan = await asyncio.to_thread(spread, metadata.image)
-        moved = await _carried_out(metadata, plan, dry_run=body.dry_run)
-        found["moves"] = moved["moves"]
-        found["outcomes"] = found["outcomes"] + moved["outcomes"]
-        found["more"] = found["more"] or moved["more"]
-    return found
+        moved = await _execute_plan(metadata, plan, dry_run=body.dry_run)
+        result["moves"] = moved["moves"]
+        result["outcomes"] = result["outcomes"] + moved["outcomes"]
+        result["more"] = result["more"] or moved["more"]
+    return result
 
 
-async def _carried_out(metadata: MetadataClient, plan: MovePlan, *, dry_run: bool) -> dict[str, Any]:
+async def _execute_plan(metadata: MetadataClient, plan: MovePlan, *, dry_run: bool) -> dict[str, Any]:
     outcomes: list[dict[str, Any]] = []
     if plan.command.changes and not dry_run:
         outcomes = _outcomes((await metadata.submit(plan.command)).partitions)
@@ -195,7 +200,7 @@ async def _carried_out(metadata: MetadataClient, plan: MovePlan, *, dry_run: boo
 # --- shared by all routes
 
 
-async def _alter(metadata: MetadataClient, command: AlterConfigs) -> list[str]:
+async def _alter_configs(metadata: MetadataClient, command: AlterConfigs) -> list[str]:
     """Names of the topics and brokers whose settings changed. Raises HTTPError if the controller
     rejects one."""
     if not command.resources:
