@@ -14,7 +14,7 @@ from tierlog.protocol.messages import alter_client_quotas as alter
 from tierlog.protocol.messages import describe_client_quotas as describe
 
 ENTRIES_MAX = 10_000
-"""Maximum entries of one request, as in Kafka (MAX_RECORDS_PER_USER_OP): each writes one record or more."""
+"""Maximum entries of one request, as in Kafka (MAX_RECORDS_PER_USER_OP): each may write several records."""
 
 
 class MatchType(IntEnum):
@@ -91,7 +91,7 @@ def alter_client_quotas_handler(deps: Dependencies) -> Handler:
     @pending
     async def handle(context: RequestContext, request: alter.AlterClientQuotasRequest) -> Reply:
         if len(request.entries) > ENTRIES_MAX:
-            message = f"more than {ENTRIES_MAX} entries: send fewer in a request"
+            message = f"AlterClientQuotas accepts at most {ENTRIES_MAX} entries per request"
             return alter.AlterClientQuotasResponse(
                 entries=[_error_entry(entry, message) for entry in request.entries]
             )

@@ -79,14 +79,15 @@ class Close(Enum):
 CLOSE = Close.CLOSE
 
 Reply = Message | RawReply | Close | None
-"""A response message, or its bytes; None: send nothing (acks=0)."""
+"""A response message, or its bytes. CLOSE: close the connection. None: send nothing (acks=0)."""
 
 
 class Pending:
     """A reply that is not ready, and what of its request the connection must observe until it is.
 
-    `work`: a future of the reply, or a coroutine, which `handlers.chain` makes a task. A future is cancelled
-    with its connection. A task is cancelled only if it reads, because a change continues without its client.
+    `work`: a future of the reply, or a coroutine, which `handlers.chain` makes a task. A future that the
+    handler made is cancelled with its connection. A coroutine is cancelled only if its API has
+    Order.AFTER_APPENDS; all others continue without their client.
     `keeps`: bytes of the request that stay in memory: WHOLE_FRAME, whose views stay valid, or the number of
     bytes that the handler has copied.
     `blocks_later_until`: later requests of the connection wait until this future or the reply is done. From
@@ -104,7 +105,7 @@ class Pending:
         self.work = work
         self.keeps = keeps
         self.blocks_later_until = blocks_later_until
-        self.outlives_connection = False
+        self.outlives_connection = False  # set by `handlers.chain`: continues if the connection closes
         self.begun = self.waiting_from = 0.0  # when the handler was called, and when it returned
 
     def __await__(self) -> Generator[Any, Any, Reply]:
@@ -112,9 +113,8 @@ class Pending:
 
 
 async def outcome(work: Coroutine[Any, Any, Reply]) -> Reply | Exception:
-    """The coroutine's reply, or its exception: a task that fails would be reported. Not in `handlers.chain`,
-    which is compiled: compiled coroutines are of another type (ADR 0007).
-    """
+    """Await the coroutine and return its reply or its exception: a task that fails would be reported."""
+    # not in `handlers.chain`, which is compiled: compiled coroutines are of another type (ADR 0007)
     try:
         return await work
     except Exception as failure:
@@ -129,6 +129,6 @@ def pending(handler: Callable[[RequestContext, Any], Coroutine[Any, Any, Reply]]
     return lambda context, request: Pending(handler(context, request))
 
 
-def within_s(timeout_ms: int) -> float:
+def controller_timeout_s(timeout_ms: int) -> float:
     """Timeout of a request that the controller decides: the client's, up to TIMEOUT_MAX_S."""
     return min(max(timeout_ms, 0) / 1000, TIMEOUT_MAX_S)

@@ -216,7 +216,7 @@ class _Description:
                     value=None if item.is_sensitive else synonym.value,
                     source=synonym.source,
                 )
-                for synonym in (item.listed if self._request.include_synonyms else ())
+                for synonym in (item.listed_synonyms if self._request.include_synonyms else ())
             ],
             config_type=item.setting.type,
             documentation=item.setting.doc if self._request.include_documentation else None,

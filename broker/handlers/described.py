@@ -36,8 +36,8 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """`synonyms`: all values of the setting, the effective one first. `lists_default`: responses contain the
-    default."""
+    """`synonyms`: the values that are set, in order of precedence; the first is effective. `lists_default`:
+    responses contain the default."""
 
     setting: Setting
     synonyms: tuple[Synonym, ...]
@@ -57,7 +57,7 @@ class Described:
         return self.synonyms[0].source
 
     @property
-    def listed(self) -> tuple[Synonym, ...]:
+    def listed_synonyms(self) -> tuple[Synonym, ...]:
         if self.lists_default:
             return self.synonyms
         return tuple(one for one in self.synonyms if one.source is not Source.DEFAULT)
@@ -67,7 +67,7 @@ class Described:
         return self.setting.type in (SettingType.PASSWORD, SettingType.UNKNOWN)
 
 
-NODE_NAME_OF = {topic_name: name for name, topic_name in TOPIC_DEFAULTS.items()}
+NODE_SETTING_OF_TOPIC_SETTING = {topic_name: name for name, topic_name in TOPIC_DEFAULTS.items()}
 
 
 def describe_topic(
@@ -80,12 +80,12 @@ def describe_topic(
         if name in overrides:
             value = setting.text(setting.parse(overrides[name]))  # " compact , delete " reads compact,delete
             synonyms.append(Synonym(name, value, Source.TOPIC))
-        if name in NODE_NAME_OF:
-            name_of_all = NODE_NAME_OF[name]
-            of_node = _of_node(settings, image, name_of_all)
-            if name_of_all in QUORUM_SETTINGS:  # a broker's own value has no effect on topics
-                of_node = [one for one in of_node if one.source is not Source.DYNAMIC_BROKER]
-            synonyms += of_node
+        if name in NODE_SETTING_OF_TOPIC_SETTING:
+            node_name = NODE_SETTING_OF_TOPIC_SETTING[name]
+            node_synonyms = _node_synonyms(settings, image, node_name)
+            if node_name in QUORUM_SETTINGS:  # a broker's own value has no effect on topics
+                node_synonyms = [one for one in node_synonyms if one.source is not Source.DYNAMIC_BROKER]
+            synonyms += node_synonyms
         else:
             synonyms.append(Synonym(name, setting.text(setting.default), Source.DEFAULT))
         described.append(Described(setting, tuple(synonyms), read_only=False))
@@ -95,10 +95,13 @@ def describe_topic(
 def describe_node(settings: NodeSettings, image: ClusterImage) -> list[Described]:
     """Every setting of this node. Settings read at startup are read-only, and so are unknown names that were
     set."""
-    of_node, of_all = image.overrides(ConfigScope.BROKER, str(settings.node_id)), _of_all(image)
-    unknown = sorted({*of_node, *of_all} - NODE_SETTINGS.keys() - INERT_SETTINGS.keys())
+    node_overrides = image.overrides(ConfigScope.BROKER, str(settings.node_id))
+    cluster_overrides = _cluster_overrides(image)
+    unknown = sorted({*node_overrides, *cluster_overrides} - NODE_SETTINGS.keys() - INERT_SETTINGS.keys())
     return [
-        Described(setting, tuple(_of_node(settings, image, name)), read_only=name not in DYNAMIC_SETTINGS)
+        Described(
+            setting, tuple(_node_synonyms(settings, image, name)), read_only=name not in DYNAMIC_SETTINGS
+        )
         for name, setting in NODE_SETTINGS.items()
     ] + [
         Described(
@@ -110,7 +113,7 @@ def describe_node(settings: NodeSettings, image: ClusterImage) -> list[Described
     ]
 
 
-def _of_all(image: ClusterImage) -> Mapping[str, str]:
+def _cluster_overrides(image: ClusterImage) -> Mapping[str, str]:
     return image.overrides(ConfigScope.CLUSTER, "")
 
 
@@ -122,12 +125,12 @@ def _default(name: str) -> list[Synonym]:
 def _dynamic(settings: NodeSettings, image: ClusterImage, name: str) -> list[Synonym]:
     sources = (
         (image.overrides(ConfigScope.BROKER, str(settings.node_id)), Source.DYNAMIC_BROKER),
-        (_of_all(image), Source.DYNAMIC_CLUSTER),
+        (_cluster_overrides(image), Source.DYNAMIC_CLUSTER),
     )
     return [Synonym(name, of[name], source) for of, source in sources if name in of]
 
 
-def _of_node(settings: NodeSettings, image: ClusterImage, name: str) -> list[Synonym]:
+def _node_synonyms(settings: NodeSettings, image: ClusterImage, name: str) -> list[Synonym]:
     setting = NODE_SETTINGS[name]
     synonyms = _dynamic(settings, image, name) if name in DYNAMIC_SETTINGS else []
     if name in settings.explicit:

@@ -1,6 +1,7 @@
-"""Counts the error codes in a response of any API. They are fields of the response or of items of its arrays.
+"""Counts the error codes in a response of any API: fields `error_code` of the response, or of structs in it.
 
-Called by stats for each response, so their places are looked up once.
+Called by `handlers.chain` for each response except those of Produce and Fetch, so the fields are looked up
+once for each API.
 """
 
 from collections import Counter

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from tierlog.broker.handlers.api_versions import Features
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending, within_s
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext, controller_timeout_s, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.metadata.controller.brokers import SUPPORTED_FORMATS
 from tierlog.metadata.controller.commands import UpdateFormat
@@ -79,7 +79,7 @@ def update_features_handler(deps: Dependencies) -> Handler:
         if FORMAT in updates:
             level = updates[FORMAT].max_version_level
             command = UpdateFormat(version=level, validate_only=request.validate_only)
-            reply = await deps.metadata.submit(command, within_s(request.timeout_ms))
+            reply = await deps.metadata.submit(command, controller_timeout_s(request.timeout_ms))
             if reply.error is not ErrorCode.NONE:
                 return _refused(reply.error, updates[FORMAT], reply.message or reply.error.name)
         results = [

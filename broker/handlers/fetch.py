@@ -372,7 +372,7 @@ class _Fetcher:
             return 0
         return self._deps.fetch_sessions.open(
             params.fetch_context.partitions,
-            privileged=params.follower is not None,
+            is_follower=params.follower is not None,
             uses_topic_ids=params.version >= TOPIC_IDS_FROM,
             now_ms=self._deps.clock.monotonic_ms(),
         )

@@ -3,9 +3,10 @@
 Epoch 0 opens a session and -1 closes it; each later request carries the next epoch. The cache is bounded. If
 all slots are taken, a new session evicts the least recently used session if that is stale. Otherwise it
 evicts the least valuable one that is older than `EVICTION_MS`, or a consumer's of any age if the new session
-is a follower's: consumers before followers, then smaller before larger. A session that would exceed
-PARTITIONS_MAX evicts stale sessions first, then old ones that are larger than itself. No clock, no I/O
-(`now_ms` is monotonic). Called by the Fetch handler.
+is a follower's: consumers before followers, then smaller before larger. It is refused if that one is worth
+more than itself. A session that would exceed PARTITIONS_MAX evicts stale sessions first, then old ones of its
+kind that are larger than itself; a follower's also evicts consumers' sessions of any age and size. No clock,
+no I/O (`now_ms` is monotonic). Called by the Fetch handler.
 """
 
 import random
@@ -16,8 +17,8 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 EVICTION_MS = 120_000
-"""A session unused for this long is stale. A session created less than this long ago is not evicted for
-another of its kind (consumer or follower)."""
+"""A session unused for this long is stale. A session created less than this long ago is evicted only if it is
+a consumer's and the new one a follower's."""
 
 PARTITIONS_MAX = 1_000_000
 """Maximum number of partitions in all sessions, about 250 MB. Kafka bounds only the number of sessions, not
@@ -116,7 +117,7 @@ class SessionPartition:
 @dataclass(slots=True, eq=False)
 class FetchSession:
     id: int
-    privileged: bool  # whether a follower opened it
+    is_follower: bool
     uses_topic_ids: bool
     created_ms: int
     used_ms: int
@@ -158,7 +159,8 @@ class FetchSessions:
         self._sessions: dict[int, FetchSession] = {}
         self.evictions = 0
         self.refused = 0
-        """Sessions that got no slot or no space for their partitions."""
+        """Sessions that were not opened, or were closed, for lack of a slot or of space for their partitions.
+        """
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -199,28 +201,28 @@ class FetchSessions:
         return FetchContext(list(session.partitions.values()), session, may_open=False)
 
     def open(
-        self, partitions: Iterable[SessionPartition], *, privileged: bool, uses_topic_ids: bool, now_ms: int
+        self, partitions: Iterable[SessionPartition], *, is_follower: bool, uses_topic_ids: bool, now_ms: int
     ) -> int:
         """The id of a new session, or NO_SESSION if the cache has no space for it."""
         held = {partition.key: partition for partition in partitions}
         if not held:
             return NO_SESSION
-        if len(held) > self._session_partitions_max or not self._evict_for(privileged, len(held), now_ms):
+        if len(held) > self._session_partitions_max or not self._evict_for(is_follower, len(held), now_ms):
             self.refused += 1
             return NO_SESSION
         session_id = self._new_id()
         self._sessions[session_id] = FetchSession(
-            session_id, privileged, uses_topic_ids, now_ms, now_ms, held
+            session_id, is_follower, uses_topic_ids, now_ms, now_ms, held
         )
         self.partitions += len(held)
         return session_id
 
-    def _evict_for(self, privileged: bool, size: int, now_ms: int) -> bool:
+    def _evict_for(self, is_follower: bool, size: int, now_ms: int) -> bool:
         """Evict sessions until the new one fits: first for its partitions, which may also free a slot, then
         for a slot."""
-        return self._take_partitions(privileged, size, now_ms) and self._take_slot(privileged, size, now_ms)
+        return self._take_partitions(is_follower, size, now_ms) and self._take_slot(is_follower, size, now_ms)
 
-    def _take_partitions(self, privileged: bool, size: int, now_ms: int) -> bool:
+    def _take_partitions(self, is_follower: bool, size: int, now_ms: int) -> bool:
         """Evict only if that frees enough. Among old sessions the largest go first."""
         missing = self.partitions + size - self._partitions_max
         if missing <= 0:
@@ -230,14 +232,14 @@ class FetchSessions:
         for session in self._sessions.values():
             if now_ms - session.used_ms > EVICTION_MS:
                 stale.append(session)
-            elif privileged > session.privileged or (
-                privileged == session.privileged
+            elif is_follower > session.is_follower or (
+                is_follower == session.is_follower
                 and now_ms - session.created_ms > EVICTION_MS
                 and len(session.partitions) > size
             ):
                 others.append(session)
         stale.sort(key=lambda session: session.used_ms)
-        others.sort(key=lambda session: (session.privileged, -len(session.partitions), session.id))
+        others.sort(key=lambda session: (session.is_follower, -len(session.partitions), session.id))
         evicted: list[FetchSession] = []
         for session in (*stale, *others):
             if missing <= 0:
@@ -250,7 +252,7 @@ class FetchSessions:
             self._evict(session)
         return True
 
-    def _take_slot(self, privileged: bool, size: int, now_ms: int) -> bool:
+    def _take_slot(self, is_follower: bool, size: int, now_ms: int) -> bool:
         if len(self._sessions) < self._slots:
             return True
         if not self._sessions:
@@ -261,12 +263,12 @@ class FetchSessions:
         evictable = [
             session
             for session in self._sessions.values()
-            if now_ms - session.created_ms > EVICTION_MS or (privileged and not session.privileged)
+            if now_ms - session.created_ms > EVICTION_MS or (is_follower and not session.is_follower)
         ]
         if not evictable:
             return False
         least = min(evictable, key=_worth)
-        if (privileged, size) < (least.privileged, len(least.partitions)):
+        if (is_follower, size) < (least.is_follower, len(least.partitions)):
             return False
         return self._evict(least)
 
@@ -288,7 +290,7 @@ class FetchSessions:
 
 
 def _worth(session: FetchSession) -> tuple[bool, int, int]:
-    return session.privileged, len(session.partitions), session.id
+    return session.is_follower, len(session.partitions), session.id
 
 
 def _update(

@@ -4,7 +4,7 @@
 
 from collections.abc import Iterable
 
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending, within_s
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext, controller_timeout_s, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.limits import MAX_RECORDS_PER_REQUEST
 from tierlog.metadata.controller.commands import ElectionKind, ElectLeaders, NamedOutcome, Reassign
@@ -47,7 +47,7 @@ def elect_leaders_handler(deps: Dependencies) -> Handler:
         if requested is not None and len(requested) > MAX_RECORDS_PER_REQUEST:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"more than {MAX_RECORDS_PER_REQUEST} partitions")
         command = ElectLeaders(partitions=requested, kind=ElectionKind(request.election_type))
-        reply = await deps.metadata.submit(command, within_s(request.timeout_ms))
+        reply = await deps.metadata.submit(command, controller_timeout_s(request.timeout_ms))
         return ElectLeadersResponse(replica_election_results=_elected(reply.partitions))
 
     return handle
@@ -84,7 +84,7 @@ def alter_partition_reassignments_handler(deps: Dependencies) -> Handler:
         if len(changes) > MAX_RECORDS_PER_REQUEST:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"more than {MAX_RECORDS_PER_REQUEST} partitions")
         command = Reassign(changes=changes, may_change_factor=may_change)
-        reply = await deps.metadata.submit(command, within_s(request.timeout_ms))
+        reply = await deps.metadata.submit(command, controller_timeout_s(request.timeout_ms))
         return AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=may_change,
             error_message=None,
@@ -123,7 +123,7 @@ def list_partition_reassignments_handler(deps: Dependencies) -> Handler:
 
     @pending
     async def handle(context: RequestContext, request: ListPartitionReassignmentsRequest) -> Reply:
-        image = await deps.metadata.current(within_s(request.timeout_ms))
+        image = await deps.metadata.current(controller_timeout_s(request.timeout_ms))
         return ListPartitionReassignmentsResponse(error_message=None, topics=_ongoing(image, request.topics))
 
     return handle

@@ -44,7 +44,8 @@ def init_producer_id_handler(ids: ProducerIds) -> Handler:
     @pending
     async def handle(context: RequestContext, request: InitProducerIdRequest) -> Reply:
         if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
-            # KIP-360: a producer that already has an id sends it with its epoch
+            # KIP-360: a producer that already has an id sends it with its epoch. Without a transactional id
+            # it gets a new one, as in Kafka.
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id without its epoch, or the reverse")
         if request.transactional_id is not None:
             if request.transactional_id == "":

@@ -21,8 +21,9 @@ from tierlog.tiering.remote_log import RemoteLog
 
 @dataclass(slots=True)
 class RemoteRead:
-    """A partition whose fetch offset is below the local log start. The read fills `data`, and `max_bytes` is
-    its share of the response.
+    """A partition whose fetch offset is below the local log start. The read fills `data` with remote records,
+    or with the first local ones if compaction has removed all remote ones. `max_bytes` is its share of the
+    response.
     """
 
     replica: Replica
@@ -81,8 +82,8 @@ async def read_remote(
     respond: Callable[[], Reply],
 ) -> Reply:
     """Wait up to remote.fetch.max.wait.ms for the reads. Data that arrives later is cached for the next
-    fetch. A partition that has no result by then, or for which no place was left (READERS_MAX), gets no
-    records. Each replica whose records were read is appended to `sources` with the bytes read."""
+    fetch. A partition that has no result by then, or for which no place was left (`remote_log.READERS_MAX`),
+    gets no records. Each replica whose records were read is appended to `sources` with the bytes read."""
     if deps.remote is None:
         for item in reads:
             item.data.fail(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -100,7 +101,9 @@ async def read_remote(
                 done, _ = await asyncio.wait(tasks, timeout=wait_s)
             else:
                 done = set()
-                await asyncio.sleep(wait_s)  # the client fetches again at once
+                await asyncio.sleep(
+                    wait_s
+                )  # else the client would fetch again at once and find no place again
         finally:
             for task in tasks:
                 task.cancel()

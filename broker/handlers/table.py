@@ -1,4 +1,5 @@
-"""Table of API key -> handler. Other APIs are not advertised; a request for one closes the connection."""
+"""Handler table: API key -> handler. An API without a handler is not advertised, and a request for it closes
+the connection."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -50,7 +51,13 @@ SERVED = frozenset(ORDERS)
 """APIs that a node advertises and the reference documents; `build_handlers` checks that each has a
 handler."""
 
-NO_AUTHORIZER = "No Authorizer is configured."  # as in Kafka's AclApis
+# as in Kafka's AclApis
+NO_AUTHORIZER = "No Authorizer is configured."
+NO_AUTHORIZER_ON_BROKER = "No Authorizer is configured on the broker"
+
+NOT_ALLOWED = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+"""Kafka's response over PLAINTEXT, even if delegation tokens are disabled."""
+
 NO_TIMESTAMP = -1
 
 
@@ -102,7 +109,7 @@ def security_handlers() -> dict[str, Handler]:
     message. If these APIs were not advertised, clients would report that the broker is too old.
     """
     return {
-        "DescribeAcls": _without_authorizer(f"{NO_AUTHORIZER[:-1]} on the broker"),
+        "DescribeAcls": _without_authorizer(NO_AUTHORIZER_ON_BROKER),
         "CreateAcls": _without_authorizer(NO_AUTHORIZER),
         "DeleteAcls": _without_authorizer(NO_AUTHORIZER),
         "CreateDelegationToken": _create_token,
@@ -112,22 +119,18 @@ def security_handlers() -> dict[str, Handler]:
     }
 
 
-_NOT_ALLOWED = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-"""Kafka's response over PLAINTEXT, even if delegation tokens are disabled."""
-
-
 def _without_authorizer(message: str) -> Handler:
     return lambda context, request: error_reply(context, request, ErrorCode.SECURITY_DISABLED, message)
 
 
 def _without_tokens(context: RequestContext, request: Any) -> Reply:
-    return error_reply(context, request, _NOT_ALLOWED, None)
+    return error_reply(context, request, NOT_ALLOWED, None)
 
 
 def _create_token(context: RequestContext, request: Any) -> Reply:
     kind, _, name = context.connection.principal.partition(":")
     return CreateDelegationTokenResponse(
-        error_code=_NOT_ALLOWED,
+        error_code=NOT_ALLOWED,
         principal_type=kind,
         principal_name=name,
         token_requester_principal_type=kind,

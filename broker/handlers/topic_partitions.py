@@ -22,7 +22,7 @@ from tierlog.protocol.messages.describe_topic_partitions import (
 
 
 class _Entry(NamedTuple):
-    """The partitions of a topic that a page shows: first to end - 1. `topic` None: it is unknown."""
+    """Partitions [first, end) of one topic on a page. `topic` is None if the topic does not exist."""
 
     name: str
     topic: TopicImage | None
@@ -58,10 +58,11 @@ def _names(deps: Dependencies, request: DescribeTopicPartitionsRequest) -> list[
 
 
 def _page(
-    image: ClusterImage, request: DescribeTopicPartitionsRequest, names: list[str], left: int
+    image: ClusterImage, request: DescribeTopicPartitionsRequest, names: list[str], limit: int
 ) -> tuple[list[_Entry], Cursor | None]:
-    """Up to `left` partitions, and where the next page begins. Unknown topics do not count; if all topics are
-    requested, one that was deleted since the previous page is skipped."""
+    """Up to `limit` partitions, and where the next page begins. Unknown topics do not count towards the
+    limit. They are listed only if the request named them."""
+    left = limit
     entries: list[_Entry] = []
     for name in names:
         if left <= 0:

@@ -1,9 +1,10 @@
 """Produce requests with large batches: validates and appends them one by one.
 
-The request's other batches are already appended. No later request of the connection is handled before the
-last one is: idempotent producers have five in flight. (Kafka mutes the connection during every request.) The
-checks of an append run at that time, since the partition may have a new leader or new settings by then, or be
-deleted. Later batches of the same partition in the request wait too.
+The request's other batches are already appended. Later requests of the connection wait until the last batch
+is appended, because an idempotent producer has up to five requests in flight, and their batches must be
+appended in order. (Kafka mutes the connection during every request.) An append is checked when it happens: by
+then the partition may have a new leader or new settings, or be deleted. Later batches of the same partition
+in the request wait too.
 
 The bytes of the request are held until all batches are appended, not until they are acknowledged.
 """
@@ -18,7 +19,7 @@ from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.core.record_validation import BatchValidation, ValidationResult
 from tierlog.protocol.messages.produce import PartitionProduceResponse, ProduceRequest
 
-COPIED_BYTES = 256 * 1024
+MAX_COPIED_BYTES = 256 * 1024
 """Copying this much takes about 20 microseconds."""
 
 
@@ -42,7 +43,7 @@ def keep_bytes(request: ProduceRequest, unvalidated: list[UnvalidatedBatch]) -> 
         for data in topic.partition_data:
             data.records = None
     held = sum(len(batch.records) for batch in unvalidated)
-    if held > COPIED_BYTES:
+    if held > MAX_COPIED_BYTES:
         return WHOLE_FRAME
     for batch in unvalidated:
         batch.records = memoryview(bytearray(batch.records))
@@ -58,7 +59,8 @@ async def append_validated(
     append: Callable[[UnvalidatedBatch, ValidationResult | None], None],
     finish: Callable[[], Reply | Pending],
 ) -> Reply:
-    """`append` sets a new validation if the batch needs one after all. `finish` returns the response."""
+    """`append` appends the batch and sets its `validation` to None, or to a new one if the batch must be
+    validated again. `finish` returns the response."""
     unvalidated.reverse()
     while unvalidated:
         await _append_one(validator, unvalidated.pop(), append)

@@ -24,8 +24,8 @@ def requested(*numbers: int, offset: int = 0) -> list[SessionPartition]:
     return [SessionPartition(TOPIC, number, offset, 1000) for number in numbers]
 
 
-def opened(sessions: FetchSessions, *numbers: int, privileged: bool = False, now_ms: int = 0) -> int:
-    return sessions.open(requested(*numbers), privileged=privileged, uses_topic_ids=True, now_ms=now_ms)
+def opened(sessions: FetchSessions, *numbers: int, is_follower: bool = False, now_ms: int = 0) -> int:
+    return sessions.open(requested(*numbers), is_follower=is_follower, uses_topic_ids=True, now_ms=now_ms)
 
 
 def step(
@@ -166,7 +166,7 @@ def test_stale_session_is_evicted(sessions: FetchSessions) -> None:
 
 def test_a_follower_takes_the_slot_of_the_smallest_consumer(sessions: FetchSessions) -> None:
     small, large = opened(sessions, 0), opened(sessions, 0, 1)
-    assert opened(sessions, 0, privileged=True) != NO_SESSION
+    assert opened(sessions, 0, is_follower=True) != NO_SESSION
     assert step(sessions, small, 1) is SessionFault.ID_NOT_FOUND
     assert isinstance(step(sessions, large, 1), FetchContext)
 
@@ -232,7 +232,7 @@ def test_large_old_sessions_are_evicted() -> None:
 def test_follower_evicts_sessions_of_consumers() -> None:
     sessions = FetchSessions(10, random.Random(1), partitions_max=4)
     small, large = opened(sessions, 0), opened(sessions, 0, 1, 2)
-    assert opened(sessions, 0, 1, privileged=True) != NO_SESSION
+    assert opened(sessions, 0, 1, is_follower=True) != NO_SESSION
     assert step(sessions, large, 1) is SessionFault.ID_NOT_FOUND
     assert isinstance(step(sessions, small, 1), FetchContext)
 

@@ -74,7 +74,7 @@ def test_reset_names_the_old_session_so_that_the_leader_drops_it() -> None:
         partitions = [SessionPartition(TOPIC, number, 0, 1000) for number in named(request)]
         fetch_context = leader.begin(request.session_id, 0, partitions, [], uses_topic_ids=True, now_ms=0)
         assert isinstance(fetch_context, FetchContext) and fetch_context.may_open
-        session.handle_response(leader.open(partitions, privileged=True, uses_topic_ids=True, now_ms=0))
+        session.handle_response(leader.open(partitions, is_follower=True, uses_topic_ids=True, now_ms=0))
         assert session.is_open
         session.reset()
         assert not session.is_open
