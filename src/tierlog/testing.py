@@ -1,6 +1,6 @@
-"""pytest plugin with real tierlog brokers, and the broker class for other test frameworks.
+"""pytest plugin with real tierlog brokers, and the broker class for other test frameworks::
 
-def test_round_trip(tierlog_broker):
+    def test_round_trip(tierlog_broker):
         producer = Producer({"bootstrap.servers": tierlog_broker.bootstrap})
 
 Each broker is a process with its own free ports and temporary directories. Fixtures: `tierlog_session_broker`
@@ -27,7 +27,8 @@ TierlogBrokerFactory = Callable[..., TierlogBroker]
 
 @pytest.fixture
 def tierlog_broker_factory(request: pytest.FixtureRequest) -> Iterator[TierlogBrokerFactory]:
-    """Creates brokers: `factory({"num.partitions": 3}, object_store="s3://…")`. All end with the test."""
+    """Creates brokers: `factory({"num.partitions": 3}, object_store="s3://…")`. All are killed
+    (SIGKILL) when the test ends."""
     made: list[TierlogBroker] = request.node.stash.setdefault(_BROKERS, [])
     with tempfile.TemporaryDirectory(prefix="tierlog-test-", ignore_cleanup_errors=True) as directory:
 

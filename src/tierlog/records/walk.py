@@ -1,9 +1,9 @@
-"""Walks over the records of a client's batch by offsets, without decoding them: the leader validates them
-all.
+"""Record walk: reads the lengths and deltas of a batch's records without decoding them, because the leader
+must check every record of every batch.
 
 A walk goes over a `Window` and yields after every RECORDS_PER_SLICE records (and headers), so that the event
-loop can serve others; a batch may hold millions of records. Raises INVALID at the first invalid length or
-offset delta. Called by batch validation and by lookups by timestamp.
+loop can serve others; a batch may hold millions of records. Raises RecordsError (RecordsFault.INVALID) at the
+first invalid length or offset delta. Called by batch validation and by lookups by timestamp.
 """
 
 from codecs import getincrementaldecoder
@@ -23,7 +23,8 @@ FIELDS_PER_SLICE = 128
 """The same if every field is validated: records and headers together."""
 
 BAD_RECORDS_REPORTED = 100
-"""Invalid records of a batch that are listed in the error; clients take the others for valid records."""
+"""Maximum number of invalid records that the error lists. Clients report all others as valid records of a
+rejected batch."""
 
 HEAD_BYTES = 24
 """Length, attributes, timestamp delta and offset delta of a record take at most 21 bytes; the fast paths
@@ -80,7 +81,7 @@ def walk_fields(
     """`walk_structure`, and validate every field of every record. Adds to `bad` the first
     BAD_RECORDS_REPORTED records without a key, or with a timestamp outside [oldest, newest].
     """
-    position, looked_at, largest = 0, 0, _NO_DELTA
+    position, fields_in_slice, largest = 0, 0, _NO_DELTA
     for expected in range(count):
         if position + HEAD_BYTES > len(window.data) and not window.ended:
             position -= yield from window.fill(position, HEAD_BYTES)
@@ -114,9 +115,9 @@ def walk_fields(
             _add(bad, BadField(expected, None))
         elif not oldest <= timestamp <= newest and timestamp != NO_TIMESTAMP:
             _add(bad, BadField(expected, timestamp))
-        looked_at += 1 + headers
-        if looked_at >= FIELDS_PER_SLICE:
-            looked_at = 0
+        fields_in_slice += 1 + headers
+        if fields_in_slice >= FIELDS_PER_SLICE:
+            fields_in_slice = 0
             yield None
     yield from _require_end(window, position, count)
     return largest
@@ -130,9 +131,9 @@ class RecordAt(NamedTuple):
 def find_timestamp(
     window: Window, header: BatchHeader, timestamp: int, start: int
 ) -> Generator[Step, None, tuple[RecordAt | None, RecordAt | None]]:
-    """The first record of a batch at or after a timestamp and at or above offset `start`; and the first
-    record with the largest timestamp of those that were read, which are all if there is no such record.
-    """
+    """Returns (found, newest). `found`: the first record at or above offset `start` with at least
+    `timestamp`, or None. `newest`: the first record with the largest timestamp among those at or above
+    `start` that were read, which are all of them if `found` is None."""
     position = 0
     newest: RecordAt | None = None
     for number in range(header.record_count):
@@ -170,8 +171,8 @@ def _walk(
     Everything else takes the slow path.
     """
     size = len(data)
-    last_head, most = size - HEAD_BYTES, size if ended else _NO_END
-    top = largest << 1 if largest >= 0 else -1  # as a varint without its sign
+    last_head, limit = size - HEAD_BYTES, size if ended else _NO_END
+    largest_zigzag = largest << 1 if largest >= 0 else -1  # as a varint without its sign
     for number in range(expected, end):
         if position > last_head:
             expected = number
@@ -213,15 +214,15 @@ def _walk(
                 and data[at + 3] == number >> 20
             )
             at += 4
-        if is_short and fits and at + 3 <= stop and stop <= most:  # at least three lengths
-            if raw > top:
+        if is_short and fits and at + 3 <= stop and stop <= limit:  # at least three lengths
+            if raw > largest_zigzag:
                 largest = max(largest, (raw >> 1) ^ -(raw & 1))
-                top = largest << 1 if largest >= 0 else -1
+                largest_zigzag = largest << 1 if largest >= 0 else -1
             position = stop
         else:
             position, delta = walk_one(data, position, size, number, ended)
             largest = max(largest, delta)
-            top = largest << 1 if largest >= 0 else -1
+            largest_zigzag = largest << 1 if largest >= 0 else -1
     else:
         expected = end
     while ended and expected < end:
