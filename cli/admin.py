@@ -23,9 +23,30 @@ HEALTH_HINT = "Check the cluster with `tierlog cluster health`, and see the node
 HINTS = {404: TOPIC_HINT, 503: "Run `tierlog cluster health` to see what is unavailable and what to do."}
 """HTTP status -> hint."""
 
+TIER_PATHS = "/v1/tier/"
+STORE_HINT = (
+    "Run `tierlog cluster health` to see what is unavailable. An outage of the object store: "
+    "docs/runbooks/bucket-down.md"
+)
+"""For status 503 of TIER_PATHS."""
+
+
+class NoResponse(CliError):
+    """The node accepted the request and did not respond in time: it may still execute it."""
+
 
 def no_topic(topic: str) -> CliError:
     return CliError(f"there is no topic {topic!r}", hint=TOPIC_HINT, code=ExitCode.NOT_FOUND)
+
+
+def not_tiered(topic: str) -> CliError:
+    hint = f"`tierlog topic alter {topic} --config remote.storage.enable=true` turns tiering on."
+    return CliError(f"topic {topic!r} is not tiered", hint=hint)
+
+
+def is_tiered(topic: Mapping[str, Any]) -> bool:
+    """Whether the topic, a row of GET /v1/cluster, has tiering on."""
+    return bool(topic.get("configs", {}).get("remote.storage.enable") == "true")
 
 
 class AdminApi:
@@ -40,8 +61,8 @@ class AdminApi:
         """The admin APIs of the brokers that lead these partitions; this one if no broker does. Raises
         CliError if there is no such topic."""
         cluster = self.get("/v1/cluster")
-        if topic is not None and all(named["name"] != topic for named in cluster["topics"]):
-            raise no_topic(topic)
+        if topic is not None:
+            topic_of(cluster, topic)
         leaders = {
             one["leader"]
             for named in cluster["topics"]
@@ -97,14 +118,23 @@ class AdminApi:
             if refused.code == 307 and location and not redirected:  # urllib follows redirects only for GET
                 return self._request(method, location, body, redirected=True)
             code = ExitCode.NOT_FOUND if refused.code == 404 else ExitCode.FAILED
-            raise CliError(
-                _reason(refused),
-                code=code,
-                hint=HINTS.get(refused.code, HEALTH_HINT),
-                status=refused.code,
-            ) from None
+            is_tier = refused.code == 503 and TIER_PATHS in url
+            hint = STORE_HINT if is_tier else HINTS.get(refused.code, HEALTH_HINT)
+            raise CliError(_reason(refused), code=code, hint=hint, status=refused.code) from None
+        except TimeoutError:  # while it waits for the response: a failed connection raises URLError
+            what = f"{self.url} did not respond within {self._timeout_s:g} s"
+            hint = "The request may still be executed. Check the cluster with `tierlog cluster health`."
+            raise NoResponse(what, hint=hint, code=ExitCode.UNREACHABLE) from None
         except (OSError, ValueError) as failure:
             raise unreachable(self.url, getattr(failure, "reason", failure)) from None
+
+
+def topic_of(cluster: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The topic's row in `cluster`, a response of GET /v1/cluster. Raises CliError if it does not exist."""
+    for row in cluster["topics"]:
+        if row["name"] == name:
+            return dict(row)
+    raise no_topic(name)
 
 
 def bootstrap_of(admin: str) -> str:

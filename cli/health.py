@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tierlog.cli.cluster_processes import ProcessState
 from tierlog.cli.observation import Observation
-from tierlog.cli.output import counted
+from tierlog.cli.output import counted, listed
 from tierlog.config.node import BROKER, CONTROLLER
 
 NAMED_MAX = 5
@@ -59,6 +59,7 @@ def assess(
         *_partitions(seen),
         *_damaged(seen),
         *_damaged_remote(seen),
+        *_stores(seen),
         *_behind(seen),
     ]
     order = list(Status)
@@ -233,6 +234,24 @@ def _damaged_remote(seen: Observation) -> list[Problem]:
             some = ", ".join(found[:NAMED_MAX]) + (" and others" if len(found) > NAMED_MAX else "")
             what = f"{state} in the object store, whose offsets cannot be read: {some}"
             problems.append(Problem(Status.UNAVAILABLE, what, how))
+    return problems
+
+
+def _stores(seen: Observation) -> list[Problem]:
+    """Producers, and consumers of local offsets, notice nothing of an outage."""
+    how = (
+        "Check the store, its address, the network and the credentials: docs/runbooks/bucket-down.md. "
+        "Uploads continue by themselves once it responds."
+    )
+    problems = []
+    for state, what in (("open", "is unavailable"), ("refused", "lacks what tierlog needs")):
+        rows = [row for row in seen.stores if row["state"] == state]
+        if rows:
+            brokers = listed([str(row["broker"]) for row in rows])
+            some = f"broker{'s' if len(rows) > 1 else ''} {brokers}"
+            problems.append(
+                Problem(Status.DEGRADED, f"the object store {what} for {some}: {rows[0]['error']}", how)
+            )
     return problems
 
 

@@ -67,6 +67,11 @@ class StoreHealth:
     refused_calls: int = 0
     last_error: str = ""
 
+    @property
+    def is_available(self) -> bool:
+        """Whether calls reach the store."""
+        return self.state is BreakerState.CLOSED
+
 
 class HealthyStore:
     """An object store whose calls pass a circuit breaker. `fetch_rate` limits the ranges that consumers read

@@ -25,7 +25,7 @@ from tierlog.broker.gateway.operations import operation_routes
 from tierlog.broker.gateway.request_guard import BODY_BYTES_MAX, request_guard
 from tierlog.broker.gateway.requests import bad_parameter, http_error
 from tierlog.broker.gateway.tier_checks import tier_check_routes
-from tierlog.broker.remote.tier_views import PartitionTierStatus, TierRefused
+from tierlog.broker.remote.tier_views import PartitionTierStatus, TierConflict, TierRefused
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.tls import TlsFiles, reload_on_change, require_certificate
@@ -317,6 +317,8 @@ async def _while_connected(request: web.Request, work: Coroutine[Any, Any, T]) -
 def _translate_errors() -> Iterator[None]:
     try:
         yield
+    except TierConflict as why:
+        raise http_error(web.HTTPConflict, str(why)) from None
     except TierRefused as why:
         raise http_error(web.HTTPNotFound, str(why)) from None
     except (ObjectStoreError, OSError) as failure:

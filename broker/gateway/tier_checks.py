@@ -1,4 +1,4 @@
-"""Admin routes that compare the bucket with the manifests: the scrubber, `tier verify` and `tier gc`.
+"""Admin routes about the bucket: whether it is available, the scrubber, `tier verify` and `tier gc`.
 
 `tier verify` sends a request for each piece of a segment, so that it can show its progress and continue after
 an interruption; the node keeps no state between requests.
@@ -44,6 +44,12 @@ class VerifyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def tier_check_routes(current: Callable[[], Serving], metadata: MetadataClient) -> list[web.AbstractRouteDef]:
+    async def store(_: web.Request) -> web.Response:
+        """The object store, as this node's circuit breaker sees it."""
+        health = current().remote.store.health
+        view = {"available": health.is_available, "state": health.state.value, "error": None}
+        return web.json_response(view if health.is_available else {**view, "error": health.last_error})
+
     async def scrub(_: web.Request) -> web.Response:
         return web.json_response(_scrub_view(current()))
 
@@ -73,6 +79,7 @@ def tier_check_routes(current: Callable[[], Serving], metadata: MetadataClient) 
             return web.json_response(_audit_view(await current().remote.auditor.run(_no_throttle)))
 
     return [
+        web.get("/v1/tier/store", store),
         web.get("/v1/tier/scrub", scrub),
         web.post("/v1/tier/scrub", start_scrub),
         web.get("/v1/tier/segments", segments),

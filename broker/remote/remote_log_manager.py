@@ -33,6 +33,7 @@ from tierlog.broker.remote.manifest_editor import ManifestEditor
 from tierlog.broker.remote.tier_views import (
     OffsetLocation,
     PartitionTierStatus,
+    TierConflict,
     TierRefused,
     describe,
     locate_offset,
@@ -58,7 +59,7 @@ from tierlog.tiering.lineage import agrees_below
 from tierlog.tiering.manager import TierManager
 from tierlog.tiering.object_store import ObjectStoreError, ObjectStoreTimeout
 from tierlog.tiering.remote_log import RemoteLog
-from tierlog.tiering.store_health import BreakerOpen
+from tierlog.tiering.store_health import BreakerOpen, StoreHealth
 from tierlog.tiering.tier_counts import TransferCounts
 
 _log = structlog.get_logger("tierlog.tiering")
@@ -69,6 +70,9 @@ JOBS_PER_TURN = 4
 CHECKS_PER_TURN = 100
 """Jobs that start, and partitions that are checked for changes, in one turn of the event loop: one or two
 milliseconds of work."""
+
+BREAKER_CHECK_S = 1.0
+"""While `flush` waits: another partition's failures may open the store's circuit breaker."""
 
 STEPS_PER_JOB_MAX = 1000  # ends a job even if its plan is never empty
 
@@ -123,7 +127,9 @@ class RemoteLogManager:
         interval_ms: int,
         metadata_cache_bytes: int,
         first_backoff_s: float = FIRST_BACKOFF_S,
+        store_health: StoreHealth | None = None,
     ) -> None:
+        """`store_health`: of the store's circuit breaker; None if it has none."""
         self._broker_id = broker_id
         self._metadata = metadata
         self._replicas = replicas
@@ -137,6 +143,7 @@ class RemoteLogManager:
         self._nodes_budget_bytes = page_tree.image_budget(metadata_cache_bytes)
         self.editor = ManifestEditor(broker_id, manager, remote_log.pages_to, rng, self._submit)
         self._first_backoff_s = first_backoff_s
+        self._store_health = store_health or StoreHealth()
         self._states: dict[TopicIdPartition, _State] = {}
         self._updates = WakeQueue("tiering: replicas", tasks, self._update, CHECKS_PER_TURN)
         self._changes = WakeQueue("tiering: changes", tasks, self._check_seen, CHECKS_PER_TURN)
@@ -550,37 +557,42 @@ class RemoteLogManager:
         """Roll and upload a topic. Returns once the manifests in the bucket cover the current log
         ends.
 
-        Retries failures of the store while the caller waits. Raises TierRefused if it cannot succeed.
+        Retries failures of the store while the caller waits. Raises TierRefused if it cannot succeed,
+        and BreakerOpen while the store is known to be unavailable.
         """
         led = self._led(topic)
-        targets: list[tuple[TopicIdPartition, int]] = []
+        targets: list[tuple[Replica, int]] = []
         for replica in led:
             replica.log.roll(self._clock.now_ms())
             self._update(replica)
-            targets.append((replica.id, replica.log_end_offset))
+            targets.append((replica, replica.log_end_offset))
         try:
             async with asyncio.TaskGroup() as waiting:
-                for where, end in targets:
-                    waiting.create_task(self._await_tiered(where, end))
-        except* TierRefused as refused:
-            raise refused.exceptions[0] from None
+                for replica, end in targets:
+                    waiting.create_task(self._await_tiered(replica, end))
+        except* (TierRefused, BreakerOpen) as failed:
+            raise failed.exceptions[0] from None
         return self.status(topic)
 
-    async def _await_tiered(self, where: TopicIdPartition, end: int) -> None:
+    async def _await_tiered(self, replica: Replica, end: int) -> None:
         while True:
-            state = self._states.get(where)
+            state, health = self._states.get(replica.id), self._store_health
             if state is None:
-                raise TierRefused(f"this broker is no longer the leader of {where}")
+                raise TierConflict(f"this broker is no longer the leader of {replica.name}")
             if (_end_of(state.root) or 0) >= end or state.replica.log_start_offset >= end:
                 return
             if not _is_enabled(state.replica):
-                raise TierRefused(f"{state.replica.name}: remote.storage.enable is false")
+                raise TierConflict(f"{replica.name}: remote.storage.enable is false")
             if state.replica.config.remote_log_copy_disable:
-                raise TierRefused(f"{state.replica.name}: remote.log.copy.disable is set")
+                raise TierConflict(f"{replica.name}: remote.log.copy.disable is set")
             if state.blocked:
-                raise TierRefused(f"{state.replica.name}: {state.error}")
+                raise TierConflict(f"{replica.name}: {state.error}")
+            if not health.is_available:
+                raise BreakerOpen(f"the object store is unavailable: {health.last_error}")
             state.progress.clear()
-            await state.progress.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(BREAKER_CHECK_S):
+                    await state.progress.wait()
 
     @property
     def tiered(self) -> list[Replica]:
@@ -621,9 +633,10 @@ class RemoteLogManager:
     def _led(self, topic: str) -> list[Replica]:
         led = [replica for replica in self._replicas if replica.name.topic == topic and replica.is_leader]
         if not led:
-            raise TierRefused(f"this broker leads no partition of topic {topic!r}")
+            kind = TierRefused if self._metadata.image.topic(topic) is None else TierConflict
+            raise kind(f"this broker leads no partition of topic {topic!r}")
         if not _is_enabled(led[0]):
-            raise TierRefused(f"topic {topic!r} is not tiered: set remote.storage.enable=true")
+            raise TierConflict(f"topic {topic!r} is not tiered: set remote.storage.enable=true")
         return led
 
 

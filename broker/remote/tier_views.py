@@ -20,6 +20,10 @@ class TierRefused(Exception):
     """An operator's request about tiering cannot succeed; the message says why."""
 
 
+class TierConflict(TierRefused):
+    """The topic or partition exists, but is not tiered, its uploads are stopped, or another broker leads."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTierStatus:
     """Offsets and sizes of a partition in both tiers. Ends are exclusive. Without remote data the remote

@@ -185,6 +185,7 @@ class Tiering:
             tasks=tier.tasks,
             interval_ms=settings.remote_log_manager_task_interval_ms,
             metadata_cache_bytes=settings.remote_log_metadata_cache_bytes,
+            store_health=tier.store.health,
         )
         self.diverged_segments = DivergedSegments(settings.node_id, metadata, tier.tasks)
         self.storage_cleaner = RemoteStorageCleaner(

@@ -5,9 +5,8 @@ from typing import Annotated, Any
 import typer
 
 from tierlog.cli.commands import tier_checks
-from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.options import INT64_MAX, Admin, Bootstrap, Json, OnlyTopic, Partition, Topic
-from tierlog.cli.output import duration, listed, print_json, print_outcome, print_rows, size
+from tierlog.cli.output import duration, print_json, print_outcome, print_rows, size
 
 app = typer.Typer(no_args_is_help=True, help="Local and remote offsets of tiered topics.")
 app.command()(tier_checks.verify)
@@ -36,14 +35,12 @@ def status(
 ) -> None:
     """Show the local and remote offsets and bytes of each partition, and how far its uploads are behind:
     bytes of rolled segments, and the age of the oldest record that is not uploaded."""
-    from tierlog.cli.admin import TOPIC_HINT, admin_api
+    from tierlog.cli.admin import admin_api
 
-    found = [api.get("/v1/tier/status", topic=topic) for api in admin_api(admin, bootstrap).leaders(topic)]
-    response = _merged(found)
+    api = admin_api(admin, bootstrap)
+    response = _merged([leader.get("/v1/tier/status", topic=topic) for leader in api.leaders(topic)])
     if topic is not None and not response["partitions"]:
-        raise CliError(
-            f"no tiered partition of topic {topic!r} found", hint=TOPIC_HINT, code=ExitCode.NOT_FOUND
-        )
+        raise tier_checks.nothing_tiered(api, topic)
     if as_json:
         print_json(response)
         return
@@ -61,16 +58,16 @@ def flush(
     admin: Admin = None,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Roll the active segments of a topic and upload all segments; returns when all offsets are remote."""
-    from tierlog.cli.admin import HEALTH_HINT, admin_api
+    """Roll the active segments of a topic and upload all segments.
 
-    api = admin_api(admin, bootstrap, timeout_s=FLUSH_TIMEOUT_S, changes=True)
-    response = _merged([leader.post("/v1/tier/flush", {"topic": topic}) for leader in api.leaders(topic)])
-    flushed = {one["partition"] for one in response["partitions"]}
-    partitions = api.get("/v1/partitions", topic=topic)["partitions"]
-    if left := [f"{topic}-{one['partition']}" for one in partitions if one["partition"] not in flushed]:
-        raise CliError(f"not uploaded, because no broker leads it: {listed(left)}", hint=HEALTH_HINT)
-    print_outcome(f"topic {topic} is completely uploaded", response, as_json=as_json)
+    Returns when all offsets are remote, and fails at once if the brokers know that the object store is
+    unavailable.
+    """
+    from tierlog.cli import flushing
+    from tierlog.cli.admin import admin_api
+
+    rows = flushing.flush(admin_api(admin, bootstrap, changes=True), topic, FLUSH_TIMEOUT_S)
+    print_outcome(f"topic {topic} is completely uploaded", {"partitions": rows}, as_json=as_json)
 
 
 @app.command()

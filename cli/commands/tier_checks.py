@@ -76,7 +76,10 @@ def verify(
     partitions = [(leader, row) for leader, row in rows if row["remote_bytes"]]
     without_leader = _without_leader(api, topic)
     if topic is not None and not partitions and not without_leader:
-        raise _nothing_remote(topic, is_tiered=bool(rows))
+        if not rows:
+            raise nothing_tiered(api, topic)
+        hint = f"`tierlog tier flush {topic}` uploads it."
+        raise CliError(f"nothing of topic {topic!r} is uploaded yet", hint=hint)
     progress = _resumed(resume, sample, topic)
     _verify_all(partitions, progress, resume)
     if resume is not None:
@@ -158,13 +161,13 @@ def _without_leader(api: "AdminApi", topic: str | None) -> list[str]:
     return [f"{row['topic']}-{row['partition']}" for row in offline if row["has_remote_data"]]
 
 
-def _nothing_remote(topic: str, *, is_tiered: bool) -> CliError:
-    from tierlog.cli.admin import TOPIC_HINT
+def nothing_tiered(api: "AdminApi", topic: str) -> CliError:
+    """Why no broker reports a tiered partition of this topic."""
+    from tierlog.cli.admin import HEALTH_HINT, is_tiered, not_tiered, topic_of
 
-    if is_tiered:
-        hint = f"`tierlog tier flush {topic}` uploads it."
-        return CliError(f"nothing of topic {topic!r} is uploaded yet", hint=hint)
-    return CliError(f"no tiered partition of topic {topic!r} found", hint=TOPIC_HINT, code=ExitCode.NOT_FOUND)
+    if not is_tiered(topic_of(api.get("/v1/cluster"), topic)):
+        return not_tiered(topic)
+    return CliError(f"no broker leads a partition of topic {topic!r}", hint=HEALTH_HINT)
 
 
 def _resumed(file: Path | None, sample: float, topic: str | None) -> _Progress:

@@ -161,6 +161,17 @@ def test_flush_of_a_topic_that_does_not_exist_says_so(tierlog_session_broker: Ti
     assert ended.code == ExitCode.NOT_FOUND and "there is no topic 'nosuch'" in ended.stderr
 
 
+def test_tier_commands_of_a_topic_that_is_not_tiered_say_how_to_tier_it(
+    tierlog_session_broker: TierlogBroker,
+) -> None:
+    at = ("--bootstrap", tierlog_session_broker.bootstrap)
+    succeed("topic", "create", "plain", "-p", "1", *at)
+    for verb in ("flush", "status", "verify"):
+        ended = call("tier", verb, "plain", *at)
+        assert ended.code == ExitCode.FAILED and "topic 'plain' is not tiered\n" in ended.stderr
+        assert "tierlog topic alter plain --config remote.storage.enable=true" in ended.stderr
+
+
 def test_unreachable_brokers_are_never_replaced_by_another_cluster() -> None:
     assert call("cluster", "health", "--bootstrap", "127.0.0.1:1").code == 3
     assert call("partition", "unthrottle", "--bootstrap", "127.0.0.1:1").code == 3

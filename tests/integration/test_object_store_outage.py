@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import s3_servers
+from cli_inline import call
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from wire_client import Client
@@ -117,6 +118,18 @@ def check_that_remote_reads_fail(broker: TierlogBroker) -> None:
     client.close()
 
 
+def check_that_commands_report_the_outage(broker: TierlogBroker) -> None:
+    """They end soon, and the reason is the store; the health names the runbook."""
+    at = ("--admin", broker.admin_url)
+    flushed = call("tier", "flush", TOPIC, *at)
+    assert (flushed.code, flushed.stdout) == (1, "")
+    assert "tierlog: the object store is unavailable: " in flushed.stderr
+    health = call("cluster", "health", *at)
+    assert health.code == 5 and "the object store is unavailable for broker 1" in health.stdout
+    for ended in (flushed, health, call("tier", "verify", TOPIC, *at), call("tier", "gc", "--dry-run", *at)):
+        assert "docs/runbooks/bucket-down.md" in ended.stdout + ended.stderr, ended
+
+
 def caught_up(broker: TierlogBroker, end: int) -> bool:
     line = status(broker)
     return (line["remote_end_offset"], line["local_log_start_offset"], line["last_error"]) == (end, end, None)
@@ -138,9 +151,11 @@ def test_broker_serves_through_an_object_store_outage(broker, s3):
     )
     assert line["pending_bytes"] > 0
     assert history.consume(1, 0) == []
+    check_that_commands_report_the_outage(broker)
 
     s3.start()
     produce(broker, range(BEFORE + DURING, BEFORE + DURING + AFTER))
+    wait_until(broker, lambda: status(broker)["last_error"] is None)
     end = BEFORE + DURING + AFTER
     AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": TOPIC})
     wait_until(broker, lambda: caught_up(broker, end))
@@ -160,6 +175,7 @@ def test_broker_starts_and_serves_without_its_object_store(broker, s3):
     place = AdminApi(broker.admin_url).get("/v1/tier/explain", topic=TOPIC, partition=0, offset=BEFORE + 1)
     assert place["tier"] == "local"
     s3.start()
+    wait_until(broker, lambda: status(broker)["last_error"] is None)
     AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": TOPIC})
     wait_until(broker, lambda: caught_up(broker, BEFORE + DURING))
     client = Client(broker.bootstrap)

@@ -40,6 +40,7 @@ from tierlog.tiering.object_store import ObjectStore
 from tierlog.tiering.quarantine import Quarantine
 from tierlog.tiering.rate_limit import RateLimit
 from tierlog.tiering.remote_log import RemoteLog
+from tierlog.tiering.store_health import HealthyStore
 
 CLUSTER = "cluster-1"
 TIERED = {
@@ -129,6 +130,7 @@ class TierNode:
             interval_ms=3_600_000,
             metadata_cache_bytes=256 << 20,
             first_backoff_s=0.001,
+            store_health=store.health if isinstance(store, HealthyStore) else None,
         )
         self.merger = self._merger()
         self.storage_cleaner = RemoteStorageCleaner(

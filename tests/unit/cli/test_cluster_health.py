@@ -60,6 +60,17 @@ def test_moving_partitions_are_not_a_problem() -> None:
     assert assess(cluster(partitions=partitions(moving=3))).status is Status.HEALTHY
 
 
+def test_outage_of_the_object_store_names_brokers_and_the_runbook() -> None:
+    row = {"available": False, "state": "open", "error": "connection refused"}
+    seen = replace(cluster(), stores=({"broker": 1, **row}, {"broker": 3, **row}))
+    [problem] = assess(seen).problems
+    assert problem.status is Status.DEGRADED
+    assert problem.what == "the object store is unavailable for brokers 1, 3: connection refused"
+    assert "docs/runbooks/bucket-down.md" in problem.next
+    [refused] = assess(replace(seen, stores=({"broker": 1, **row, "state": "refused"},))).problems
+    assert refused.what.startswith("the object store lacks what tierlog needs for broker 1:")
+
+
 def test_single_node_quorum_is_healthy() -> None:
     alone = Observation(
         quorum={0: quorum(0, role="leader", voters={"0": ""})},

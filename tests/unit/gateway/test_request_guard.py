@@ -50,6 +50,7 @@ ROUTES = {
     ("GET", "/v1/tier/status"): Guard.READ,
     ("GET", "/v1/tier/behind"): Guard.READ,
     ("GET", "/v1/tier/damaged"): Guard.READ,
+    ("GET", "/v1/tier/store"): Guard.READ,
     ("GET", "/v1/tier/scrub"): Guard.READ,
     ("POST", "/v1/tier/scrub"): Guard.CHANGE,
     ("GET", "/v1/tier/segments"): Guard.READ,

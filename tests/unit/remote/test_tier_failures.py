@@ -8,6 +8,7 @@ import pytest
 from faulty_store import FAULTS, FaultyStore
 from tier_node import TierNode, produce
 
+from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.controller import commands as c
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import iter_batches
@@ -17,6 +18,7 @@ from tierlog.tiering.local_store import LocalStore
 from tierlog.tiering.manager import TierLimits
 from tierlog.tiering.memory_store import MemoryStore
 from tierlog.tiering.object_store import ObjectStoreError
+from tierlog.tiering.store_health import BreakerOpen, HealthyStore
 
 SHORT_TIMEOUTS = TierLimits(copy_seconds=0.1, small_seconds=0.1, stall_seconds=0.01)
 BATCHES, RECORDS = 20, 5  # two rolled segments and an active one
@@ -242,6 +244,24 @@ async def test_copy_that_waits_for_a_slot_is_not_announced(tmp_path: Path) -> No
         await asyncio.gather(node.log_manager.flush("first"), node.log_manager.flush("second"))
         for replica in (first, second):
             assert node.remote(replica).end_offset == replica.log_end_offset
+
+
+async def test_flush_fails_at_once_while_the_store_is_unavailable(tmp_path: Path) -> None:
+    faulty, tasks = FaultyStore(MemoryStore()), TaskGroup(lambda name, failure: None)
+    store = HealthyStore(faulty, tasks)
+    async with TierNode(tmp_path, store) as node:
+        replica = await node.create("t")
+        faulty.down = True
+        produce(replica, BATCHES)
+        with pytest.raises(BreakerOpen, match="the object store is unavailable: 503 Slow Down"):
+            await node.log_manager.flush("t")
+        with pytest.raises(BreakerOpen):
+            await node.log_manager.flush("t")
+        faulty.down = False
+        await node.finish_tiering()
+        await node.log_manager.flush("t")
+        assert node.remote(replica).end_offset == replica.log_end_offset
+    await tasks.close()
 
 
 async def test_topic_deleted_during_its_upload_leaves_no_objects(tmp_path: Path) -> None:
