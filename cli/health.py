@@ -116,8 +116,9 @@ def _nodes(seen: Observation, processes: Mapping[int, ProcessState], roles: Role
                 node,
                 state,
                 registered.get(node),
-                votes=node in seen.voters and node not in assigned,
-                removed=seen.brokers is not None and node in assigned and node not in registered,
+                is_voter=node in seen.voters,
+                has_replicas=None if seen.brokers is None else node in assigned,
+                responds=seen.quorum.get(node) is not None,
             )
             problems.append(Problem(Status.DEGRADED, what, how))
     return problems
@@ -138,39 +139,73 @@ def _symptoms(node: int, seen: Observation, broker: Mapping[str, Any] | None, *,
 
 
 def _remedy(
-    node: int, state: ProcessState | None, broker: Mapping[str, Any] | None, *, votes: bool, removed: bool
+    node: int,
+    state: ProcessState | None,
+    broker: Mapping[str, Any] | None,
+    *,
+    is_voter: bool,
+    has_replicas: bool | None,
+    responds: bool,
 ) -> str:
-    """`votes`: the node is a voter, and no partition has a replica on it. `removed`: partitions have replicas
-    on it, but its broker is not registered, as after `tierlog broker decommission --force`."""
+    """`broker`: its registration, or None. `has_replicas`: None if that is unknown. To leave the cluster, a
+    broker takes the steps of docs/howto/cluster.md, in that order."""
+    leave_quorum = f"`tierlog quorum remove {node}`, then " if is_voter else ""
+    is_leaving = broker is not None and broker["stopping"]
     if state is ProcessState.PAUSED:
         return f"Run `tierlog cluster resume {node}`."
-    if state is ProcessState.DOWN and removed:
-        return (
-            "Move its partitions to other brokers with `tierlog partition move`, or run "
-            f"`tierlog cluster start {node}` to add it again."
-        )
     if state is ProcessState.DOWN:
-        return f"Run `tierlog cluster start {node}`."
-    if state is ProcessState.UP and broker is not None and broker["stopping"]:
+        return _remedy_of_stopped_process(
+            node, broker, leave_quorum, is_leaving=is_leaving, has_replicas=has_replicas
+        )
+    if is_leaving and (state is ProcessState.UP or responds):
+        stop = f"`tierlog cluster stop {node}`" if state is ProcessState.UP else "stop its process"
         return (
-            f"If it is to leave the cluster, run `tierlog cluster stop {node}`, then "
+            f"If it is to leave the cluster, run {leave_quorum}{stop}, then "
             f"`tierlog broker decommission {node}`."
         )
     if state is ProcessState.UP:
         return f"The node may be starting. If this persists, see node-{node}/broker.log of the cluster."
-    if broker is None and votes:
+    if broker is None and is_voter and not has_replicas:
         return (
             f"Start node {node}; its log says why it ended. If its disk is lost, run "
             f"`tierlog quorum remove {node}` and add a replacement."
         )
     if broker is None:
         return f"Start node {node}, or move its partitions with `tierlog partition move`."
-    if broker["stopping"]:
-        return f"Start node {node} again, or remove it with `tierlog broker decommission {node}`."
+    if is_leaving:
+        return (
+            f"Start node {node} again, or remove it with {leave_quorum}`tierlog broker decommission {node}`."
+        )
     return (
         f"Start node {node}; its log says why it ended. If it is lost for good, run "
-        f"`tierlog broker decommission {node}`."
+        f"{leave_quorum}`tierlog broker decommission {node}`."
     )
+
+
+def _remedy_of_stopped_process(
+    node: int,
+    broker: Mapping[str, Any] | None,
+    leave_quorum: str,
+    *,
+    is_leaving: bool,
+    has_replicas: bool | None,
+) -> str:
+    """For a node of the local cluster whose process is down."""
+    if broker is None and has_replicas:  # as after `tierlog broker decommission --force`
+        return (
+            "Move its partitions to other brokers with `tierlog partition move`, or run "
+            f"`tierlog cluster start {node}` to add it again."
+        )
+    if broker is None and leave_quorum and has_replicas is False:
+        return (
+            f"Run `tierlog cluster start {node}`, or `tierlog quorum remove {node}` if it is gone for good."
+        )
+    if is_leaving and has_replicas is False:
+        return (
+            f"Run {leave_quorum}`tierlog broker decommission {node}` if it is to leave the cluster, or "
+            f"`tierlog cluster start {node}` to keep it."
+        )
+    return f"Run `tierlog cluster start {node}`."
 
 
 def _partitions(seen: Observation) -> list[Problem]:

@@ -101,10 +101,12 @@ def decommission(
     moved = _drain(api, broker, timeout)
     if not _row(api, broker)["fenced"]:
         api.post(f"/v1/brokers/{broker}/stop", {})  # no new replicas are placed on it
+        is_voter = str(broker) in api.get("/v1/quorum")["voters"]
+        first = f"Run `tierlog quorum remove {broker}`, stop" if is_voter else "Stop"
         raise CliError(
             f"broker {broker} has no replicas left, but is still running",
-            hint="Stop its process and run this command again. If it is a voter, run `tierlog quorum remove` "
-            "first.",
+            hint=f"{first} its process (`tierlog cluster stop {broker}` in a local cluster), and run this "
+            "command again.",
         )
     api.delete(f"/v1/brokers/{broker}")
     document = {"broker": broker, "moved": moved, "decommissioned": True}

@@ -186,6 +186,8 @@ def health(
     document = _wait_until_healthy(admin, bootstrap, wait)
     _print_health(document, as_json=as_json)
     codes = {Status.DEGRADED: ExitCode.DEGRADED, Status.UNAVAILABLE: ExitCode.UNAVAILABLE}
+    if not document["answering"]:
+        raise typer.Exit(int(ExitCode.UNREACHABLE))
     if code := codes.get(document["status"]):
         raise typer.Exit(int(code))
 

@@ -153,8 +153,10 @@ def test_controller_node_without_a_broker(directory: Path) -> None:
     ask("cluster", "kill", "2")
     sick = ask("cluster", "health", code=6)
     assert "0 of 1 voters respond" in sick["problems"][0]["what"]
-    ask("cluster", "start", "2")
-    until(healthy, "the voter is back")
+    ask("cluster", "kill", "1")
+    assert "0 of 1 voters respond" in ask("cluster", "health", code=3)["problems"][0]["what"]
+    ask("cluster", "start")
+    until(healthy, "both are back")
     assert ask("cluster", "down", "--yes")["killed"] == []
 
 
@@ -197,10 +199,12 @@ def test_broker_is_decommissioned(directory: Path) -> None:
     plan = ask("broker", "drain", "4", "--dry-run")
     assert plan["moves"] and not plan["stuck"]
     serving = run("broker", "decommission", "4")
-    assert serving.returncode == 1 and "Stop its process" in serving.stderr
+    assert serving.returncode == 1 and "Run `tierlog quorum remove 4`, stop its process" in serving.stderr
     assert all(4 not in row["replicas"] for row in partitions("orders"))
     assert ask("quorum", "remove", "4")["voters"].keys() == {"1", "2", "3"}
     ask("cluster", "stop", "4")
+    [left] = [row for row in ask("cluster", "health", code=5)["problems"] if row["what"].startswith("node 4")]
+    assert left["next"].startswith("Run `tierlog broker decommission 4` if it is to leave the cluster")
     assert ask("broker", "decommission", "4")["decommissioned"] is True
     assert [broker["id"] for broker in ask("broker", "list")] == [1, 2, 3]
     until(healthy, "the broker that is gone is not missed")

@@ -118,8 +118,50 @@ def test_paused_node_suggests_resume() -> None:
 def test_broker_in_shutdown_is_reported() -> None:
     health = assess(cluster(brokers=[broker(1), broker(2, stopping=True), broker(3)]))
     assert health.problems[0].what == "node 2: its broker is shutting down"
-    decommissioned = assess(cluster(brokers=[broker(1), broker(2, stopping=True), broker(3)]), {2: UP})
-    assert "`tierlog cluster stop 2`, then `tierlog broker decommission 2`" in decommissioned.problems[0].next
+
+
+def leaving(*, voter: bool, responds: bool, registered: bool = True) -> Observation:
+    """Broker 3 has no replicas left and is shutting down."""
+    voters = {str(one): url for one, url in URLS.items() if voter or one != 3}
+    answers = {1: quorum(1, role="leader", voters=voters), 2: quorum(2, voters=voters)}
+    last = [broker(3, stopping=True, fenced=not responds)] if registered else []
+    return cluster(
+        quorum={**answers, 3: quorum(3, voters=voters) if responds else None},
+        brokers=[broker(1), broker(2), *last],
+        assigned=[1, 2],
+    )
+
+
+def step(seen: Observation, state: ProcessState | None = None) -> str:
+    """What to do about node 3."""
+    health = assess(seen, {} if state is None else {1: UP, 2: UP, 3: state})
+    return next(problem.next for problem in health.problems if problem.what.startswith("node 3"))
+
+
+def test_steps_of_a_broker_that_leaves_are_in_the_documented_order() -> None:
+    last = "`tierlog broker decommission 3`"
+    serving = leaving(voter=True, responds=True)
+    assert f"run `tierlog quorum remove 3`, then `tierlog cluster stop 3`, then {last}." in step(serving, UP)
+    assert f"run `tierlog quorum remove 3`, then stop its process, then {last}." in step(serving)
+    removed = leaving(voter=False, responds=True)
+    assert step(removed, UP).endswith(f"run `tierlog cluster stop 3`, then {last}.")
+    stopped = leaving(voter=False, responds=False)
+    assert step(stopped, DOWN) == (
+        f"Run {last} if it is to leave the cluster, or `tierlog cluster start 3` to keep it."
+    )
+    assert step(stopped) == f"Start node 3 again, or remove it with {last}."
+    still_voter = leaving(voter=True, responds=False)
+    assert step(still_voter, DOWN).startswith(f"Run `tierlog quorum remove 3`, then {last} if")
+    assert f"with `tierlog quorum remove 3`, then {last}." in step(still_voter)
+    unregistered = leaving(voter=True, responds=False, registered=False)
+    assert step(unregistered, DOWN) == (
+        "Run `tierlog cluster start 3`, or `tierlog quorum remove 3` if it is gone for good."
+    )
+
+
+def test_stopped_node_with_replicas_is_to_be_started() -> None:
+    seen = cluster(quorum={3: None}, brokers=[broker(1), broker(2), broker(3, stopping=True, fenced=True)])
+    assert step(seen, DOWN) == "Run `tierlog cluster start 3`."
 
 
 @pytest.mark.parametrize("local", [True, False])
