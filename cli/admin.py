@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tierlog.cli.errors import CliError, ExitCode, unknown_broker, unreachable, usage
 from tierlog.cli.options import DEFAULT_ADMIN
+from tierlog.cli.output import print_status
 from tierlog.cli.targets import Target, announce_target, local_target
 
 if TYPE_CHECKING:
@@ -135,6 +136,16 @@ def topic_of(cluster: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         if row["name"] == name:
             return dict(row)
     raise no_topic(name)
+
+
+def warn_without_leader(api: AdminApi) -> None:
+    """Print that what this node knows may be old, if it knows no leader of the metadata quorum."""
+    seen = api.get("/v1/quorum")
+    if seen["leader"] < 0:
+        print_status(
+            f"The metadata quorum has no leader: this is the last state that node {seen['node_id']} knows. "
+            "Run `tierlog cluster health` to see what to do."
+        )
 
 
 def bootstrap_of(admin: str) -> str:

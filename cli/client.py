@@ -11,7 +11,7 @@ import struct
 import time
 from typing import TYPE_CHECKING, Any, cast
 
-from tierlog.cli.errors import CliError, ExitCode, unknown_topic, unreachable, usage
+from tierlog.cli.errors import CliError, ExitCode, no_partition, unknown_topic, unreachable, usage
 from tierlog.cli.output import print_status
 from tierlog.cli.targets import announce_target, bootstrap_target
 from tierlog.protocol.api import BY_NAME, Api, decode_response, encode_request
@@ -36,6 +36,9 @@ MAX_VERSIONS = {0: 12, 1: 12, 8: 9, 9: 9}
 
 SLOW_S = 5.0
 """After waiting this long for a response, the command prints what it is waiting for."""
+
+QUORUM_TIMEOUT_S = 3.0
+"""A quorum with a leader describes itself within milliseconds."""
 
 RESPONSE_TIMEOUT_FACTOR = 1.5
 """How long to wait for a response, as a multiple of the request's own timeout. When that ends, a broker
@@ -182,12 +185,28 @@ class KafkaClient:
 
     def voters(self) -> list[Address]:
         """Admin API addresses of the metadata quorum's voters."""
-        topic = describe_quorum.TopicData(
-            topic_name=METADATA_TOPIC, partitions=[describe_quorum.PartitionData(partition_index=0)]
-        )
-        response = self.call(describe_quorum.DescribeQuorumRequest(topics=[topic]))
+        response = self.call(_quorum_request())
         raise_for(response.error_code, response.error_message, "voters of the metadata quorum")
         return [(listener.host, listener.port) for node in response.nodes for listener in node.listeners]
+
+    def require_quorum(self, problem: str) -> None:
+        """Raises CliError(problem) if the metadata quorum has no leader, which explains the problem."""
+        for address in dict.fromkeys((*self._connections, *self._seeds)):
+            try:
+                connection = Connection(address, QUORUM_TIMEOUT_S)
+            except CliError:
+                continue
+            try:
+                has_leader = not connection.call(_quorum_request()).error_code
+            except TimedOut:
+                has_leader = False
+            except CliError:  # unknown: the broker does not support the request
+                has_leader = True
+            finally:
+                connection.close()
+            if not has_leader:
+                raise CliError(problem, hint=_HINTS["NOT_CONTROLLER"])
+            return
 
     def topic(self, name: str) -> "MetadataResponseTopic":
         """Cached metadata of a topic. Raises CliError if the topic does not exist."""
@@ -210,15 +229,13 @@ class KafkaClient:
                 if found.partition_index == partition and found.leader_id in self._nodes:
                     return found.leader_id
             if partition >= len(self.topic(topic).partitions):
-                raise CliError(
-                    f"topic {topic} has no partition {partition}",
-                    hint=f"List its partitions with `tierlog topic describe {topic}`.",
-                )
+                raise no_partition(topic, partition, len(self.topic(topic).partitions))
             self.refresh(topic, deadline, f"{topic}-{partition} has no leader")
 
     def refresh(self, topic: str, deadline: float, problem: str) -> None:
         """Pause, then drop the topic's cached metadata. Raises CliError(problem) after the deadline."""
         if time.monotonic() > deadline:
+            self.require_quorum(problem)
             raise CliError(problem, hint="The broker may still be starting: retry, or see its log.")
         time.sleep(RETRY_PAUSE_S)
         self._topics.pop(topic, None)
@@ -274,6 +291,12 @@ _HINTS = {
     "THROTTLING_QUOTA_EXCEEDED": "Retry later, or see controller_mutation_rate in `tierlog quota list`.",
     "MESSAGE_TOO_LARGE": "The topic's max.message.bytes limits the size of a batch.",
 }
+
+
+def _quorum_request() -> describe_quorum.DescribeQuorumRequest:
+    partition = describe_quorum.PartitionData(partition_index=0)
+    topic = describe_quorum.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])
+    return describe_quorum.DescribeQuorumRequest(topics=[topic])
 
 
 def _api_of(request: Any) -> Api:

@@ -1,12 +1,14 @@
 """Consumer of `tierlog consume`: reads assigned partitions from both tiers."""
 
+import math
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from tierlog.cli import topics
-from tierlog.cli.client import KafkaClient, raise_for
+from tierlog.cli.client import SLOW_S, KafkaClient, raise_for
 from tierlog.cli.errors import CliError, ExitCode
+from tierlog.cli.output import print_status
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from tierlog.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -43,6 +45,9 @@ class Consumer:
         self.positions = dict(positions)
         self._client = client
         self._topic = topic
+        self._failing_since: dict[int, float] = {}
+        """Partition -> when its reads began to fail, since the last that succeeded."""
+        self._is_reported = False
 
     def read(self, *, follow: bool) -> Iterator[Consumed]:
         """Yield records up to the current end offsets, or forever with `follow`; in order within a
@@ -93,10 +98,12 @@ class Consumer:
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise self._out_of_range(partition)
         if data.error_code:
-            if not ErrorCode(data.error_code).retriable:
-                raise_for(data.error_code, None, f"{self._topic}-{partition}")
-            self._client.metadata([self._topic])
+            code = ErrorCode(data.error_code)
+            if not code.retriable:
+                raise_for(code, None, f"{self._topic}-{partition}")
+            self._retry(partition, code.name, is_patient=end is None)
             return
+        self._failing_since.pop(partition, None)
         aborted = sorted(
             data.aborted_transactions or [], key=lambda transaction: transaction.first_offset, reverse=True
         )
@@ -113,6 +120,17 @@ class Consumer:
                     self.positions[partition] = record.offset + 1
                     yield Consumed(partition, record)
             self.positions[partition] = max(self.positions[partition], header.next_offset)
+
+    def _retry(self, partition: int, error: str, *, is_patient: bool) -> None:
+        """Pause, and find the leaders again. Raises CliError after the timeout, unless `is_patient`: then it
+        prints the problem once."""
+        problem, now = f"cannot read {self._topic}-{partition}: {error}", time.monotonic()
+        since = self._failing_since.setdefault(partition, now)
+        if is_patient and not self._is_reported and now > since + SLOW_S:
+            self._is_reported = True
+            print_status(f"{problem}; waiting. Run `tierlog cluster health` to see what is wrong.")
+        deadline = math.inf if is_patient else since + self._client.timeout_s
+        self._client.refresh(self._topic, deadline, problem)
 
     def _out_of_range(self, partition: int) -> CliError:
         return CliError(

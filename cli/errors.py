@@ -45,6 +45,13 @@ def unknown_topic(name: str) -> CliError:
     return CliError(f"topic {name!r} does not exist", hint=hint, code=ExitCode.NOT_FOUND)
 
 
+def no_partition(topic: str, partition: int, count: int) -> CliError:
+    """`count`: number of partitions of the topic."""
+    numbers = f"It has {count} partitions, numbered from 0" if count != 1 else "It has only partition 0"
+    hint = f"{numbers}: see `tierlog topic describe {topic}`."
+    return CliError(f"topic {topic} has no partition {partition}", hint=hint, code=ExitCode.NOT_FOUND)
+
+
 def no_topic_name() -> CliError:
     return usage("a topic needs a name", hint="For example: tierlog topic create orders")
 

@@ -5,8 +5,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tierlog.cli.client import KafkaClient, raise_for
-from tierlog.cli.errors import CliError
-from tierlog.cli.output import counted
+from tierlog.cli.errors import CliError, no_partition
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.init_producer_id import InitProducerIdRequest
 from tierlog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -39,13 +38,12 @@ class Producer:
         self._only = partition
         self._count = len(client.topic(topic).partitions)
         if partition is not None and not 0 <= partition < self._count:
-            raise CliError(
-                f"topic {topic} has no partition {partition}",
-                hint=f"It has {counted(self._count, 'partition')}, numbered from 0.",
-            )
+            raise no_partition(topic, partition, self._count)
         response = client.call(
             InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=TIMEOUT_MS)
         )
+        if response.error_code and ErrorCode(response.error_code).retriable:
+            client.require_quorum(f"producer id: {ErrorCode(response.error_code).name}")
         raise_for(response.error_code, None, "producer id")
         self._producer_id, self._producer_epoch = response.producer_id, response.producer_epoch
         self._sequences = [0] * self._count

@@ -1,11 +1,13 @@
 """Requests of the `topic` commands. Returns plain rows; the commands parse options and print."""
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tierlog.cli import configs
 from tierlog.cli.client import KafkaClient, raise_for
 from tierlog.cli.errors import CliError, ExitCode
+from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from tierlog.protocol.messages.create_topics import (
     CreatableTopic,
@@ -129,16 +131,43 @@ def config_rows(client: KafkaClient, name: str, *, everything: bool) -> list[Row
 
 def offsets(client: KafkaClient, name: str, count: int, position: int) -> dict[int, int]:
     """Partition -> offset of a position: a timestamp, or one of ListOffsets' negative values. Waits for
-    partitions without a leader."""
-    by_leader: dict[int, list[int]] = {}
-    for partition in range(count):
-        by_leader.setdefault(client.leader(name, partition), []).append(partition)
-    found = {}
-    for leader, partitions in by_leader.items():
-        for result in _listed(client, leader, name, partitions, position):
-            raise_for(result.error_code, None, f"offsets of {name}-{result.partition_index}")
-            found[result.partition_index] = result.offset
-    return found
+    partitions without a leader. Raises CliError at once if the metadata quorum has no leader."""
+    deadline, is_first = time.monotonic() + client.timeout_s, True
+    while True:
+        by_leader: dict[int, list[int]] = {}
+        for partition in range(count):
+            by_leader.setdefault(client.leader(name, partition), []).append(partition)
+        found: dict[int, int] = {}
+        problem = ""
+        for leader, partitions in by_leader.items():
+            problem = _add_offsets(found, client, leader, name, partitions, position) or problem
+        if not problem:
+            return found
+        if is_first:
+            client.require_quorum(problem)
+        is_first = False
+        client.refresh(name, deadline, problem)
+
+
+def _add_offsets(
+    found: dict[int, int], client: KafkaClient, leader: int, name: str, partitions: list[int], position: int
+) -> str:
+    """Add the offsets of a leader's partitions. Returns a problem that may end once another broker leads."""
+    problem = ""
+    try:
+        results = _listed(client, leader, name, partitions, position)
+    except CliError as failure:
+        if failure.code != ExitCode.UNREACHABLE:
+            raise
+        return failure.message
+    for result in results:
+        subject = f"offsets of {name}-{result.partition_index}"
+        if result.error_code and ErrorCode(result.error_code).retriable:
+            problem = f"{subject}: {ErrorCode(result.error_code).name}"
+            continue
+        raise_for(result.error_code, None, subject)
+        found[result.partition_index] = result.offset
+    return problem
 
 
 def known_offsets(client: KafkaClient, topic: "MetadataResponseTopic", position: int) -> dict[int, int]:

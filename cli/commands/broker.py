@@ -39,9 +39,11 @@ Timeout = Annotated[
 @app.command("list")
 def list_(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None) -> None:
     """List the registered brokers, with the number of leaders and replicas of each."""
-    from tierlog.cli.admin import admin_api
+    from tierlog.cli.admin import admin_api, warn_without_leader
 
-    response = admin_api(admin, bootstrap).get("/v1/brokers")
+    api = admin_api(admin, bootstrap)
+    response = api.get("/v1/brokers")
+    warn_without_leader(api)
     rows = [{**broker, "address": f"{broker['host']}:{broker['port']}"} for broker in response["brokers"]]
     print_rows(COLUMNS, rows, title=f"Cluster {response['cluster_id']}", as_json=as_json)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tierlog.cli.errors import CliError, ExitCode, usage
+from tierlog.cli.errors import no_partition, usage
 from tierlog.cli.options import INT32_MAX, INT64_MAX, Bootstrap, Topic
-from tierlog.cli.output import counted, print_json, readable
+from tierlog.cli.output import print_json, readable
 
 if TYPE_CHECKING:
     from tierlog.cli.client import KafkaClient
@@ -117,11 +117,7 @@ def _start(
 
     count = len(client.topic(topic).partitions)
     if partition is not None and partition >= count:
-        raise CliError(
-            f"topic {topic} has no partition {partition}",
-            hint=f"It has {counted(count, 'partition')}, numbered from 0.",
-            code=ExitCode.NOT_FOUND,
-        )
+        raise no_partition(topic, partition, count)
     wanted = range(count) if partition is None else [partition]
     if offset is not None:
         return dict.fromkeys(wanted, offset)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tierlog.cli.errors import CliError, ExitCode, usage
+from tierlog.cli.errors import CliError, no_partition, usage
 from tierlog.cli.options import Admin, Bootstrap, Json, Partition, Topic
 from tierlog.cli.output import print_outcome, progress_bar
 
@@ -74,11 +74,7 @@ def _broker_api(api: "AdminApi", topic: str, partition: int, broker: int | None)
         rows = api.get("/v1/partitions", topic=topic)["partitions"]
         holders = [row["replicas"] for row in rows if row["partition"] == partition]
         if not holders:
-            raise CliError(
-                f"topic {topic} has no partition {partition}",
-                hint=f"List its partitions with `tierlog topic describe {topic}`.",
-                code=ExitCode.NOT_FOUND,
-            )
+            raise no_partition(topic, partition, len(rows))
         if len(holders[0]) != 1:
             held = ", ".join(map(str, holders[0]))
             raise usage(

@@ -40,8 +40,9 @@ COLUMNS = {
 }
 OUTCOME_COLUMNS = {"topic": "topic", "partition": "partition", "error": "error", "message": "why"}
 NOT_NEEDED = "ELECTION_NOT_NEEDED"
+MISSING = "UNKNOWN_TOPIC_OR_PARTITION"
 NEXT_STEPS = {
-    "UNKNOWN_TOPIC_OR_PARTITION": "List partitions with `tierlog partition list`.",
+    MISSING: "List partitions with `tierlog partition list`.",
     "INVALID_REPLICA_ASSIGNMENT": "List brokers with `tierlog broker list`; name each broker only once.",
     "NO_REASSIGNMENT_IN_PROGRESS": "List the moves in progress with `tierlog partition list --moving`.",
     "ELIGIBLE_LEADERS_NOT_AVAILABLE": "Start a broker with an in-sync replica: see `tierlog partition list`.",
@@ -69,7 +70,7 @@ def list_(
     bootstrap: Bootstrap = None,
 ) -> None:
     """List partitions with their leader, replicas and in-sync replicas."""
-    from tierlog.cli.admin import admin_api
+    from tierlog.cli.admin import admin_api, warn_without_leader
 
     named = {
         "under-replicated": under_replicated,
@@ -81,7 +82,9 @@ def list_(
     if len(chosen) > 1:
         raise usage("only one condition is allowed", hint="To combine conditions, filter the --json output.")
     condition = chosen[0] if chosen else None
-    response = admin_api(admin, bootstrap).get("/v1/partitions", topic=topic, condition=condition)
+    api = admin_api(admin, bootstrap)
+    response = api.get("/v1/partitions", topic=topic, condition=condition)
+    warn_without_leader(api)
     rows = response["partitions"]
     title = counted(len(rows), "partition") + (f", {condition}" if condition else "")
     print_rows(COLUMNS, rows, title=title, as_json=as_json)
@@ -256,7 +259,7 @@ def _ids(text: str) -> list[int]:
 def _print_outcomes(
     outcomes: list[dict[str, Any]], message: str, *, as_json: bool, document: dict[str, Any] | None = None
 ) -> None:
-    """Print outcomes, and exit with FAILED if one of them is an error."""
+    """Print outcomes, and exit with FAILED if one of them is an error, or NOT_FOUND if none exists."""
     from tierlog.cli.admin import HEALTH_HINT
 
     refused = [outcome for outcome in outcomes if outcome["error"]]
@@ -269,4 +272,5 @@ def _print_outcomes(
             print_status(message)
     if refused:
         print_status(NEXT_STEPS.get(refused[0]["error"], HEALTH_HINT))
-        raise typer.Exit(int(ExitCode.FAILED))
+        is_missing = all(outcome["error"] == MISSING for outcome in refused)
+        raise typer.Exit(int(ExitCode.NOT_FOUND if is_missing else ExitCode.FAILED))

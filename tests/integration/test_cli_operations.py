@@ -53,7 +53,7 @@ def test_elections_and_partition_list(admin: str, tierlog_session_broker: Tierlo
 
 def test_impossible_operations_are_rejected_with_a_reason(admin: str) -> None:
     broker = str(ask(admin, "broker", "list")[0]["id"])
-    refused = ask(admin, "partition", "move", "cli-nowhere", "0", "--to", broker, code=1)
+    refused = ask(admin, "partition", "move", "cli-nowhere", "0", "--to", broker, code=4)
     assert refused["outcomes"][0]["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
     assert run("partition", "move", "t", "0", "--admin", admin).returncode == 2
     assert run("partition", "list", "cli-nowhere", "--admin", admin).returncode == 4

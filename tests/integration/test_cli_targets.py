@@ -172,6 +172,18 @@ def test_tier_commands_of_a_topic_that_is_not_tiered_say_how_to_tier_it(
         assert "tierlog topic alter plain --config remote.storage.enable=true" in ended.stderr
 
 
+def test_a_partition_that_does_not_exist_has_its_exit_code(tierlog_session_broker: TierlogBroker) -> None:
+    at = ("--bootstrap", tierlog_session_broker.bootstrap)
+    succeed("topic", "create", "numbered", "-p", "2", *at)
+    for words in ("produce numbered -p 17", "consume numbered -p 17"):
+        ended = call(*words.split(), *at)
+        assert ended.code == ExitCode.NOT_FOUND and "topic numbered has no partition 17\n" in ended.stderr
+        assert "It has 2 partitions, numbered from 0" in ended.stderr
+    for words in ("partition elect numbered 77", "partition move nosuch 0 --to 1"):
+        ended = call(*words.split(), *at)
+        assert ended.code == ExitCode.NOT_FOUND and "UNKNOWN_TOPIC_OR_PARTITION" in ended.stdout
+
+
 def test_unreachable_brokers_are_never_replaced_by_another_cluster() -> None:
     assert call("cluster", "health", "--bootstrap", "127.0.0.1:1").code == 3
     assert call("partition", "unthrottle", "--bootstrap", "127.0.0.1:1").code == 3

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from cli_inline import call
 from cli_process import run
 
 from tierlog.cli.local_cluster import LocalCluster
@@ -14,6 +15,9 @@ COMMANDS = {
     "CreateTopics": ("topic", "create", "new", "--partitions", "1"),
     "DeleteTopics": ("topic", "delete", "old", "--yes"),
 }
+
+
+NO_LEADER = "The metadata quorum has no leader: run `tierlog cluster health` to see what to do."
 
 
 def test_changes_in_a_lost_majority_say_what_to_do_and_end(tmp_path: Path) -> None:
@@ -29,3 +33,9 @@ def test_changes_in_a_lost_majority_say_what_to_do_and_end(tmp_path: Path) -> No
             errors = ended.result().stderr
             assert ended.result().returncode != 0 and "Traceback" not in errors
             assert f"No response to {api}" in errors and "tierlog cluster health" in errors
+        produced, consumed = call("produce", "old", *at), call("consume", "old", "--from-beginning", *at)
+        assert produced.code == 1 and NO_LEADER in produced.stderr
+        assert consumed.code == 1 and NO_LEADER in consumed.stderr
+        for words in (("partition", "list", "--below-min"), ("broker", "list")):
+            listed = call(*words, "--admin", survivor.admin_url)
+            assert listed.code == 0 and "The metadata quorum has no leader: this is" in listed.stderr

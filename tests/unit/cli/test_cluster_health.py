@@ -133,7 +133,7 @@ def leaving(*, voter: bool, responds: bool, registered: bool = True) -> Observat
 
 
 def step(seen: Observation, state: ProcessState | None = None) -> str:
-    """What to do about node 3."""
+    """The next step for node 3."""
     health = assess(seen, {} if state is None else {1: UP, 2: UP, 3: state})
     return next(problem.next for problem in health.problems if problem.what.startswith("node 3"))
 
