@@ -25,7 +25,8 @@ from tierlog.cli.options import Json, Settings, parse_pairs
 
 app = typer.Typer(
     name="tierlog",
-    help="A distributed log that speaks the Kafka protocol and tiers its history to your object store.",
+    help="A distributed log that speaks the Kafka protocol and tiers its history to your object store.\n\n"
+    "To get started: `tierlog dev`, then `tierlog topic create`, `tierlog produce` and `tierlog consume`.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -44,7 +45,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """To get started: `tierlog dev`, then `tierlog topic create`, `tierlog produce` and `tierlog consume`."""
+    """Options before the command; the help is that of `app`."""
 
 
 app.command("dev")(dev.dev)
@@ -66,8 +67,10 @@ def server(
     sets: Settings = None,
     as_json: Json = False,
 ) -> None:
-    """Run a node. TIERLOG_… environment variables override the settings of the file, and --set overrides
-    both."""
+    """Run a node.
+
+    TIERLOG_… environment variables override the settings of the file, and --set overrides both.
+    """
     from tierlog.cli.node import read_settings, serve
 
     serve(read_settings(file=config, options=parse_pairs(sets, "--set")), as_json=as_json)

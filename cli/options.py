@@ -38,7 +38,7 @@ Bootstrap = Annotated[
         "-b",
         envvar="TIERLOG_BOOTSTRAP",
         metavar="HOST:PORT[,HOST:PORT...]",
-        help="Brokers to connect to first. "
+        help="Brokers to find the cluster with; one that responds is enough. "
         f"Default: the local cluster of `tierlog cluster up` if there is one, else {DEFAULT_BOOTSTRAP}.",
     ),
 ]
@@ -63,7 +63,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and chan
 ValidateOnly = Annotated[
     bool, typer.Option("--validate-only", help="Validate the request, and change nothing.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option(

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
 
 app = typer.Typer(no_args_is_help=True, help="List, configure, drain and decommission brokers.")
-app.command("settings")(broker_settings.settings)
-app.command("alter")(broker_settings.alter)
 
 POLL_INTERVAL_S = 0.5
 COLUMNS = {
@@ -46,6 +44,10 @@ def list_(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = Non
     warn_without_leader(api)
     rows = [{**broker, "address": f"{broker['host']}:{broker['port']}"} for broker in response["brokers"]]
     print_rows(COLUMNS, rows, title=f"Cluster {response['cluster_id']}", as_json=as_json)
+
+
+app.command("settings")(broker_settings.settings)
+app.command("alter")(broker_settings.alter)
 
 
 @app.command()

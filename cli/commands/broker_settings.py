@@ -54,8 +54,10 @@ def alter(
     as_json: Json = False,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Change dynamic settings of one broker or of all, while they run. They survive restarts, and a broker's
-    own value overrides the one for all brokers."""
+    """Change dynamic settings of one broker or of all, while they run.
+
+    They survive restarts, and a broker's own value overrides the one for all brokers.
+    """
     from tierlog.cli import configs
     from tierlog.cli.client import KafkaClient
 

@@ -38,23 +38,45 @@ REPLICA_COLUMNS = {
 
 app = typer.Typer(no_args_is_help=True, help="Check the health of a cluster; run a local cluster.")
 
-for command in (
-    cluster_local.up,
-    cluster_local.down,
-    cluster_local.status,
-    cluster_local.start,
-    cluster_local.stop,
-    cluster_local.kill,
-    cluster_local.pause,
-    cluster_local.resume,
-):
-    app.command()(command)
+
+@app.command()
+def health(
+    wait: Annotated[
+        float,
+        typer.Option(
+            "--wait",
+            min=0,
+            callback=finite,
+            metavar="SECONDS",
+            help="Wait up to this long for a healthy cluster.",
+        ),
+    ] = 0.0,
+    as_json: Json = False,
+    admin: Admin = None,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Check the health of the cluster, and show what to do about problems.
+
+    Exit codes: 5 if all requests are served, but with less redundancy than configured; 6 if some requests are
+    not served; 3 if no node responds.
+    """
+    from tierlog.cli.health import Status
+
+    document = _wait_until_healthy(admin, bootstrap, wait)
+    _print_health(document, as_json=as_json)
+    codes = {Status.DEGRADED: ExitCode.DEGRADED, Status.UNAVAILABLE: ExitCode.UNAVAILABLE}
+    if not document["answering"]:
+        raise typer.Exit(int(ExitCode.UNREACHABLE))
+    if code := codes.get(document["status"]):
+        raise typer.Exit(int(code))
 
 
 @app.command()
 def info(as_json: Json = False, bootstrap: Bootstrap = None, admin: Admin = None) -> None:
-    """Show the brokers, the metadata quorum and the unhealthy partitions. In scripts, use `health`, which
-    reports problems by its exit code."""
+    """Show the brokers, the metadata quorum and the unhealthy partitions.
+
+    In scripts, use `health`, which reports problems by its exit code.
+    """
     from tierlog.cli.admin import admin_api, bootstrap_of
     from tierlog.cli.client import KafkaClient
 
@@ -130,8 +152,10 @@ def _partitions(api: "AdminApi") -> dict[str, Any]:
 def logdirs(
     topic: OnlyTopic = None, as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None
 ) -> None:
-    """Show the local and remote bytes of each broker's log directories, or of each replica of a topic. A
-    directory's remote bytes are those of the partitions that the broker leads."""
+    """Show the local and remote bytes of log directories, or of each replica of a topic.
+
+    A directory's remote bytes are those of the partitions that its broker leads.
+    """
     from tierlog.cli.admin import admin_api, no_topic
 
     api = admin_api(admin, bootstrap)
@@ -160,36 +184,6 @@ def _sizes_shown(row: dict[str, Any]) -> dict[str, Any]:
     }
     state = row["error"] or ("full" if row.get("full") else "ok")
     return {**row, **sizes, "state": state}
-
-
-@app.command()
-def health(
-    wait: Annotated[
-        float,
-        typer.Option(
-            "--wait",
-            min=0,
-            callback=finite,
-            metavar="SECONDS",
-            help="Wait up to this long for a healthy cluster.",
-        ),
-    ] = 0.0,
-    as_json: Json = False,
-    admin: Admin = None,
-    bootstrap: Bootstrap = None,
-) -> None:
-    """Check the health of the cluster, and show what to do about problems. Exit codes: 5 if all requests are
-    served, but with less redundancy than configured; 6 if some requests are not served; 3 if no node
-    responds."""
-    from tierlog.cli.health import Status
-
-    document = _wait_until_healthy(admin, bootstrap, wait)
-    _print_health(document, as_json=as_json)
-    codes = {Status.DEGRADED: ExitCode.DEGRADED, Status.UNAVAILABLE: ExitCode.UNAVAILABLE}
-    if not document["answering"]:
-        raise typer.Exit(int(ExitCode.UNREACHABLE))
-    if code := codes.get(document["status"]):
-        raise typer.Exit(int(code))
 
 
 def _wait_until_healthy(admin: str | None, bootstrap: str | None, within_s: float) -> dict[str, Any]:
@@ -270,3 +264,16 @@ def _shortened(names: list[str], count: int) -> str:
     """The first names. An ellipsis follows if there are more, of `count` in all."""
     shown = names[:SHOWN_MAX]
     return ", ".join([*shown, "…"] if count > len(shown) else shown)
+
+
+for command in (
+    cluster_local.up,
+    cluster_local.down,
+    cluster_local.status,
+    cluster_local.start,
+    cluster_local.stop,
+    cluster_local.kill,
+    cluster_local.pause,
+    cluster_local.resume,
+):
+    app.command()(command)

@@ -34,8 +34,9 @@ def dump(
     end: Annotated[int | None, typer.Option("--to", min=0, help="End offset, exclusive.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document per line.")] = False,
 ) -> None:
-    """Print the contents of log files: batches, records, indexes, producer snapshots, leader epochs,
-    checkpoints."""
+    """Print the contents of log files.
+
+    The files hold batches with records, indexes, producer snapshots, leader epochs, or checkpoints."""
     from tierlog.broker.storage_tools.dumping import Wanted, dump
 
     wanted = Wanted(start, end, records, keys)

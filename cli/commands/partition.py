@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
 
 app = typer.Typer(no_args_is_help=True, help="List, move and balance replicas and leaders.")
-app.command("move-dir")(move_dir)
 
 COLUMNS = {
     "topic": "topic",
@@ -163,6 +162,9 @@ def _check_holders(api: "AdminApi", topic: str, partition: int, replicas: list[i
                 f"{topic}-{partition} was not moved: its replicas are {', '.join(map(str, row['replicas']))}",
                 hint="The move was cancelled or replaced. Its throttle has been removed.",
             )
+
+
+app.command("move-dir")(move_dir)
 
 
 @app.command()

@@ -80,8 +80,10 @@ def set_(
     as_json: Json = False,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Set quotas of a user, a client id, a user with a client id, or an IP address. They apply at once, per
-    broker."""
+    """Set quotas of a user, a client id, a user with a client id, or an IP address.
+
+    They apply at once, per broker.
+    """
     from tierlog.cli import quotas
     from tierlog.cli.client import KafkaClient
 

@@ -8,9 +8,7 @@ from tierlog.cli.commands import tier_checks
 from tierlog.cli.options import INT64_MAX, Admin, Bootstrap, Json, OnlyTopic, Partition, Topic
 from tierlog.cli.output import duration, print_json, print_outcome, print_rows, size
 
-app = typer.Typer(no_args_is_help=True, help="Local and remote offsets of tiered topics.")
-app.command()(tier_checks.verify)
-app.command()(tier_checks.gc)
+app = typer.Typer(no_args_is_help=True, help="Show, upload and verify the remote part of tiered topics.")
 
 FLUSH_TIMEOUT_S = 300.0
 STATUS_COLUMNS = {
@@ -33,8 +31,11 @@ def status(
     admin: Admin = None,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Show the local and remote offsets and bytes of each partition, and how far its uploads are behind:
-    bytes of rolled segments, and the age of the oldest record that is not uploaded."""
+    """Show the local and remote offsets and bytes of each partition.
+
+    Also how far its uploads are behind: bytes of rolled segments, and the age of the oldest record that is
+    not uploaded.
+    """
     from tierlog.cli.admin import admin_api
 
     api = admin_api(admin, bootstrap)
@@ -89,6 +90,10 @@ def explain(
         return
     rows = [{"name": name, "value": value} for name, value in response.items()]
     print_rows({"name": "name", "value": "value"}, rows, title=f"{topic}-{partition} @ {offset}")
+
+
+app.command()(tier_checks.verify)
+app.command()(tier_checks.gc)
 
 
 def _merged(responses: list[dict[str, Any]]) -> dict[str, Any]:

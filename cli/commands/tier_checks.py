@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 VERIFY_TIMEOUT_S = 300.0  # a request takes about 10 s, or as long as the store needs for one chunk
 AUDIT_TIMEOUT_S = 3600.0
 SHOWN_MAX = 20
+GC_HINT = "`tierlog tier gc --dry-run` shows which objects are queued and which are unreferenced."
 NOT_FOUND = 404
 
 
@@ -52,7 +53,9 @@ def verify(
     topic: OnlyTopic = None,
     sample: Annotated[
         float,
-        typer.Option("--sample", min=0.001, max=100, metavar="PERCENT", help="Verify only so many segments."),
+        typer.Option(
+            "--sample", min=0.001, max=100, metavar="PERCENT", help="Percentage of the segments to verify."
+        ),
     ] = 100.0,
     resume: Annotated[
         Path | None,
@@ -67,8 +70,10 @@ def verify(
     admin: Admin = None,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Read remote segments, all or a sample, and verify them against the manifests. Exit code 1: some are
-    missing or damaged, or no broker leads their partition."""
+    """Read remote segments, all or a sample, and verify them against the manifests.
+
+    Exit code 1: some are missing or damaged, or no broker leads their partition.
+    """
     from tierlog.cli.admin import HEALTH_HINT, admin_api
 
     api = admin_api(admin, bootstrap, timeout_s=VERIFY_TIMEOUT_S)
@@ -119,12 +124,15 @@ def gc(
     admin: Admin = None,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Show which objects in the bucket wait for their deletion, and which are unreferenced. The cluster
-    deletes queued objects by itself, after remote.log.delete.grace.ms, and never unreferenced ones."""
+    """Show which objects in the bucket wait for their deletion, and which are unreferenced.
+
+    The cluster deletes queued objects by itself, after remote.log.delete.grace.ms, and never unreferenced
+    ones.
+    """
     from tierlog.cli.admin import admin_api
 
     if not dry_run:
-        raise usage("gc deletes nothing: the cluster deletes queued objects by itself", hint="Add --dry-run.")
+        raise usage("gc deletes nothing: the cluster deletes queued objects by itself", hint=GC_HINT)
     audit = admin_api(admin, bootstrap, timeout_s=AUDIT_TIMEOUT_S).get("/v1/tier/audit")
     if as_json:
         print_json(audit)

@@ -183,7 +183,11 @@ def _group(path: str, command: Any) -> list[str]:
 
 
 def _names(option: Any) -> str:
-    return ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
+    """Names and, if it has one, the form of the value: it says the unit, or what may be repeated."""
+    form = f" `{option.metavar}`" if option.metavar else ""
+    return ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts]) + form.replace(
+        "|", "\\|"
+    )
 
 
 def _meaning(option: Any) -> str:

@@ -66,6 +66,28 @@ def test_shell_completion(words: str, expected: str) -> None:
     assert ended.stdout.split() == [expected]
 
 
+def test_lists_of_commands_have_one_line_for_each() -> None:
+    """The first paragraph of a help text is its line in the list."""
+    long = {words: command.help for words, command in commands().items() if "\n" in first(command.help)}
+    assert long == {}
+
+
+def first(text: str) -> str:
+    return text.strip().partition("\n\n")[0]
+
+
+def test_help_names_the_first_steps() -> None:
+    assert "To get started: `tierlog dev`, then" in call("--help").stdout
+
+
+def test_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "tierlog", "--version"]
+    assert (
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        == tierlog("--version").stdout
+    )
+
+
 def test_unknown_command_is_a_usage_error() -> None:
     assert tierlog("frobnicate").returncode == 2
 
