@@ -262,14 +262,19 @@ class KafkaClient:
         self._connections.pop(connection.address, None)
 
 
-def raise_for(code: int, message: str | None, subject: str) -> None:
-    """Raise CliError for a response's error code, with the broker's message if there is one."""
+def raise_for(code: int, message: str | None, subject: str, *, hint: str = "") -> None:
+    """Raise CliError for a response's error code, with the broker's message if there is one. `hint`: for an
+    invalid request."""
     if not code:
         return
     name = ErrorCode(code).name if code in ErrorCode.__members__.values() else f"error {code}"
     missing = name == "UNKNOWN_TOPIC_OR_PARTITION"
     exit_code = ExitCode.NOT_FOUND if missing else ExitCode.FAILED
-    raise CliError(f"{subject}: {message or name}", hint=_HINTS.get(name, LOG_HINT), code=exit_code)
+    named = subject.removeprefix("topic ")
+    has_subject = message is not None and message.lower().startswith((f"topic {named}", f"topic '{named}'"))
+    text = message if message is not None and has_subject else f"{subject}: {message or name}"
+    own = hint if name == "INVALID_REQUEST" else ""
+    raise CliError(text, hint=own or _HINTS.get(name, LOG_HINT), code=exit_code)
 
 
 LOG_HINT = "See the broker's log, or check the cluster with `tierlog cluster health`."

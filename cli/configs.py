@@ -39,14 +39,15 @@ def alter(
     sets: Mapping[str, str],
     unsets: Iterable[str],
     broker: int | None = None,
+    hint: str = "",
 ) -> None:
     """Apply all changes, or none. `broker`: the broker to ask; None: any. `what`: prefix of error
-    messages."""
+    messages. `hint`: for an invalid request."""
     changes = [AlterableConfig(name=key, config_operation=SET, value=value) for key, value in sets.items()]
     changes += [AlterableConfig(name=key, config_operation=DELETE, value=None) for key in unsets]
     resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
     [result] = client.call(IncrementalAlterConfigsRequest(resources=[resource]), broker).responses
-    raise_for(result.error_code, result.error_message, what)
+    raise_for(result.error_code, result.error_message, what, hint=hint)
 
 
 def check_known(names: Iterable[str], settings: dict[str, Setting], hint: str) -> None:

@@ -21,7 +21,7 @@ from tierlog.cli.commands import (
     topic,
 )
 from tierlog.cli.errors import CliError, ExitCode
-from tierlog.cli.options import Json, Settings, parse_pairs
+from tierlog.cli.options import Json, Settings, node_settings
 
 app = typer.Typer(
     name="tierlog",
@@ -73,7 +73,7 @@ def server(
     """
     from tierlog.cli.node import read_settings, serve
 
-    serve(read_settings(file=config, options=parse_pairs(sets, "--set")), as_json=as_json)
+    serve(read_settings(file=config, options=node_settings(sets)), as_json=as_json)
 
 
 app.command("produce")(produce.produce)

@@ -72,15 +72,20 @@ Settings = Annotated[
 ]
 
 
-def parse_pairs(pairs: list[str] | None, option: str) -> dict[str, str]:
-    """`["a=1", "b=2"]` -> `{"a": "1", "b": "2"}`. Raises CliError for a pair without `=`."""
+def node_settings(sets: list[str] | None) -> dict[str, str]:
+    """The settings of `--set` options."""
+    return parse_pairs(sets, "--set", "--set log.retention.hours=24")
+
+
+def parse_pairs(pairs: list[str] | None, option: str, example: str) -> dict[str, str]:
+    """`["a=1", "b=2"]` -> `{"a": "1", "b": "2"}`. Raises CliError with the example for a pair without `=`."""
     parsed = {}
     for pair in pairs or []:
         key, separator, value = pair.partition("=")
         if not separator or not key.strip():
             raise usage(
                 f"invalid {option} {pair!r}: expected KEY=VALUE",
-                hint=f"For example: {option} retention.ms=-1",
+                hint=f"For example: {example}",
             )
         parsed[key.strip()] = value.strip()
     return parsed

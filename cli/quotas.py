@@ -9,6 +9,13 @@ from tierlog.protocol.messages import alter_client_quotas as alter
 from tierlog.protocol.messages import describe_client_quotas as describe
 
 EXACT, DEFAULT = 0, 1  # match types of DescribeClientQuotas
+KEYS = (
+    "producer_byte_rate",
+    "consumer_byte_rate",
+    "request_percentage",
+    "controller_mutation_rate",
+    "connection_creation_rate",
+)
 Entity = dict[str, str | None]
 """Entity type -> name; None: the default of that type."""
 

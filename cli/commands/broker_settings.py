@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 SOURCES = {2: "this broker", 3: "all brokers", 4: "start-up", 5: "default"}
 """Config source (DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER, STATIC_BROKER, DEFAULT) -> text."""
 
+START_UP_HINT = (
+    "`tierlog broker settings BROKER --all` shows which settings are dynamic. For the others, change the "
+    "node's file and restart it: docs/howto/hosts.md"
+)
+
 OneOrAll = Annotated[
     int | None,
     typer.Argument(metavar="[BROKER]", min=0, max=INT32_MAX, help="Id of the broker. Default: all brokers."),
@@ -63,7 +68,7 @@ def alter(
 
     if not config and not unset:
         raise usage("nothing to change", hint="Give --config KEY=VALUE or --unset KEY.")
-    sets = parse_pairs(config, "--config")
+    sets = parse_pairs(config, "--config", "--config background.threads=4")
     _check_known(sets)
     with KafkaClient(bootstrap, changes=True) as client:
         _require(client, broker)
@@ -77,6 +82,7 @@ def alter(
             sets=sets,
             unsets=unset or (),
             broker=broker,
+            hint=START_UP_HINT,
         )
     name = "all brokers" if broker is None else f"broker {broker}"
     document = {"broker": broker, "set": sets, "unset": unset or []}

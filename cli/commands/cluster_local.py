@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tierlog.cli.errors import CliError, usage
-from tierlog.cli.options import Json, Settings, Yes, confirm, make_directory, parse_pairs
+from tierlog.cli.options import Json, Settings, Yes, confirm, make_directory, node_settings
 from tierlog.cli.output import counted, print_json, print_outcome, print_status
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def up(
     """Start a local cluster and show its state. Ctrl-C stops all nodes."""
     from tierlog.cli import cluster_files, cluster_processes, cluster_watch
 
-    directory, plan = _planned(data_dir, nodes, voters, port, parse_pairs(sets, "--set"))
+    directory, plan = _planned(data_dir, nodes, voters, port, node_settings(sets))
     _check_settings(plan)
     make_directory(directory, "--data-dir")
     if not detach and _running(directory, plan) and not as_json:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tierlog.cli.options import Json, Settings, make_directory, parse_pairs
+from tierlog.cli.options import Json, Settings, make_directory, node_settings
 
 if TYPE_CHECKING:
     from tierlog.config.node import NodeSettings
@@ -100,6 +100,6 @@ def _settings(
         },
         options={
             **({"object.store.url": object_store} if object_store else {}),
-            **parse_pairs(sets, "--set"),
+            **node_settings(sets),
         },
     )

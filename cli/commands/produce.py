@@ -72,7 +72,9 @@ def produce(
     from tierlog.records.writer import NewRecord
 
     clock = SystemClock()
-    headers = tuple((key, value.encode()) for key, value in parse_pairs(header, "--header").items())
+    headers = tuple(
+        (key, value.encode()) for key, value in parse_pairs(header, "--header", "--header source=web").items()
+    )
     with (
         nullcontext(sys.stdin.buffer) if file is None else file.open("rb") as lines,
         KafkaClient(bootstrap, changes=True) as client,

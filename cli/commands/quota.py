@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tierlog.cli.quotas import Entity
 
 app = typer.Typer(no_args_is_help=True, help="List, set and remove client quotas.")
+EXAMPLE = "producer_byte_rate=1048576"
 User = Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="A user.")]
 UserDefaults = Annotated[
     bool, typer.Option("--user-defaults", help="All users without a quota of their own.")
@@ -88,7 +89,7 @@ def set_(
     from tierlog.cli.client import KafkaClient
 
     entity = _one(_entity(user, user_defaults, client_id, client_defaults, ip, ip_defaults))
-    sets = {key: _number(key, text) for key, text in parse_pairs(values, "quota").items()}
+    sets = {key: _number(key, text) for key, text in parse_pairs(values, "quota", EXAMPLE).items()}
     with KafkaClient(bootstrap, changes=not validate_only) as client:
         quotas.change(client, entity, sets, validate_only=validate_only)
     name = quotas.title(entity)
@@ -175,6 +176,10 @@ def _one(entity: "Entity") -> "Entity":
 
 
 def _number(key: str, text: str) -> float:
+    from tierlog.cli.quotas import KEYS
+
+    if key not in KEYS:
+        raise usage(f"unknown quota {key!r}", hint=f"The quotas are {', '.join(KEYS)}.")
     try:
         number = float(text)
         if math.isnan(number):
@@ -182,6 +187,6 @@ def _number(key: str, text: str) -> float:
     except ValueError:
         raise usage(
             f"invalid value of {key}: {text!r} is not a number",
-            hint="For example: producer_byte_rate=1048576",
+            hint=f"For example: {EXAMPLE}",
         ) from None
     return number

@@ -30,6 +30,7 @@ Configs = Annotated[
     ),
 ]
 
+CONFIG_EXAMPLE = "--config retention.ms=-1"
 PARTITION_COLUMNS = {
     "partition": "partition",
     "leader": "leader",
@@ -80,7 +81,7 @@ def create(
             name,
             partitions,
             replication_factor,
-            parse_pairs(config, "--config"),
+            parse_pairs(config, "--config", CONFIG_EXAMPLE),
             validate_only=validate_only,
         )
         partition_count = None if validate_only else len(client.topic(name).partitions)
@@ -164,7 +165,7 @@ def alter(
     configs.check_known(unsets, TOPIC_SETTINGS, "docs/reference/settings.md lists all topic settings.")
     with KafkaClient(bootstrap, changes=True) as client:
         client.topic(name)
-        sets = parse_pairs(config, "--config")
+        sets = parse_pairs(config, "--config", CONFIG_EXAMPLE)
         what = f"topic {name}"
         configs.alter(client, configs.TOPIC_RESOURCE, name, what, sets=sets, unsets=unsets)
     changed = {"topic": name, "set": sets, "unset": unsets}

@@ -66,7 +66,7 @@ def test_addresses_have_a_connection_rate_quota(ask: Ask) -> None:
         (("set", "--user", "cli-bob", "--user-defaults", "producer_byte_rate=1"), 2),
         (("set", "--user", "cli-bob", "--ip-defaults", "connection_creation_rate=1"), 2),
         (("set", "--user", "cli-bob", "producer_byte_rate=-1"), 1),
-        (("set", "--user", "cli-bob", "nothing=1"), 1),
+        (("set", "--user", "cli-bob", "nothing=1"), 2),
         (("remove", "--user", "cli-bob"), 4),
         (("remove", "--user", "cli-bob", "producer_byte_rate"), 4),
     ],

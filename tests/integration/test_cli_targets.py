@@ -184,6 +184,17 @@ def test_a_partition_that_does_not_exist_has_its_exit_code(tierlog_session_broke
         assert ended.code == ExitCode.NOT_FOUND and "UNKNOWN_TOPIC_OR_PARTITION" in ended.stdout
 
 
+def test_hints_of_refused_settings_lead_to_the_setting(tierlog_session_broker: TierlogBroker) -> None:
+    at = ("--bootstrap", tierlog_session_broker.bootstrap)
+    refused = call("broker", "alter", "1", "-c", "listeners=x", *at)
+    assert refused.code == 1 and "change the node's file and restart it" in refused.stderr
+    unknown = call("quota", "set", "bogus=1", "--client-id", "app", *at)
+    assert unknown.code == 2 and "producer_byte_rate, consumer_byte_rate" in unknown.stderr
+    succeed("topic", "create", "once", "-p", "3", *at)
+    assert "tierlog: Topic 'once' already exists" in call("topic", "create", "once", *at).stderr
+    assert "tierlog: topic once has 3 partitions" in call("topic", "add-partitions", "once", "2", *at).stderr
+
+
 def test_unreachable_brokers_are_never_replaced_by_another_cluster() -> None:
     assert call("cluster", "health", "--bootstrap", "127.0.0.1:1").code == 3
     assert call("partition", "unthrottle", "--bootstrap", "127.0.0.1:1").code == 3

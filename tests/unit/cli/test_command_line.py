@@ -88,6 +88,26 @@ def test_package_runs_as_a_module() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "example"),
+    [
+        ("produce t -H bad", "--header source=web"),
+        ("topic create t -c bad", "--config retention.ms=-1"),
+        ("broker alter 1 -c bad", "--config background.threads=4"),
+        ("dev --set bad", "--set log.retention.hours=24"),
+        ("cluster up --set bad", "--set log.retention.hours=24"),
+        ("quota set bad -c app", "producer_byte_rate=1048576"),
+    ],
+)
+def test_a_pair_without_a_value_has_an_example_of_its_command(
+    words: str, example: str, closed_port: int
+) -> None:
+    at = () if words.startswith(("dev", "cluster")) else ("--bootstrap", f"127.0.0.1:{closed_port}")
+    ended = call(*words.split(), *at)
+    assert ended.code == 2 and "expected KEY=VALUE" in ended.stderr
+    assert f"For example: {example}\n" in ended.stderr
+
+
 def test_unknown_command_is_a_usage_error() -> None:
     assert tierlog("frobnicate").returncode == 2
 
