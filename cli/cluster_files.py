@@ -66,6 +66,11 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
         return [node for node in self.nodes if BROKER in node.roles]
 
     @property
+    def voters(self) -> list[NodePlan]:
+        """Nodes that vote when the cluster starts for the first time; the quorum may have changed since."""
+        return [node for node in self.nodes if CONTROLLER in node.roles]
+
+    @property
     def controllers_only(self) -> list[NodePlan]:
         """Controller nodes: they vote and are no brokers."""
         return [node for node in self.nodes if BROKER not in node.roles]
@@ -86,8 +91,7 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
         """Settings of every node, except its id, its roles and the secret. The default replication factor is
         the number of brokers, at most three."""
         replicas = min(len(self.brokers), 3)
-        voting = [node for node in self.nodes if CONTROLLER in node.roles]
-        voters = ",".join(f"{node.id}@{HOST}:{node.admin_port}" for node in voting)
+        voters = ",".join(f"{node.id}@{HOST}:{node.admin_port}" for node in self.voters)
         return {
             "cluster.id": self.cluster_id,
             "controller.quorum.voters": voters,
@@ -182,7 +186,10 @@ def find_cluster(directory: Path | None) -> tuple[Path, ClusterPlan]:
     plan = load(found) if found is not None else None
     if found is None or plan is None:
         where = f"no cluster in {directory}" if directory else "no local cluster found"
-        hint = "Start one with `tierlog cluster up`, or name its directory with --data-dir."
+        hint = (
+            "Start one with `tierlog cluster up`, or name its directory with --data-dir. "
+            "`tierlog cluster health` and `tierlog cluster info` show clusters that were started otherwise."
+        )
         raise CliError(where, hint=hint, code=ExitCode.FAILED)
     return found, plan
 

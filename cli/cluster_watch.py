@@ -12,10 +12,11 @@ from tierlog.cli.cluster_files import ClusterPlan
 from tierlog.cli.cluster_processes import ProcessState
 from tierlog.cli.health import Health, assess
 from tierlog.cli.observation import Observation, observe
-from tierlog.cli.output import console, counted, print_rows, table
+from tierlog.cli.output import console, counted, print_json, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
 Polls = Iterator[tuple[dict[int, ProcessState], Observation]]
 
@@ -32,6 +33,10 @@ COLUMNS = {
     "out_of_sync": "out of sync",
     "metadata": "metadata at",
 }
+
+
+WIDE_ONLY = ("pid", "metadata")
+"""Columns that a narrow terminal has no space for."""
 
 
 def poll(directory: Path, plan: ClusterPlan) -> tuple[dict[int, ProcessState], Observation]:
@@ -109,7 +114,8 @@ def _render(
     from rich.console import Group
     from rich.text import Text
 
-    nodes = table(COLUMNS, _formatted(rows(directory, plan, processes, seen)), title=_title(directory))
+    found = rows(directory, plan, processes, seen)
+    nodes = node_table(found, title=_title(directory), width=console().width)
     health = assess(seen, processes, plan.roles)
     style = "green" if not health.problems else "yellow"
     keys = "Ctrl-C stops the cluster. In another terminal: `tierlog cluster kill|pause|resume|start N`."
@@ -138,9 +144,26 @@ def _polls(directory: Path, plan: ClusterPlan) -> Polls:
         time.sleep(max(0.0, REFRESH_INTERVAL_S - (time.monotonic() - started)))
 
 
-def _formatted(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Process ids as text, so that a table prints them without thousands separators."""
-    return [{**row, "pid": row["pid"] and str(row["pid"])} for row in found]
+def node_table(found: list[dict[str, Any]], *, title: str, width: int) -> "Table":
+    """The table of the nodes, without WIDE_ONLY if it would be wider than `width`."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    # process ids as text have no thousands separators; a controller node has no address for Kafka clients
+    shown = [
+        {
+            **row,
+            "pid": row["pid"] and str(row["pid"]),
+            "bootstrap": row["bootstrap"] or f"admin :{row['admin'].rpartition(':')[2]}",
+        }
+        for row in found
+    ]
+    made = table(COLUMNS, shown, title=title)
+    unlimited = Console(width=1000)
+    if Measurement.get(unlimited, unlimited.options, made).maximum <= width:
+        return made
+    narrow = {key: heading for key, heading in COLUMNS.items() if key not in WIDE_ONLY}
+    return table(narrow, shown, title=title)
 
 
 def _title(directory: Path) -> str:
@@ -157,4 +180,7 @@ def show(directory: Path, plan: ClusterPlan, *, as_json: bool) -> None:
     """Print the table once."""
     processes, seen = poll(directory, plan)
     found = rows(directory, plan, processes, seen)
-    print_rows(COLUMNS, found if as_json else _formatted(found), title=_title(directory), as_json=as_json)
+    if as_json:
+        print_json(found)
+    else:
+        console().print(node_table(found, title=_title(directory), width=console().width))

@@ -63,6 +63,8 @@ class TierlogBroker:
         self._detached = detached
         self._python = python
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+        """Size of the log when the process started."""
 
     @property
     def host(self) -> str:
@@ -89,6 +91,7 @@ class TierlogBroker:
             return self
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
+            self._log_start = log.tell()
             self._process = subprocess.Popen(
                 self._command(),
                 stdin=subprocess.DEVNULL if self._detached else subprocess.PIPE,
@@ -155,6 +158,10 @@ class TierlogBroker:
             return ""
         return self.log_path.read_bytes()[-max_bytes:].decode(errors="replace")
 
+    def _run_log(self) -> str:
+        """The end of the log, without lines of earlier runs."""
+        return self.log_path.read_bytes()[self._log_start :][-LOG_TAIL_BYTES:].decode(errors="replace")
+
     def __enter__(self) -> "TierlogBroker":
         return self.start()
 
@@ -180,11 +187,11 @@ class TierlogBroker:
         line, deadline = b"", time.monotonic() + timeout_s
         while not line.endswith(b"\n"):
             if not select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0))[0]:
-                raise BrokerFailed(f"the broker did not start within {timeout_s:g} s\n{self.log_tail()}")
+                raise BrokerFailed(f"the broker did not start within {timeout_s:g} s\n{self._run_log()}")
             read = os.read(process.stdout.fileno(), 4096)
             if not read:
                 raise BrokerFailed(
-                    f"the broker exited with code {process.wait(STOP_TIMEOUT_S)}\n{self.log_tail()}"
+                    f"the broker exited with code {process.wait(STOP_TIMEOUT_S)}\n{self._run_log()}"
                 )
             line += read
         return line

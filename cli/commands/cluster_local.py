@@ -91,8 +91,10 @@ def up(
     make_directory(directory, "--data-dir")
     if not detach and _running(directory, plan) and not as_json:
         print_status("some nodes are already running; Ctrl-C will stop all nodes")
-    if len(plan.controllers_only or plan.brokers) == 2:
+    if len(plan.voters) == 2:
         print_status("with two voters, the quorum stops when one of them fails; use one or three")
+    elif len(plan.voters) % 2 == 0:
+        print_status(f"{len(plan.voters)} voters tolerate no more failures than {len(plan.voters) - 1}")
     with cluster_watch.interruptible():
         try:
             with cluster_files.rollback_on_failure(directory, plan):
@@ -101,6 +103,8 @@ def up(
                 print_json(_document(directory, plan))
             else:
                 print_status(started_message(plan))
+            if detach and not as_json:
+                print_status(next_steps(directory, plan))
             if not detach:
                 cluster_watch.watch(directory, plan, quiet=as_json)
         except KeyboardInterrupt:
@@ -118,22 +122,36 @@ def started_message(plan: "ClusterPlan") -> str:
     return f"{counted(len(plan.brokers), 'broker')} {serve} Kafka clients at {plan.bootstrap}{controllers}"
 
 
+def next_steps(directory: Path, plan: "ClusterPlan") -> str:
+    """Directory, admin API and commands of a detached cluster."""
+    kept = "which `tierlog cluster down` removes" if plan.temporary else "which `tierlog cluster down` keeps"
+    return (
+        f"Admin API: {plan.nodes[0].admin_url}. Data: {directory}, {kept}.\n"
+        "See its state with `tierlog cluster status` and `tierlog cluster health`; stop it with "
+        "`tierlog cluster down`."
+    )
+
+
 def down(data_dir: DataDir = None, yes: Yes = False, as_json: Json = False) -> None:
     """Stop all nodes of the cluster. Its data is kept, unless it is in a temporary directory.
 
     Without --data-dir, stops the cluster that was started last, after confirmation.
     """
     from tierlog.cli import cluster_files
+    from tierlog.cli.targets import announce_target
 
     directory, plan = cluster_files.find_cluster(data_dir)
     if data_dir is None and not yes:
         loss = " and remove all its data" if plan.temporary else ""
         confirm(f"Stop the cluster in {directory} (Kafka at {plan.bootstrap}){loss}?")
+    elif data_dir is None:
+        announce_target(f"the local cluster in {directory}")
     stopped, killed = _take_down(directory, plan)
     print_outcome(
         f"stopped {_named(stopped)}"
-        + (f"; {_named(killed)} did not stop in time and had to be killed" if killed else ""),
-        {"directory": str(directory), "stopped": stopped, "killed": killed},
+        + (f"; {_named(killed)} did not stop in time and had to be killed" if killed else "")
+        + ("; the data is removed" if plan.temporary else f"; the data stays in {directory}"),
+        {"directory": str(directory), "stopped": stopped, "killed": killed, "removed": plan.temporary},
         as_json=as_json,
     )
 
@@ -148,7 +166,10 @@ def start(nodes: OptionalNodes = None, data_dir: DataDir = None, as_json: Json =
     if nodes:
         _require(states, stopped, "is already running")
     _start(directory, plan, stopped)
-    _print_nodes("started", stopped, as_json=as_json)
+    if stopped or as_json:
+        _print_nodes("started", stopped, as_json=as_json)
+    else:
+        print_status("all nodes are running")
 
 
 def stop(nodes: Nodes, data_dir: DataDir = None, as_json: Json = False) -> None:
@@ -251,13 +272,22 @@ def _start(directory: Path, plan: "ClusterPlan", node_ids: list[int]) -> None:
 
     states = cluster_processes.states(directory, plan)
     cluster = local_cluster.LocalCluster(directory, plan=plan, detached=True)
+    running = {one for one, state in states.items() if state is ProcessState.UP} | set(node_ids)
+    voting = len([node for node in plan.voters if node.id in running])
+    lacks_majority = voting <= len(plan.voters) // 2
+    if lacks_majority:
+        print_status(
+            f"{voting} of {len(plan.voters)} voters will run, which is no majority: a node that finds no "
+            "quorum gives up after a minute"
+        )
     try:
         cluster.start([one for one in node_ids if states[one] is ProcessState.DOWN])
     except BrokerFailed as failure:
         first, *log = str(failure).splitlines()
-        raise CliError(
-            "\n".join([first, *log[-LOG_LINES:]]), hint=f"Logs: {directory}/node-*/broker.log"
-        ) from None
+        hint = f"Logs: {directory}/node-*/broker.log"
+        if lacks_majority:
+            hint = f"A majority of the voters must run: `tierlog cluster start` starts all nodes. {hint}"
+        raise CliError("\n".join([first, *log[-LOG_LINES:]]), hint=hint) from None
 
 
 def _take_down(directory: Path, plan: "ClusterPlan") -> tuple[list[int], list[int]]:
@@ -332,10 +362,11 @@ def _target(data_dir: Path | None) -> "tuple[Path, ClusterPlan]":
 
 _SIGNALS = {
     signal.SIGKILL: ("killed", ("up", "paused"), "is not running"),
-    signal.SIGSTOP: ("paused", ("up",), "is not up"),
+    signal.SIGSTOP: ("paused", ("up",), "is {state}"),
     signal.SIGCONT: ("resumed", ("paused",), "is not paused"),
 }
-"""For each signal: the state after it, the states in which a node may get it, and the error in others."""
+"""For each signal: the state after it, the states in which a node may get it, and the error in others
+(`{state}`: the node's)."""
 
 
 def _send(number: signal.Signals, nodes: list[int], data_dir: Path | None, *, as_json: bool) -> None:
@@ -370,7 +401,10 @@ def _states(directory: Path, plan: "ClusterPlan", nodes: list[int] | None) -> "d
 def _require(states: "dict[int, ProcessState]", fit: list[int], otherwise: str) -> None:
     for one in states:
         if one not in fit:
-            raise CliError(f"node {one} {otherwise}", hint="See all nodes with `tierlog cluster status`.")
+            raise CliError(
+                f"node {one} {otherwise.format(state=states[one])}",
+                hint="See all nodes with `tierlog cluster status`.",
+            )
 
 
 def _running(directory: Path, plan: "ClusterPlan") -> list[int]:

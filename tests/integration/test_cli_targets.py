@@ -118,9 +118,15 @@ def test_every_command_is_known_to_change_a_cluster_or_not() -> None:
 def test_the_local_cluster_is_named_as_the_target(another_cluster: Path) -> None:
     assert f"(the local cluster in {another_cluster})\n" in call("topic", "create", "t").stderr
     assert f"the local cluster in {another_cluster}\n" in call("cluster", "kill", "1").stderr
+    for words in (("topic", "list"), ("cluster", "status")):
+        assert "target" not in call(*words).stderr
     requested = call("cluster", "down")
     assert requested.code == 1 and str(another_cluster) in requested.stderr
     assert call("cluster", "down", stdin=b"y\n").code == 0
+    cluster_files.set_last_started(another_cluster)
+    ended = succeed("cluster", "down", "--yes")
+    assert f"target: the local cluster in {another_cluster}\n" in ended.stderr
+    assert f"stopped no node; the data stays in {another_cluster}\n" in ended.stderr
 
 
 def test_admin_api_is_derived_from_the_given_brokers(tierlog_session_broker: TierlogBroker) -> None:

@@ -1,5 +1,6 @@
 """Files of a local cluster: its plan, the cluster that was started last, and the processes of its nodes."""
 
+import io
 import os
 import signal
 import socket
@@ -10,12 +11,15 @@ from pathlib import Path
 
 import pytest
 from cli_inline import call
+from rich.console import Console
 
-from tierlog.cli import cluster_files, cluster_processes
+from tierlog.cli import cluster_files, cluster_processes, cluster_watch
 from tierlog.cli.cluster_processes import ProcessState
 from tierlog.cli.commands import cluster_local
-from tierlog.cli.commands.cluster_local import started_message
+from tierlog.cli.commands.cluster_local import next_steps, started_message
 from tierlog.cli.errors import CliError, ExitCode
+from tierlog.cli.observation import Observation
+from tierlog.cli.process import TierlogBroker
 
 
 @pytest.fixture(autouse=True)
@@ -216,6 +220,45 @@ def test_base_port_that_is_too_high_is_refused() -> None:
     with pytest.raises(CliError, match="too high") as refused:
         cluster_files.new_plan(3, base_port=64_982)
     assert refused.value.hint == "The highest possible value is --port 64981."
+
+
+def test_start_without_a_majority_names_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log of the node's earlier runs is not shown."""
+    cluster_files.save(tmp_path, cluster_files.new_plan(3))
+    node = cluster_files.node_directory(tmp_path, 1)
+    node.mkdir()
+    (node / "broker.log").write_text("a line of yesterday\n")
+    command = ["sh", "-c", "echo no quorum responded >&2; exit 1"]
+    monkeypatch.setattr(TierlogBroker, "_command", lambda _: command)
+    ended = call("cluster", "start", "1", "--data-dir", str(tmp_path))
+    assert ended.code == 1 and "1 of 3 voters will run, which is no majority" in ended.stderr
+    assert "no quorum responded\nA majority of the voters must run: `tierlog cluster start`" in ended.stderr
+    assert "yesterday" not in ended.stderr
+
+
+def test_detached_cluster_is_described() -> None:
+    steps = next_steps(Path("/kept"), cluster_files.new_plan(1, base_port=9092))
+    assert "http://127.0.0.1:9644" in steps and "/kept, which `tierlog cluster down` keeps" in steps
+    temporary = next_steps(Path("/lost"), cluster_files.new_plan(1, temporary=True))
+    assert "/lost, which `tierlog cluster down` removes" in temporary
+
+
+def test_no_local_cluster_names_the_commands_for_others() -> None:
+    ended = call("cluster", "status")
+    assert ended.code == 1 and "`tierlog cluster health` and `tierlog cluster info`" in ended.stderr
+
+
+def test_table_of_nodes_fits_a_narrow_terminal(tmp_path: Path) -> None:
+    plan = cluster_files.new_plan(2, voters=1, base_port=19092)
+    processes = dict.fromkeys(plan.roles, ProcessState.UP)
+    seen = Observation(quorum={node: {"role": "follower", "applied_index": 123_456} for node in plan.roles})
+    rows = cluster_watch.rows(tmp_path, plan, processes, seen)
+    for width, has_pid in ((80, False), (120, True)):
+        output = io.StringIO()
+        Console(width=width, file=output).print(cluster_watch.node_table(rows, title="nodes", width=width))
+        shown = output.getvalue()
+        assert "…" not in shown and ("pid" in shown) is has_pid
+        assert all(text in shown for text in ("127.0.0.1:19093", "admin :19646", "follower", "out of sync"))
 
 
 def test_message_of_a_started_cluster_counts_its_nodes() -> None:
