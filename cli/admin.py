@@ -6,6 +6,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 
 from tierlog.cli.errors import CliError, ExitCode, unknown_broker, unreachable, usage
@@ -126,6 +127,10 @@ class AdminApi:
             what = f"{self.url} did not respond within {self._timeout_s:g} s"
             hint = "The request may still be executed. Check the cluster with `tierlog cluster health`."
             raise NoResponse(what, hint=hint, code=ExitCode.UNREACHABLE) from None
+        except HTTPException as failure:  # no HTTP, or the connection was closed without a response
+            hint = f"Check that {self.url} is an admin API, and not a Kafka port: --admin http://HOST:PORT"
+            what = f"cannot reach {self.url}: {failure or 'invalid response'}"
+            raise CliError(what, hint=hint, code=ExitCode.UNREACHABLE) from None
         except (OSError, ValueError) as failure:
             raise unreachable(self.url, getattr(failure, "reason", failure)) from None
 

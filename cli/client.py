@@ -122,7 +122,8 @@ class Connection:
         size = struct.unpack(">i", self._read(4))[0]
         if not 0 < size <= FRAME_MAX_BYTES:
             hint = f"Check that {self.name} is a Kafka port: --bootstrap HOST:PORT"
-            raise CliError(f"invalid response size: {size:,} bytes", hint=hint)
+            what = f"{self.name} does not speak the Kafka protocol: invalid response size {size:,}"
+            raise CliError(what, hint=hint)
         return self._read(size)
 
     def _read(self, count: int) -> memoryview:

@@ -3,6 +3,7 @@
 import errno
 import gc
 import os
+import re
 import signal
 import socket
 import sys
@@ -70,7 +71,7 @@ def serve(settings: "NodeSettings", *, as_json: bool) -> None:
     try:
         run(settings, on_ready=announce)
     except OSError as failure:
-        what = f"{failure.filename}: {failure.strerror}" if failure.filename else failure
+        what = f"{failure.filename}: {failure.strerror}" if failure.filename else _bind_failure(failure)
         raise CliError(f"cannot start: {what}", hint=_start_hint(failure)) from None
     except ForeignDirectory as failure:
         raise CliError(f"cannot start: {failure}", hint="Use a different directory for this node.") from None
@@ -79,6 +80,14 @@ def serve(settings: "NodeSettings", *, as_json: bool) -> None:
         raise CliError(f"cannot start: the metadata log is damaged: {failure}", hint=hint) from None
     except NodeFailed as failure:
         raise CliError(f"the node failed: {failure}", hint="See its log above.") from None
+
+
+def _bind_failure(failure: OSError) -> str:
+    """The failure; for a port in use its address, which only the text of the exception has."""
+    address = re.search(r"\('([^']+)', (\d+)", str(failure))
+    if failure.errno != errno.EADDRINUSE or address is None:
+        return str(failure)
+    return f"port {address[2]} of {address[1]} is in use"
 
 
 def notify(state: str) -> None:
@@ -112,7 +121,7 @@ def _exit(number: int, frame: object) -> None:
 
 def _start_hint(failure: OSError) -> str:
     if failure.errno == errno.EADDRINUSE:
-        return "The port is in use: choose another --port or --admin-port (0 picks a free one)."
+        return "Choose another --port or --admin-port (0 picks a free one)."
     if failure.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "The data directory must be writable: use another --data-dir or log.dirs."
     if failure.errno == errno.ENOSPC:

@@ -102,11 +102,14 @@ def confirm(question: str) -> None:
     """Ask on the terminal. Raises CliError unless the answer is yes."""
     try:
         agreed = typer.confirm(question, err=True)
-    except typer.Abort:  # the end of standard input
+    except typer.Abort as aborted:  # Ctrl-C, or the end of standard input
         typer.echo(err=True)
-        agreed = False
+        if isinstance(aborted.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        hint = "Answer y to continue, or skip the question with --yes."
+        raise CliError("nothing was changed", hint=hint) from None
     if not agreed:
-        raise CliError("nothing was changed", hint="Answer y to continue, or skip the question with --yes.")
+        raise CliError("nothing was changed")
 
 
 def make_directory(directory: Path, option: str) -> None:

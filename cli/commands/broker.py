@@ -73,9 +73,12 @@ def drain(
         else:
             _show_moves(response, broker)
         _check_outcomes(response)
+        if dry_run:
+            _require_moves(response, broker)
         return
     moved = _drain(api, broker, timeout)
-    print_outcome(f"broker {broker} has no replicas", {"broker": broker, "moved": moved}, as_json=as_json)
+    message = f"broker {broker} has no replicas; {counted(moved, 'replica')} moved"
+    print_outcome(message, {"broker": broker, "moved": moved}, as_json=as_json)
 
 
 @app.command()
@@ -150,12 +153,7 @@ def _drain(api: "AdminApi", broker: int, timeout_s: float) -> int:
         response = api.post(f"/v1/brokers/{broker}/drain", {})
         _check_outcomes(response)
         moved += len(response["moves"])
-        if response["stuck"] and not response["moves"]:
-            stuck = _names(response["stuck"])
-            raise CliError(
-                f"{counted(len(stuck), 'partition')} of broker {broker} cannot move: {listed(stuck)}",
-                hint="No other running broker is without a replica of them: start or add a broker.",
-            )
+        _require_moves(response, broker)
         if time.monotonic() > deadline:
             raise CliError(
                 f"broker {broker} still has {counted(held, 'replica')} after {timeout_s:g} s",
@@ -163,6 +161,16 @@ def _drain(api: "AdminApi", broker: int, timeout_s: float) -> int:
             )
         time.sleep(POLL_INTERVAL_S)
     return moved
+
+
+def _require_moves(response: dict[str, Any], broker: int) -> None:
+    """Raises CliError if partitions of the broker cannot move, and no others do."""
+    if response["stuck"] and not response["moves"]:
+        stuck = _names(response["stuck"])
+        raise CliError(
+            f"{counted(len(stuck), 'partition')} of broker {broker} cannot move: {listed(stuck)}",
+            hint="No other running broker is without a replica of them: start or add a broker.",
+        )
 
 
 def _names(partitions: list[dict[str, Any]]) -> list[str]:

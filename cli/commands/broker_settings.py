@@ -119,7 +119,7 @@ def _check_known(names: Iterable[str]) -> None:
 def _require(client: "KafkaClient", broker: int | None) -> None:
     """Raises CliError unless the broker runs: only the broker itself knows its start-up settings."""
     if broker is not None and broker not in {one.node_id for one in client.metadata([]).brokers}:
-        raise unknown_broker(broker, "is not running")
+        raise unknown_broker(broker, "is not registered, or not running")
 
 
 def _name(broker: int | None) -> str:

@@ -121,7 +121,7 @@ def info(as_json: Json = False, bootstrap: Bootstrap = None, admin: Admin = None
     print_rows(columns, brokers, title=f"Cluster {metadata.cluster_id}")
     if quorum:
         scalars = [
-            {"name": name, "value": value}
+            {"name": name.replace("_", " "), "value": value}
             for name, value in quorum.items()
             if not isinstance(value, dict | list)
         ]
@@ -208,9 +208,9 @@ def _wait_until_healthy(admin: str | None, bootstrap: str | None, within_s: floa
 def _check(admin: str | None, bootstrap: str | None) -> dict[str, Any]:
     """Check once. Returns the document that `health --json` prints. Raises CliError if no node responds."""
     from tierlog.cli import cluster_files, cluster_processes
-    from tierlog.cli.admin import admin_target, split_urls
+    from tierlog.cli.admin import AdminApi, admin_target, split_urls
     from tierlog.cli.health import assess
-    from tierlog.cli.observation import observe, partition_names
+    from tierlog.cli.observation import TIMEOUT_S, observe, partition_names
 
     directory = None if admin or bootstrap else cluster_files.last_started()
     plan = cluster_files.load(directory) if directory else None
@@ -218,6 +218,7 @@ def _check(admin: str | None, bootstrap: str | None) -> dict[str, Any]:
     urls = split_urls(admin_target(admin, bootstrap))
     observation = observe(urls)
     if not processes and not any(observation.quorum.values()):
+        AdminApi(urls[0], timeout_s=TIMEOUT_S).get("/v1/quorum")  # its error says more
         raise unreachable(", ".join(urls), "no node responds")
     assessment = assess(observation, processes, plan.roles if plan else None)
     return {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tierlog.cli.options import Json, Settings, make_directory, node_settings
+from tierlog.cli.output import print_status
 
 if TYPE_CHECKING:
     from tierlog.config.node import NodeSettings
@@ -78,9 +79,11 @@ def dev(
     if data_dir is not None:
         make_directory(data_dir, "--data-dir")
         serve(_settings(port, chosen_admin, data_dir.absolute(), object_store, sets), as_json=as_json)
+        print_status(f"stopped; the data stays in {data_dir.absolute()}")
         return
     with tempfile.TemporaryDirectory(prefix="tierlog-dev-", ignore_cleanup_errors=True) as temporary:
         serve(_settings(port, chosen_admin, Path(temporary), object_store, sets), as_json=as_json)
+    print_status("stopped; the data is deleted")
 
 
 def _settings(

@@ -16,7 +16,7 @@ POLL_INTERVAL_S = 0.2
 """Time between two requests for the progress of the move, which no event reports."""
 
 REASONS = {
-    "LOG_DIR_NOT_FOUND": "The directory is not in the broker's log.dirs; give it as an absolute path.",
+    "LOG_DIR_NOT_FOUND": "The directory is not in the broker's log.dirs: see `tierlog cluster logdirs`.",
     "KAFKA_STORAGE_ERROR": "The partition or a log directory of the broker is offline; see the broker's log.",
     "UNKNOWN_TOPIC_OR_PARTITION": "The partition does not exist. If it is created on this broker, it will "
     "be in "

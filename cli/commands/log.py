@@ -222,7 +222,12 @@ def _batch(batch: dict[str, Any]) -> str:
 
 def _record(record: dict[str, Any]) -> str:
     text = f"{record.pop('offset')}  {_time(record.pop('timestamp'))}"
-    return text + "".join(f"  {name}={value!r}" for name, value in record.items() if value != [])
+    return text + "".join(f"  {name}={_quoted(value)}" for name, value in record.items() if value != [])
+
+
+def _quoted(value: object) -> str:
+    """A field of a record; null as in JSON."""
+    return "null" if value is None else repr(value)
 
 
 def _time_entry(entry: dict[str, Any]) -> str:

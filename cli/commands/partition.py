@@ -216,7 +216,12 @@ def elect(
         for outcome in api.post("/v1/partitions/elect", request)["outcomes"]
     ]
     count = sum(outcome["elected"] for outcome in outcomes)
-    _print_outcomes(outcomes, f"{counted(count, 'leader')} elected", as_json=as_json)
+    message = f"{counted(count, 'leader')} elected"
+    if not count:
+        message = "no election was needed: every partition has " + (
+            "a leader" if unclean else "its preferred leader"
+        )
+    _print_outcomes(outcomes, message, as_json=as_json)
 
 
 @app.command()
@@ -243,6 +248,11 @@ def balance(
     if not as_json and response["moves"]:
         columns = {"topic": "topic", "partition": "partition", "replicas": "new replicas"}
         print_rows(columns, response["moves"], title="Moves")
+    if not as_json and not dry_run and leaders and response["moves"]:
+        print_status(
+            "run the command again once the moves are complete (`tierlog partition list --moving`): it then "
+            "elects the preferred leaders"
+        )
     if not as_json and response["more"]:
         print_status("more moves are left: run the command again when these are complete")
     _print_outcomes(response["outcomes"], message, as_json=as_json, document=response)

@@ -185,7 +185,8 @@ def delete(
     from tierlog.cli.targets import bootstrap_target
 
     if not yes:
-        confirm(f"Delete {', '.join(names)} and all records? Target: {bootstrap_target(bootstrap)}")
+        what = f"topic {names[0]} with all its" if len(names) == 1 else f"topics {', '.join(names)} with all"
+        confirm(f"Delete {what} records in {bootstrap_target(bootstrap)}?")
     with KafkaClient(bootstrap, changes=yes) as client:
         for name in names:
             client.topic(name)

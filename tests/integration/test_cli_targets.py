@@ -201,6 +201,42 @@ def test_hints_of_refused_settings_lead_to_the_setting(tierlog_session_broker: T
     assert "tierlog: topic once has 3 partitions" in call("topic", "add-partitions", "once", "2", *at).stderr
 
 
+def test_a_wrong_port_is_recognised(tierlog_session_broker: TierlogBroker) -> None:
+    kafka_port = f"http://{tierlog_session_broker.bootstrap}"
+    for words in (("cluster", "health"), ("broker", "list")):
+        ended = call(*words, "--admin", kafka_port)
+        assert ended.code == 3 and f"Check that {kafka_port} is an admin API" in ended.stderr
+    admin_port = tierlog_session_broker.admin_url.removeprefix("http://")
+    ended = call("topic", "list", "--bootstrap", admin_port)
+    assert f"{admin_port} does not speak the Kafka protocol" in ended.stderr
+
+
+def test_an_answer_of_no_has_no_hint(tierlog_session_broker: TierlogBroker) -> None:
+    at = ("--bootstrap", tierlog_session_broker.bootstrap)
+    refused = call("topic", "delete", "any", *at, stdin=b"n\n")
+    assert refused.code == 1 and refused.stderr.endswith("tierlog: nothing was changed\n")
+    assert f"Delete topic any with all its records in {at[1]}? [y/N]" in refused.stderr
+
+
+def test_an_election_that_is_not_needed_says_so(tierlog_session_broker: TierlogBroker) -> None:
+    at = ("--bootstrap", tierlog_session_broker.bootstrap)
+    succeed("topic", "create", "elected", "-p", "1", *at)
+    preferred, unclean = (
+        succeed("partition", "elect", "elected", *more, *at).stderr for more in ((), ("0", "--unclean"))
+    )
+    assert "no election was needed: every partition has its preferred leader\n" in preferred
+    assert "no election was needed: every partition has a leader\n" in unclean
+
+
+def test_a_drain_that_cannot_move_anything_fails_also_as_a_plan(
+    tierlog_session_broker: TierlogBroker,
+) -> None:
+    at = ("--bootstrap", tierlog_session_broker.bootstrap)
+    succeed("topic", "create", "drained", "-p", "1", *at)
+    planned = call("broker", "drain", "1", "--dry-run", *at)
+    assert planned.code == 1 and "cannot move: " in planned.stderr
+
+
 def test_unreachable_brokers_are_never_replaced_by_another_cluster() -> None:
     assert call("cluster", "health", "--bootstrap", "127.0.0.1:1").code == 3
     assert call("partition", "unthrottle", "--bootstrap", "127.0.0.1:1").code == 3

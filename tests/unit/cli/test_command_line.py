@@ -108,6 +108,27 @@ def test_a_pair_without_a_value_has_an_example_of_its_command(
     assert f"For example: {example}\n" in ended.stderr
 
 
+def test_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        words = ("--port", "0", "--admin-port", port, "--data-dir", str(tmp_path))
+        ended = tierlog("dev", *words)
+    assert ended.returncode == 1
+    assert f"tierlog: cannot start: port {port} of 127.0.0.1 is in use\n" in ended.stderr
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_dev_says_what_becomes_of_its_data(is_kept: bool, tmp_path: Path) -> None:
+    words = ["--data-dir", str(tmp_path)] if is_kept else []
+    command = [sys.executable, "-m", "tierlog.cli.main", "dev", "--port", "0", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as dev:
+        assert dev.stdout is not None and dev.stdout.readline().startswith("tierlog serves Kafka clients at ")
+        dev.terminate()
+        errors = dev.communicate(timeout=60)[1]
+    end = f"stopped; the data stays in {tmp_path}\n" if is_kept else "stopped; the data is deleted\n"
+    assert dev.returncode == 0 and errors.endswith(end)
+
+
 def test_unknown_command_is_a_usage_error() -> None:
     assert tierlog("frobnicate").returncode == 2
 
