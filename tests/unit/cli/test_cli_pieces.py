@@ -75,9 +75,9 @@ def test_readable_encodes_binary_values_as_base64() -> None:
 
 
 def test_parse_pairs() -> None:
-    assert parse_pairs(["a=1", " b = x=y "], "--set") == {"a": "1", "b": "x=y"}
+    assert parse_pairs(["a=1", " b = x=y "], "--set", "") == {"a": "1", "b": "x=y"}
     with pytest.raises(CliError) as raised:
-        parse_pairs(["novalue"], "--set")
+        parse_pairs(["novalue"], "--set", "")
     assert raised.value.code == ExitCode.USAGE
 
 
