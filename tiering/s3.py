@@ -229,13 +229,19 @@ class S3Store:
                         await asyncio.sleep(_FIRST_BACKOFF_S * 2 ** (attempt - 1) * self._rng.random())
                     return await self._threads.run(work, into)
         except Exception as error:
-            translated = translate(what, error)
+            translated = translate(self._place(what, error), error)
             if translated is None:
                 raise
             try:
                 raise translated from error
             finally:
                 del translated  # it refers to this frame
+
+    def _place(self, what: str, error: Exception) -> str:
+        """The subject of an error message: with the endpoint, for operators, if the store was not reached."""
+        if self._client is None or not isinstance(error, OSError):
+            return what
+        return f"{self._client.endpoint}: {what}"
 
     async def _open(self) -> S3Client:
         async with self._opening:

@@ -80,7 +80,7 @@ class S3Client:
                 response_checksum_validation="when_required",
             ),
         )
-        url = self.api.meta.endpoint_url
+        self.endpoint = url = str(self.api.meta.endpoint_url)
         ca_bundle = options.ca_bundle or session.get_config_variable("ca_bundle")
         proxies = get_environ_proxies(url)
         self._threads = threads

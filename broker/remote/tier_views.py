@@ -55,8 +55,8 @@ class PartitionTierStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetLocation:
-    """Location of one offset. `tier`: `local` or `remote`. `position`: start of its batch in the file or
-    object `location`. `also_remote`: the object that has a local offset too."""
+    """Location of one offset. `tier`: `local` or `remote`. `position`: start of its batch in `location`,
+    the path of the file or the key of the object. `also_remote`: the object that has a local offset too."""
 
     tier: str
     location: str
@@ -152,7 +152,7 @@ def _local_location(replica: Replica, offset: int, also_remote: str | None) -> O
     header = read_header(part.read())
     return OffsetLocation(
         tier="local",
-        location=part.file.path.name,
+        location=str(part.file.path),
         position=part.position,
         batch_bytes=header.size,
         base_offset=header.base_offset,

@@ -118,12 +118,12 @@ def check_that_remote_reads_fail(broker: TierlogBroker) -> None:
     client.close()
 
 
-def check_that_commands_report_the_outage(broker: TierlogBroker) -> None:
+def check_that_commands_report_the_outage(broker: TierlogBroker, endpoint: str) -> None:
     """They end soon, and the reason is the store; the health names the runbook."""
     at = ("--admin", broker.admin_url)
     flushed = call("tier", "flush", TOPIC, *at)
     assert (flushed.code, flushed.stdout) == (1, "")
-    assert "tierlog: the object store is unavailable: " in flushed.stderr
+    assert f"tierlog: the object store is unavailable: {endpoint}: " in flushed.stderr
     health = call("cluster", "health", *at)
     assert health.code == 5 and "the object store is unavailable for broker 1" in health.stdout
     for ended in (flushed, health, call("tier", "verify", TOPIC, *at), call("tier", "gc", "--dry-run", *at)):
@@ -151,7 +151,7 @@ def test_broker_serves_through_an_object_store_outage(broker, s3):
     )
     assert line["pending_bytes"] > 0
     assert history.consume(1, 0) == []
-    check_that_commands_report_the_outage(broker)
+    check_that_commands_report_the_outage(broker, s3.endpoint)
 
     s3.start()
     produce(broker, range(BEFORE + DURING, BEFORE + DURING + AFTER))

@@ -418,6 +418,7 @@ async def test_explain_returns_the_location_of_an_offset(tmp_path: Path) -> None
         assert both.also_remote == node.keys.log(node.where(replica), node.remote(replica).entries[0])
         newest = await node.log_manager.explain("t", 0, 201)
         assert (newest.tier, newest.also_remote, newest.position) == ("local", None, 0)
+        assert Path(newest.location).is_file()
         await node.metadata.submit(c.AlterConfigs(resources=(_set("t", "local.retention.ms", "0"),)))
         await node.finish_tiering()
         remote = await node.log_manager.explain("t", 0, 7)
