@@ -53,11 +53,15 @@ class Setting:
         return value
 
     def accept(self, text: str) -> Value:
-        """Parse a new value, which must also fit Kafka's type (32 bits for an INT). Raises InvalidSetting.
+        """Parse a new value, which must also have Kafka's form and fit its type (32 bits for an INT). Raises
+        InvalidSetting.
 
-        `parse` accepts wider numbers because earlier versions stored them.
+        `parse` accepts wider numbers, and Python's forms such as `1_000`, because earlier versions stored
+        them.
         """
         value = self.parse(text)
+        if (form := _FORMS.get(self.type)) is not None and not form.fullmatch(text.strip()):
+            raise InvalidSetting(f"{self.name}: {text!r} is not {_VALUES_OF[self.type]}")
         bits = _BITS.get(self.type)
         if bits is not None and isinstance(value, int) and not -(1 << bits - 1) <= value < 1 << bits - 1:
             maximum = (1 << bits - 1) - 1
@@ -106,6 +110,16 @@ def _boolean(text: str) -> bool:
     return text.lower() == "true"
 
 
+def _double(text: str) -> float:
+    if not _DOUBLE.fullmatch(text):
+        return float(text)
+    number = text.rstrip("dDfF")
+    try:
+        return float.fromhex(number) if _HEX_PREFIX.match(number) else float(number)
+    except OverflowError:
+        return math.inf  # as Double.parseDouble does
+
+
 def _list(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
@@ -127,13 +141,30 @@ _VALUES_OF = {
 
 _BITS = {SettingType.SHORT: 16, SettingType.INT: 32, SettingType.LONG: 64}
 
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+"""What Integer.parseInt accepts, which also takes the digits of other scripts."""
+
+_HEX_PREFIX = re.compile(r"[+-]?0[xX]")
+_DOUBLE = re.compile(
+    r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[dDfF]?"
+    rf"|{_HEX_PREFIX.pattern}(?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[dDfF]?"
+)
+"""The finite numbers that Double.parseDouble accepts."""
+
+_FORMS = {
+    SettingType.SHORT: _INTEGER,
+    SettingType.INT: _INTEGER,
+    SettingType.LONG: _INTEGER,
+    SettingType.DOUBLE: _DOUBLE,
+}
+
 _PARSERS: dict[SettingType, Callable[[str], Value]] = {
     SettingType.BOOLEAN: _boolean,
     SettingType.STRING: str,
     SettingType.INT: int,
     SettingType.SHORT: int,
     SettingType.LONG: int,
-    SettingType.DOUBLE: float,
+    SettingType.DOUBLE: _double,
     SettingType.LIST: _list,
     SettingType.PASSWORD: str,
     SettingType.UNKNOWN: str,

@@ -60,7 +60,7 @@ def _coarseness(name: str) -> int:
 
 
 def _convert_unit(name: str, text: str, factor: int) -> str:
-    number = int(Setting(name=name, type=SettingType.LONG, default=0, doc="").parse(text))  # type: ignore[arg-type]
+    number = int(Setting(name=name, type=SettingType.LONG, default=0, doc="").accept(text))  # type: ignore[arg-type]
     return str(number if number < 0 else number * factor)
 
 

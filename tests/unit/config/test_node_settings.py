@@ -31,6 +31,7 @@ def test_the_usual_name_wins_within_one_source() -> None:
         ({"num.partition": "1"}, "did you mean 'num.partitions'"),
         ({"num.partitions": "many"}, "num.partitions: 'many' is not an integer$"),
         ({"log.retention.ms": "1h"}, "'1h' is not an integer$"),
+        ({"log.retention.hours": "1_0"}, "log.retention.hours: '1_0' is not an integer$"),
         ({"log.cleaner.min.cleanable.ratio": "half"}, "'half' is not a number$"),
         ({"log.preallocate": "yes"}, "'yes' is not true or false$"),
         ({"num.partitions": "0"}, "below the minimum, 1$"),
@@ -39,6 +40,7 @@ def test_the_usual_name_wins_within_one_source() -> None:
         ({"replica.selector.class": "x"}, r"'x' is not one of \(empty\), org"),
         ({"listeners": "SSL://h:1"}, "PLAINTEXT"),
         ({"listeners": "PLAINTEXT://h"}, "not host:port"),
+        ({"listeners": "PLAINTEXT://h:\N{SUPERSCRIPT TWO}"}, "not host:port"),
         ({"advertised.listeners": "PLAINTEXT://h:0"}, "port 0"),
         ({"process.roles": "worker"}, "not one of broker, controller"),
         ({"process.roles": "broker"}, "a single role needs controller.quorum.voters and .secret"),
@@ -53,6 +55,7 @@ def test_the_usual_name_wins_within_one_source() -> None:
             "names this node, 1, which is no controller",
         ),
         ({"controller.quorum.voters": "1"}, "id@host:port"),
+        ({"controller.quorum.voters": "\N{SUPERSCRIPT TWO}@h:1"}, "id@host:port"),
         ({"controller.quorum.voters": "2@h:1"}, "does not name this node"),
         ({"controller.quorum.voters": "1@h:1,2@h:2"}, "controller.quorum.secret"),
         ({"log.dirs": ""}, "at least one directory"),
@@ -114,14 +117,56 @@ def test_list_items_are_distinct() -> None:
         ("segment.bytes", "2147483648"),
         ("retention.ms", "9223372036854775808"),
         ("min.cleanable.dirty.ratio", "nan"),
+        ("retention.ms", "1_000"),
+        ("retention.ms", "\N{ARABIC-INDIC DIGIT THREE}"),
+        ("max.message.bytes", "1_000"),
+        ("min.cleanable.dirty.ratio", "0.1_0"),
+        ("min.cleanable.dirty.ratio", "\N{FULLWIDTH DIGIT ONE}"),
     ],
 )
-def test_number_beyond_its_type_is_parsed_but_not_accepted(name: str, text: str) -> None:
+def test_number_of_another_form_or_size_is_parsed_but_not_accepted(name: str, text: str) -> None:
     setting = TOPIC_SETTINGS[name]
     setting.parse(text)  # earlier versions stored it
     with pytest.raises(InvalidSetting, match=name):
         setting.accept(text)
     setting.accept(setting.text(setting.default))
+
+
+@pytest.mark.parametrize(("text", "number"), [("3", 3), ("+3", 3), ("-1", -1), (" 007 ", 7)])
+def test_integer_has_the_forms_of_kafka(text: str, number: int) -> None:
+    assert TOPIC_SETTINGS["retention.ms"].accept(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "+", "1.0", "0x10", "1e3", "- 1"])
+def test_other_forms_of_an_integer_are_refused(text: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"retention.ms: .* is not an integer"):
+        TOPIC_SETTINGS["retention.ms"].accept(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("1", 1.0),
+        ("1.", 1.0),
+        (".5", 0.5),
+        ("+.5e-1f", 0.05),
+        ("1d", 1.0),
+        ("0x1.8p-1", 0.75),
+        ("0x.8p0D", 0.5),
+    ],
+)
+def test_double_has_the_forms_of_kafka(text: str, number: float) -> None:
+    """Tried with Double.parseDouble of JDK 17."""
+    setting = TOPIC_SETTINGS["min.cleanable.dirty.ratio"]
+    assert setting.accept(text) == setting.parse(text) == number
+
+
+@pytest.mark.parametrize(
+    "text", ["", ".", "1e", "0x1", "1_0.0", "inf", "Infinity", "1e999", "0x1p99999", "1ff"]
+)
+def test_other_forms_of_a_double_are_refused(text: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"min.cleanable.dirty.ratio"):
+        TOPIC_SETTINGS["min.cleanable.dirty.ratio"].accept(text)
 
 
 def test_error_says_how_throttled_replicas_are_written() -> None:
