@@ -65,10 +65,10 @@ INERT_SETTINGS: dict[str, Setting] = {
             "group.streams.assignment.interval.ms", INT, 1000, "Streams groups are not supported.", minimum=0
         ),
         _inert(
-            "log.cleaner.io.buffer.size", INT, 524288, "The cleaner reads one batch at a time.", minimum=0
+            "log.cleaner.io.buffer.size", INT, 524288, "The cleaner reads windows of a fixed size.", minimum=0
         ),
         # Kafka accepts 0 in a file and later fails with a division by zero
-        _inert("log.cleaner.threads", INT, 1, "The log cleaner has one thread.", minimum=1),
+        _inert("log.cleaner.threads", INT, 1, "The log cleaner compacts one log at a time.", minimum=1),
         _inert("metric.reporters", LIST, (), "Metrics are available at /metrics of the admin server."),
         _inert("num.io.threads", INT, 8, "The event loop handles requests.", minimum=1),
         _inert("num.network.threads", INT, 3, "The event loop serves connections.", minimum=1),
@@ -76,7 +76,7 @@ INERT_SETTINGS: dict[str, Setting] = {
             "remote.list.offsets.request.timeout.ms",
             LONG,
             30000,
-            "ListOffsets is answered from the manifest.",
+            "ListOffsets searches the object store for up to 30 s.",
             minimum=1,
         ),
         _inert(
