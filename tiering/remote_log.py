@@ -318,7 +318,7 @@ class RemoteLog:
         self, reader: SequentialReader, batch: _Batch, part: Part, end: int, end_offset: int
     ) -> LogSlice:
         """The slice from a batch to a position in its segment."""
-        self._sequential.advance(reader, end_offset)
+        self._sequential.advance(reader, end_offset, asyncio.get_running_loop().time())
         if end == batch.chunk.key.end:
             self.cache.passed(batch.chunk)
         return LogSlice((part,), end - batch.position, batch.header.base_offset, end_offset)

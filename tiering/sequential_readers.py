@@ -45,7 +45,8 @@ class SequentialReader:
 
 
 class SequentialReaders:
-    """Readers by the offset of their next read, the latest to read last. Times are monotonic, in seconds."""
+    """Readers by partition and offset of their next read, the most recent one at the end. Times are
+    monotonic, in seconds."""
 
     def __init__(self) -> None:
         self._readers: OrderedDict[tuple[TopicIdPartition, int], SequentialReader] = OrderedDict()
@@ -61,14 +62,16 @@ class SequentialReaders:
             self._readers.move_to_end((partition, offset))
         return reader
 
-    def advance(self, reader: SequentialReader, offset: int) -> None:
+    def advance(self, reader: SequentialReader, offset: int, now_s: float) -> None:
         """The reader has read up to an offset. If another is there already, they continue as one."""
         if self._readers.get((reader.partition, reader.offset)) is reader:
             del self._readers[reader.partition, reader.offset]
         there = self._readers.get((reader.partition, offset))
-        if there is None or there.window <= reader.window:
-            reader.offset = offset
-            self._readers[reader.partition, offset] = reader
+        if there is not None and there.window > reader.window:
+            reader = there
+        reader.offset, reader.read_at_s = offset, now_s  # the read may have taken long
+        self._readers[reader.partition, offset] = reader
+        self._readers.move_to_end((reader.partition, offset))
 
     def is_awaited(self, partition: TopicIdPartition, end_offset: int, now_s: float) -> bool:
         """Whether a reader of the partition will read records below an offset."""
