@@ -15,11 +15,11 @@ from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.records import PageRef, RemoteSegment
 
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_.-]{1,200}")
-_ATTEMPT = re.compile(r"(\d{20})-(\d{20})-(\d+)-([0-9a-f-]{36})\.(log|idx)")
-_OBJECT = re.compile(r"(\d{20})-(\d{20})-(?:\d+-)?([0-9a-f-]{36})\.(?:log|idx|page)")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_ATTEMPT = re.compile(rf"(\d{{20}})-(\d{{20}})-(\d+)-({_UUID.pattern})\.(log|idx)")
+_OBJECT = re.compile(rf"(\d{{20}})-(\d{{20}})-(?:\d+-)?({_UUID.pattern})\.(?:log|idx|page)")
 _PLACE = re.compile(rf"(?:data|manifests)/[0-9a-f]{{2}}/({_UUID.pattern})/(\d{{1,10}})")
-_PAGE = re.compile(r"(\d{20})-(\d{20})-([0-9a-f-]{36})\.page")
+_PAGE = re.compile(rf"(\d{{20}})-(\d{{20}})-({_UUID.pattern})\.page")
 _OFFSET_DIGITS = 20  # as in Kafka's file names, so that keys of a partition sort by offset
 
 
@@ -79,6 +79,7 @@ class Keys:
         return f"{self.cluster_id}/probe/"
 
     def probe(self, node_id: int) -> str:
+        """Prefix of the objects with which one node checks the store."""
         return f"{self.probes()}{node_id}"
 
     def topics(self) -> str:
@@ -138,7 +139,7 @@ def parse_attempt(key: str) -> AttemptKey:
 def parse_object(key: str) -> tuple[int, int, uuid.UUID]:
     """First and last offset and id of a segment's object or a page. Raises InvalidKey for any other key."""
     match = _OBJECT.fullmatch(key.rpartition("/")[2])
-    if match is None or not _UUID.fullmatch(match[3]):
+    if match is None:
         raise InvalidKey(f"{key!r} is not the key of a segment or page")
     return int(match[1]), int(match[2]), uuid.UUID(match[3])
 

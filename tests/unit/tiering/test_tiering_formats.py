@@ -26,7 +26,14 @@ from tierlog.tiering.format.bundle import (
     read_places,
     section,
 )
-from tierlog.tiering.format.keys import AttemptKey, InvalidKey, Keys, parse_attempt
+from tierlog.tiering.format.keys import (
+    AttemptKey,
+    InvalidKey,
+    Keys,
+    parse_attempt,
+    parse_object,
+    parse_page,
+)
 from tierlog.tiering.format.manifest import (
     ManifestError,
     ManifestPage,
@@ -117,6 +124,16 @@ def test_a_cluster_id_that_cannot_be_a_folder_is_refused(cluster_id):
 def test_other_keys_are_not_segments():
     with pytest.raises(InvalidKey):
         parse_attempt(Keys("c").root(PARTITION))
+
+
+def test_name_with_a_malformed_uuid_is_no_key():
+    """A foreign object must not stop the listing of a damaged page's objects."""
+    stray = "0" * 36
+    log, _ = Keys("c").attempt(PARTITION, 5, 1_000, 7, stray)
+    page = Keys("c").page_of(PARTITION, 5, 1_000, stray)
+    for parse, key in ((parse_attempt, log), (parse_object, log), (parse_page, page), (parse_object, page)):
+        with pytest.raises(InvalidKey):
+            parse(key)
 
 
 def test_a_root_survives_the_round_trip():
