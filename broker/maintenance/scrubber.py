@@ -136,11 +136,12 @@ class Scrubber:
     async def _turn(self) -> None:
         interval_s = self._settings.log_scrub_interval_ms / 1000
         self._changed.clear()
-        try:
-            async with asyncio.timeout(interval_s * self._part if interval_s else None):
-                await self._changed.wait()
-        except TimeoutError:
-            self._requested = True
+        if not self._requested:  # a pass may be requested between two turns
+            try:
+                async with asyncio.timeout(interval_s * self._part if interval_s else None):
+                    await self._changed.wait()
+            except TimeoutError:
+                self._requested = True
         if self._requested:
             self._part, self._requested = 1.0, False
             await self.scrub_all()

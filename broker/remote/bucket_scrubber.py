@@ -97,11 +97,12 @@ class BucketScrubber:
     async def _turn(self) -> None:
         interval_s = self._settings.remote_log_scrub_interval_ms / 1000
         self._changed.clear()
-        try:
-            async with asyncio.timeout(interval_s * self._first_wait_fraction if interval_s else None):
-                await self._changed.wait()
-        except TimeoutError:
-            self._requested = True
+        if not self._requested:  # a pass may be requested between two turns
+            try:
+                async with asyncio.timeout(interval_s * self._first_wait_fraction if interval_s else None):
+                    await self._changed.wait()
+            except TimeoutError:
+                self._requested = True
         if self._requested:
             self._first_wait_fraction, self._requested = 1.0, False
             await self.scrub_all()
@@ -130,7 +131,7 @@ class BucketScrubber:
 
     @property
     def damaged(self) -> int:
-        """Segments with a missing or damaged object, and unreadable pages, that the last pass found in
+        """Segments with a missing or damaged object, and damaged pages, that the last pass found in
         partitions which this broker still leads."""
         return sum(number for where, number in self._damaged.items() if self._leads(where))
 
@@ -201,7 +202,8 @@ class BucketScrubber:
             _log.error("a segment in the bucket cannot be checked", error=error)
 
     async def _audit(self) -> BucketAudit:
-        """The last result if the store refuses to list the bucket."""
+        """Audit the bucket. Returns the previous result if the store refuses to list it, and an empty one on
+        brokers that are not the auditor."""
         while self._is_auditor():
             try:
                 return await self._auditor.run(

@@ -1,10 +1,13 @@
 """Bucket scrubber and remote verifier, over a real directory store whose files change behind their back."""
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from changed_bucket import PAGE_SEGMENTS, Store, key_of, path_of, spill, tiered, verifier
+from connection_harness import until
 from tier_node import TierNode
 
 from tierlog.broker.remote import bucket_scrubber
@@ -45,6 +48,14 @@ async def test_segment_that_cannot_be_checked_is_counted_and_passed_over(node: T
     await one.scrub_all()
     assert (one.unchecked, one.damaged, one.segments) == (1, 1, segments - 1)
     assert one.progress == 1.0
+
+
+async def test_pass_that_is_requested_between_two_turns_begins(node: TierNode) -> None:
+    one = scrubber(node, replace(SETTINGS, remote_log_scrub_interval_ms=0))
+    one.begin()
+    one.start()
+    async with asyncio.timeout(10):
+        await until(lambda: one.passes == 1)
 
 
 async def test_segment_whose_check_always_fails_does_not_end_the_pass(node: TierNode) -> None:
