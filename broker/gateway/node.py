@@ -106,6 +106,7 @@ class Node:
         self.serving: Serving | None = None
         self.serves = False
         self._readers: set[Events] = set()
+        self._has_stopped = False
 
     @property
     def is_broker(self) -> bool:
@@ -116,8 +117,9 @@ class Node:
         self.serving, self.serves = serving, True
 
     def stop_serving(self) -> None:
-        """Also end event streams, since the HTTP server waits for its responses when it closes."""
-        self.serving, self.serves = None, False
+        """Also end event streams, those of later requests too, since the HTTP server waits for its responses
+        when it closes."""
+        self.serving, self.serves, self._has_stopped = None, False, True
         for reader in self._readers:
             _put(reader, None)
 
@@ -127,6 +129,8 @@ class Node:
         """A queue of all events from now on; None ends it. Return it with `leave`."""
         reader: Events = asyncio.Queue(EVENTS_WAITING)
         self._readers.add(reader)
+        if self._has_stopped:
+            _put(reader, None)
         return reader
 
     def leave(self, reader: Events) -> None:
