@@ -81,7 +81,7 @@ def production_platform(settings: NodeSettings) -> Platform:
 
 
 class TcpNetwork:
-    """Connects the fetchers to other brokers."""
+    """Opens connections to other brokers, for fetchers, log repair and tier starts."""
 
     async def connect(self, host: str, port: int, client_id: str) -> BrokerConnection:
         peer = f"{host}:{port}"
@@ -92,7 +92,7 @@ class TcpNetwork:
                     lambda: _ProtocolAdapter(BrokerConnection(peer, client_id, loop)), host, port
                 )
         except (OSError, TimeoutError) as failure:
-            raise Unreachable(f"{peer}: {failure or 'no response'}") from failure
+            raise Unreachable(f"{peer}: {str(failure) or 'no response'}") from failure
         return adapter.connection
 
 

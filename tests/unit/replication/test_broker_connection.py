@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tierlog.base.network import Unreachable
+from tierlog.broker import platform
 from tierlog.broker.platform import TcpNetwork
 from tierlog.broker.replication.broker_connection import BUFFER_BYTES, KEPT_BUFFER_BYTES, BrokerConnection
 from tierlog.protocol.api import APIS, FETCH_KEY, decode_request_header, encode_response
@@ -182,6 +183,12 @@ async def test_closed_port_is_unreachable():
     await server.wait_closed()
     with pytest.raises(Unreachable):
         await TcpNetwork().connect("127.0.0.1", port, "test")
+
+
+async def test_error_of_a_connection_that_times_out_says_so(monkeypatch):
+    monkeypatch.setattr(platform, "CONNECT_TIMEOUT_S", 0)  # a constant, not a collaborator
+    with pytest.raises(Unreachable, match=r"^127.0.0.1:9092: no response$"):
+        await TcpNetwork().connect("127.0.0.1", 9092, "test")
 
 
 async def test_response_that_ends_within_a_topic_fails_its_call():
