@@ -2,8 +2,8 @@
 
 `metrics` provides the values, `exposition` writes them, and the reference page is generated from here.
 Kafka's metrics have the names that the JMX exporter's example rules give them. A metric that Kafka lacks, or
-whose Kafka name promtool rejects, begins with `tierlog_`. Kafka's times are in ms, tierlog's in seconds, as
-usual in Prometheus.
+whose Kafka name promtool rejects, begins with `tierlog_`; the process metrics have Prometheus' usual
+`process_` names. Kafka's times are in ms, tierlog's in seconds, as usual in Prometheus.
 """
 
 from dataclasses import dataclass
@@ -582,7 +582,8 @@ def reference_page() -> str:
         "gives Kafka's metrics with its example rules for Kafka (`lowercaseOutputName`, `PerSec` becomes",
         "`_total`), which Confluent's dashboards use. Not all of those metrics exist, and two things differ:",
         "labels are in snake case (`client_id`), and latencies are histograms. A panel that asks for",
-        '`{quantile="0.99"}` has to be changed. Everything else begins with `tierlog_`.',
+        '`{quantile="0.99"}` has to be changed. Prometheus\' usual process metrics begin with `process_`,',
+        "everything else with `tierlog_`.",
         "`RemoteDeleteLagBytes` is missing because the delete queue has no sizes, and",
         "`RemoteLogSizeComputationTime` because the sizes are known without a computation.",
         "",
