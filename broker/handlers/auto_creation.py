@@ -19,7 +19,8 @@ from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode
 
 IN_FLIGHT_MAX = 1_000
-"""Maximum number of topics being created. A request may name 100,000; clients request the others again."""
+"""Maximum number of topics being created. A request may name 65,000 (ELEMENTS_MAX); clients request the
+others again."""
 TOPICS_PER_COMMAND = 100  # one command is decided in one turn of the event loop
 LOG_EVERY_MS = 10_000  # between two warnings: clients repeat a failing request several times a second
 

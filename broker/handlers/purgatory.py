@@ -27,9 +27,9 @@ TryComplete = Callable[[Collection[Hashable]], Reply | None]
 """(keys that have changed since the last try) -> the reply, or None if the operation must wait."""
 
 COALESCED_TURNS = 3
-"""Maximum number of turns that a coalesced operation waits. In a busy loop a turn is long, and this many
-bring most of what a producer has in flight. With no limit, a Fetch could wait for as long as records
-arrive."""
+"""Maximum number of additional turns that a coalesced operation waits while its keys change. In a busy loop a
+turn is long, and this many bring most of what a producer has in flight. With no limit, a Fetch could wait for
+as long as records arrive."""
 FETCH, PRODUCE, DELETE_RECORDS = "Fetch", "Produce", "DeleteRecords"
 DELAYED_OPERATIONS = (FETCH, PRODUCE, DELETE_RECORDS)
 """Kinds of delayed operations under Kafka's names; a label of metrics."""
@@ -145,7 +145,7 @@ class Purgatory:
         return self._begin(operation, wait_ms)
 
     def check_and_complete(self, key: Hashable) -> None:
-        """The key has changed: try operations that watch it, before the loop's next turn."""
+        """The key has changed: try the operations that watch it in the loop's next turn."""
         if key in self._watchers or key in self._writes:
             if not self._changed:
                 self._loop.call_soon(self._complete_changed)

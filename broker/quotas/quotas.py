@@ -59,8 +59,9 @@ class ClientQuotas:
         self._rates = Accounts(lambda: WindowedRate(windows), accounts_max)
         self._buckets = Accounts(lambda: TokenBucket(mutation_windows), accounts_max)
         self.throttled: Counter[QuotaKey] = Counter()
-        """Number of throttled requests; below, their throttle time in ms."""
+        """Number of throttled requests."""
         self.throttled_ms: Counter[QuotaKey] = Counter()
+        """Total throttle time in ms."""
         self.configure({})
 
     def configure(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
@@ -84,7 +85,8 @@ class ClientQuotas:
         return self._count_throttle(key, use, self._throttle_ms(key, use, now_ms))
 
     def charge_unless_over(self, key: QuotaKey, user: str, client_id: str, value: float, now_ms: int) -> int:
-        """Count a value unless it exceeds the quota; then it must not be used."""
+        """Count a value unless it would exceed the quota. Returns the throttle time if it was not counted
+        (the caller must not use it), else 0."""
         return self._unless_over(key, self._limits.of_client(key, user, client_id), value, now_ms)
 
     def connect(self, ip: str, now_ms: int) -> int:

@@ -92,7 +92,7 @@ class Group:
     pending_members: set[str] = field(default_factory=set)  # have a member id (KIP-394), but have not joined
     pending_sync: set[str] = field(default_factory=set)  # know the generation, but have not sent SyncGroup
     initial_join_left_ms: int | None = None
-    """Time by which the initial join phase may still be extended (KIP-134); None outside of that phase."""
+    """How much longer the initial join phase may be extended, in ms (KIP-134); None outside that phase."""
     new_member_added: bool = False  # since the initial join phase was last extended
     subscribed_topics: frozenset[str] | None = None  # None: unknown
     joining_count: int = 0  # members whose JoinGroup waits

@@ -5,10 +5,11 @@ The driver (`net.connection`) fills `buffers_to_fill`, calls `received`, and tak
 calls `wait` first. Responses leave in the order of the requests through `out`. Time is an argument; nothing
 here waits.
 
-A halted connection starts no requests. It is halted while too many requests wait for their responses, while
-too many response bytes are queued, and for the reasons `HALT_…`, each of which one event begins and another
-ends (HALT_TRANSITIONS). `State` says whether it still receives and sends. Bytes that were received and cannot
-be handled yet are held; after each change, the driver asks `resume` whether they can be handled now.
+A halted connection starts no further requests, except one that is partly received (State.FINISHING) or
+delayed by appends. It is halted while too many requests wait for their responses, while too many response
+bytes are queued, and for the reasons `HALT_…`, each of which one event begins and another ends
+(HALT_TRANSITIONS). `State` says whether it still receives and sends. Bytes that were received and cannot be
+handled yet are held; after each change, the driver asks `resume` whether they can be handled now.
 """
 
 from collections import deque

@@ -42,7 +42,7 @@ class SharedFile:
         self._files = files
         self.path = path
         self.used = True
-        """Since it was last checked: its second chance."""
+        """Whether it was used since it was last checked (the reference bit of a second-chance algorithm)."""
         self.unsynced = False
         """Whether it has writes that no fsync covers. Set after a write, cleared before a sync."""
         self.fd = -1

@@ -86,7 +86,7 @@ def read_tag(view: memoryview, at: int, end: int, last: int) -> tuple[int, int, 
 
 
 def refuse(fault: str) -> MalformedFrame:
-    """Exceptions of a compiled reader."""
+    """The exception that a compiled reader raises for this fault."""
     return MalformedFrame(fault)
 
 
