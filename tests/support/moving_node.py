@@ -168,14 +168,14 @@ class Node:
         return self.moves.move(NAME, str(self.path / place))
 
     async def moved(self) -> None:
-        """No move is in progress or has left files behind."""
+        """Wait until no move is in progress and the files that moves left are removed."""
         while tasks := [move.task for move in self.moves._moves.values() if move.task is not None]:
             await asyncio.wait(tasks)
         await self.idle()
         assert self.failures == []
 
     async def idle(self) -> None:
-        """No removal is in progress either."""
+        """Wait until no task, such as a removal, is running."""
         await until(lambda: len(self.tasks) == 0)
 
     async def copying(self) -> None:

@@ -56,7 +56,8 @@ class Traffic:
 
 
 def selected(requests: list[Recorded]) -> list[Recorded]:
-    """A few small requests of each client, API and version, of different sizes, in the order of sending."""
+    """A few small requests of each client, API and version, of different sizes, sorted by client, API and
+    version, and within these in the order of sending."""
     chosen: dict[tuple[str, int, int], dict[int, Recorded]] = defaultdict(dict)
     for each in requests:
         sizes = chosen[each.client, *each.kind]
@@ -86,7 +87,7 @@ class RecordingProxy:
             begun.set()
 
         threading.Thread(target=self._run, args=(serve,), daemon=True).start()
-        begun.wait(10)
+        assert begun.wait(10), "the proxy did not start"
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -185,7 +185,7 @@ class ClusterRun:
 
     def play(self) -> Outcome:
         try:
-            with self.tiering.small_pages():
+            with self.tiering.patched_limits():
                 self.loop.run_for(self._main())
         finally:
             self.outcome.virtual_s = self.loop.time()

@@ -38,7 +38,8 @@ TIERED = 0.55
 
 COMPLETION_TIMEOUT_S = 120.0
 """Virtual seconds within which all due uploads must complete. A retry comes after thirty at most, and
-producers write small segments faster than a leader uploads them: seven a second, of up to 450 left."""
+producers write small segments faster than a leader uploads them. A leader uploads seven segments a second,
+and up to 450 may be left when the producers stop."""
 
 POLL_S = 0.2
 MERGE_S = 5.0  # for which segments are merged after the faults
@@ -180,7 +181,8 @@ class Tiering:
         return merge_segments(self._brokers, self._keys, rng, self._done)
 
     @contextmanager
-    def small_pages(self) -> Iterator[None]:
+    def patched_limits(self) -> Iterator[None]:
+        """Product with small pages, short rechecks and counted drops, for the time of the run."""
         with ExitStack() as stack:
             if self.is_on:
                 stack.enter_context(patch.object(page_tree, "limits_for", _small_tree))

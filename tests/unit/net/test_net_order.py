@@ -1,4 +1,4 @@
-"""Requests that later ones of their connection have to wait for (`Pending.blocks_later_until`)."""
+"""Requests that block later requests of their connection (`Pending.blocks_later_until`)."""
 
 import asyncio
 from typing import Any

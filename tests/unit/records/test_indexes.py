@@ -116,7 +116,7 @@ def test_aborted_transactions_of_a_range_are_those_that_a_scan_finds(seed: int) 
         encode_offset_index(BASE, [OffsetEntry(BASE + 5, 10), OffsetEntry(BASE + 6, 10)]),
     ],
 )
-def test_index_with_decreasing_entries_is_corrupt(index: bytes) -> None:
+def test_offset_index_that_is_cut_or_does_not_increase_is_corrupt(index: bytes) -> None:
     with pytest.raises(RecordsError):
         list(decode_offset_index(index, BASE))
 

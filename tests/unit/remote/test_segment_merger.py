@@ -124,7 +124,7 @@ def test_a_record_is_written_again_only_a_few_times(seed: int) -> None:
 
 
 async def tiny_segments(node: TierNode, count: int = 12, **settings: str) -> Replica:
-    """A tiered topic of so many segments, of which a merged one can have all records."""
+    """A tiered topic with `count` small segments, which fit into one merged segment."""
     replica = await node.create("t", **{"segment_bytes": "1000000", **settings})
     for _ in range(count):
         produce(replica, 3)
@@ -284,7 +284,8 @@ class HeldStore(MemoryStore):
 
 
 async def test_merge_whose_copy_was_abandoned_puts_no_object(tmp_path: Path) -> None:
-    """As by the next leader. The copy's objects are deleted after the grace: one put later would stay."""
+    """The copy is abandoned, as the next leader does it. Its objects are deleted after the grace, so an
+    object that is put later would stay forever."""
     store = HeldStore()
     async with TierNode(tmp_path, store) as node:
         replica = await tiny_segments(node)

@@ -86,7 +86,7 @@ class Run:
         self.a, self.b = path / "a", path / "b"
         self.disks = disks if isinstance(disks, Disks) else Disks()
         self.fatal: list[str] = []
-        self.moved: list[TopicPartition] = []
+        self.changed: list[TopicPartition] = []
         self.tasks = TaskGroup(lambda name, failure: None)
         rng = random.Random(1)
         settings = settings_from({"log.dirs": f"{self.a},{self.b}", "metadata.log.dir": str(path / metadata)})
@@ -97,7 +97,7 @@ class Run:
             SystemClock(),
             self.tasks,
             rng,
-            on_change=self.moved.append,
+            on_change=self.changed.append,
             fatal=lambda what, failure: self.fatal.append(what),
         )
 
@@ -175,11 +175,11 @@ async def test_failed_device_takes_only_its_partitions_offline(tmp_path: Path, e
     run = await Run(tmp_path).start(topic(1, 2))
     lost, kept = (run.replica(number) for number in sorted(range(2), key=run.place))
     run.disks.broken[run.a] = error_number
-    run.moved.clear()
+    run.changed.clear()
     assert append(lost) == ErrorCode.KAFKA_STORAGE_ERROR
     await asyncio.sleep(0)
     assert run.is_offline(lost.name.partition)
-    assert run.moved == [lost.name], "waiting requests are notified"
+    assert run.changed == [lost.name], "waiting requests are notified"
     assert append(kept) == ErrorCode.NONE
     assert not run.fatal
     assert await run.manager.checkpoints.write_for({lost.name, kept.name}) == set()
