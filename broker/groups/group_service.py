@@ -80,7 +80,7 @@ class GroupService:
         self._lease = lease
         self._timers = Timers(clock)
         self._shards: dict[int, GroupShard] = {}
-        self._creating = asyncio.Lock()
+        self._creation: asyncio.Task[None] | None = None
         self._logged_reason: str | None = None
         """The last logged reason why the topic could not be created."""
 
@@ -125,15 +125,21 @@ class GroupService:
         return shard.core.describe(group_id) or ErrorCode.GROUP_ID_NOT_FOUND
 
     def list_groups(self) -> tuple[ErrorCode, list[tuple[str, str, GroupState]]]:
-        """(id, protocol type, state) of the groups coordinated here. An error if some shards are still
-        loading."""
+        """(id, protocol type, state) of the groups coordinated here, and an error if some are not known yet:
+        their shards are loading, or their replicas are being created."""
         if self._lacks_lease:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
-        found = [
-            group for shard in self._shards.values() if shard.ready for group in shard.core.list_groups()
-        ]
-        loading = any(not shard.ready for shard in self._shards.values())
-        return (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE), found
+        shards = [self._shards.get(partition) for partition in self._led_partitions()]
+        ready = [shard for shard in shards if shard is not None and shard.ready]
+        found = [group for shard in ready for group in shard.core.list_groups()]
+        is_complete = len(ready) == len(shards)
+        return (ErrorCode.NONE if is_complete else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), found
+
+    def _led_partitions(self) -> list[int]:
+        """The partitions of `__consumer_offsets` that this broker leads on a disk that works."""
+        node_id = self._settings.node_id
+        led = (number for number, each in enumerate(self._partitions()) if each.leader == node_id)
+        return [number for number in led if not self._is_offline(number)]
 
     @property
     def member_bytes(self) -> int:
@@ -173,22 +179,30 @@ class GroupService:
 
     async def create_topic(self) -> None:
         """Create `__consumer_offsets`. As in Kafka, not before there are brokers for all its replicas:
-        otherwise one lost disk could lose the offsets of all groups. Concurrent calls wait for the first one.
+        otherwise one lost disk could lose the offsets of all groups. Concurrent calls share one attempt.
         Errors are logged.
         """
-        async with self._creating:
-            if self._partitions() or self._lacks_brokers():
-                return
-            command = CreateTopics(topics=(self._offsets_topic(),))
-            try:
-                async with asyncio.timeout(CREATE_TIMEOUT_S):
-                    reply = await self._metadata.submit(command)
-            except Exception as error:  # the client retries its request, and then this is retried
-                self._log_reason(str(error))
-                return
-            outcome = reply.topics[0]
-            if outcome.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                self._log_reason(outcome.message or outcome.error.name)
+        if self._creation is None:
+            self._creation = self._tasks.spawn(f"create {OFFSETS_TOPIC}", self._create_topic())
+            self._creation.add_done_callback(self._creation_ended)
+        await asyncio.shield(self._creation)
+
+    def _creation_ended(self, _: object) -> None:
+        self._creation = None
+
+    async def _create_topic(self) -> None:
+        if self._partitions() or self._lacks_brokers():
+            return
+        command = CreateTopics(topics=(self._offsets_topic(),))
+        try:
+            async with asyncio.timeout(CREATE_TIMEOUT_S):
+                reply = await self._metadata.submit(command)
+        except Exception as error:  # the client retries its request, and then this is retried
+            self._log_reason(str(error) or f"no response from the controller within {CREATE_TIMEOUT_S:g} s")
+            return
+        outcome = reply.topics[0]
+        if outcome.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            self._log_reason(outcome.message or outcome.error.name)
 
     @property
     def _replication_factor(self) -> int:

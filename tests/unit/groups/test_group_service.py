@@ -24,7 +24,7 @@ from loop_steps import LoopSteps
 from structlog.testing import capture_logs
 
 from tierlog.base.types import TopicPartition
-from tierlog.broker.groups import group_shard
+from tierlog.broker.groups import group_service, group_shard
 from tierlog.broker.groups.core.events import Appended, WriteId
 from tierlog.broker.groups.core.formats import GroupKey, encode_key
 from tierlog.broker.groups.group_service import OFFSETS_TOPIC, partition_of
@@ -92,6 +92,36 @@ async def test_groups_wait_for_brokers_for_all_replicas_of_the_offsets_topic(tmp
         await broker.service.create_topic()
         partitions = broker.metadata.image.topic(OFFSETS_TOPIC).partitions
         assert [sorted(each.replicas) for each in partitions] == [[1, 2, 3]] * 2
+
+
+async def test_calls_that_need_the_topic_share_one_attempt_to_create_it(tmp_path, monkeypatch):
+    submitted, silent = [], asyncio.Event()
+
+    async def submit(command):
+        submitted.append(command)
+        await silent.wait()
+
+    monkeypatch.setattr(group_service, "CREATE_TIMEOUT_S", 0.05)
+    async with OneBroker(tmp_path) as broker:
+        monkeypatch.setattr(broker.metadata, "submit", submit)
+        with capture_logs() as logs:
+            await asyncio.gather(*(broker.service.create_topic() for _ in range(5)))
+        assert len(submitted) == 1
+        assert [line["why"] for line in logs] == ["no response from the controller within 0.05 s"]
+        monkeypatch.undo()
+        await broker.service.create_topic()
+        assert broker.service.has_topic
+
+
+async def test_list_groups_reports_partitions_whose_replicas_do_not_exist_yet(tmp_path):
+    async with OneBroker(tmp_path) as broker:
+        await broker.service.create_topic()
+        assert (await broker.call("ListGroups", 5, list_groups.ListGroupsRequest())).error_code == E.NONE
+        replica = broker.replicas.pop(TopicPartition(OFFSETS_TOPIC, 1))
+        broker.service._shards.pop(1).close()
+        response = await broker.call("ListGroups", 5, list_groups.ListGroupsRequest())
+        assert response.error_code == E.COORDINATOR_LOAD_IN_PROGRESS
+        broker.replicas[replica.name] = replica
 
 
 async def test_standalone_node_creates_one_replica(tmp_path):
