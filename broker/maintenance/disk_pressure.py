@@ -184,7 +184,7 @@ class DiskPressure:
             missing_bytes -= one.size_bytes
         for replica, end_offset in ends.items():
             with suppress(OSError):  # the directory handles it
-                self._drop_before(replica, end_offset)
+                self.drop_before(replica, end_offset)
             await asyncio.sleep(0)  # let requests run
         return unlinked_bytes + await self._unlink_deleted(directory, replicas)
 
@@ -210,7 +210,7 @@ class DiskPressure:
             newest_ms = max(newest_ms, describe(segment, ()).newest_ms)
             yield _Droppable(newest_ms, number, segment.end_offset, segment.size, replica)
 
-    def _drop_before(self, replica: Replica, end_offset: int) -> None:
+    def drop_before(self, replica: Replica, end_offset: int) -> None:
         """Delete the segments that end at or below an offset, as far as they may still be deleted."""
         if not (self._replicas.holds(replica) and _may_drop(replica)):
             return

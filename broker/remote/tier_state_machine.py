@@ -91,9 +91,7 @@ class TierStateMachine:
             return False
         # not a log that was emptied above the leader's log start: it continues where it was
         skips = self._skip_tiered and replica.log.is_empty and position.offset <= step.log_start_offset
-        start = await self._leader_offset(
-            replica, position, EARLIEST_PENDING_UPLOAD if skips else EARLIEST_LOCAL
-        )
+        start = await self.ask_leader(replica, position, EARLIEST_PENDING_UPLOAD if skips else EARLIEST_LOCAL)
         if start <= position.offset:
             # This leader, unlike the previous one, has the offset locally; or it does not know yet what is
             # remote.
@@ -118,7 +116,7 @@ class TierStateMachine:
         _log.info("started a replica from the tier", partition=str(replica.name), offset=history.end_offset)
         return True
 
-    async def _leader_offset(self, replica: Replica, position: FetchPosition, wanted: int) -> int:
+    async def ask_leader(self, replica: Replica, position: FetchPosition, wanted: int) -> int:
         """Get one of the leader's offsets, on a new connection: on the fetcher's, the request would wait
         behind a delayed Fetch."""
         leader = self._image().brokers.get(replica.leader)

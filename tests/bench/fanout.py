@@ -33,7 +33,7 @@ class Reader:
     def _send_fetch(self):
         struct.pack_into(">q", self._frame, self._offset_at, self.offset)
         self.connection.sendall(self._frame)
-        self._received, self._size = 0, 4  # bytes of the response, and of it with its size prefix
+        self._received, self._size = 0, 4  # bytes received; size of the frame, 4 until its prefix is read
 
     def on_readable(self):
         """Receive available bytes. After a complete response, send the next request."""

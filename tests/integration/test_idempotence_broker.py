@@ -145,7 +145,7 @@ def test_retries_are_recognised_after_a_restart_and_across_segments(
 def test_all_five_batches_of_1500_producers_are_known_after_a_clean_restart(
     tierlog_broker_factory: TierlogBrokerFactory,
 ) -> None:
-    """Their batches are interleaved, so the first of them lies 6,000 batches before the end of the log."""
+    """Their batches are interleaved, so the first of them is 6,000 batches before the end of the log."""
     broker = tierlog_broker_factory()
     client = Client(broker.bootstrap)
     topic = client.create(segment_bytes="200000")

@@ -44,7 +44,9 @@ def test_acls_are_rejected_as_by_kafka_without_an_authorizer(tierlog_session_bro
     admin = AdminClient({"bootstrap.servers": tierlog_session_broker.bootstrap})
     [created] = admin.create_acls([ACL]).values()
     [deleted] = admin.delete_acls([ANY_ACL]).values()
-    for answer in (created, deleted, admin.describe_acls(ANY_ACL)):
+    for answer in (created, deleted):
         with pytest.raises(KafkaException, match="No Authorizer is configured") as refused:
             answer.result(30)
         assert refused.value.args[0].code() == KafkaError.SECURITY_DISABLED
+    listed = admin.describe_acls(ANY_ACL).result(30)
+    assert listed == [], "librdkafka drops the error of this response, also of Apache Kafka"

@@ -78,6 +78,7 @@ def test_wheel_contains_every_module(wheel: Path) -> None:
         for file in (ROOT / package).rglob("*.py")
         if "__pycache__" not in file.parts
     }
+    modules |= {str(file.relative_to(ROOT / "src")) for file in (ROOT / "src").rglob("*.py")}
     assert modules - names == set()
     assert {"tierlog/py.typed", "tierlog/testing.py", "pyspark_tierlog/__init__.py"} <= names
     assert not {name for name in names if name.startswith("tests/")}

@@ -30,7 +30,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from model_controller import NOBODY, ModelController, RealController, View
+from model_controller import ModelController, RealController, View
 from opened_replica import opened_replica
 from power_loss import KEPT, LOST, TORN, ZEROED, PowerLoss
 
@@ -181,7 +181,7 @@ class Partition(RuleBasedStateMachine):
         broker.view = view
         if view.leader == broker.number:
             replica.become_leader(view.leader_epoch, view.partition_epoch, view.in_sync, BROKERS, self.now)
-        elif view.leader == NOBODY:
+        elif view.leader == NO_LEADER:
             replica.become_follower(NO_LEADER, view.leader_epoch, view.partition_epoch)
         else:
             replica.become_follower(view.leader, view.leader_epoch, view.partition_epoch)
@@ -387,7 +387,7 @@ class Partition(RuleBasedStateMachine):
     def lose_the_leader(self, informed: set[int], crashes: bool, unsynced: str) -> None:
         """Fence the leader. `crashes`: its process crashes first; otherwise it continues to run."""
         leader = self.controller.view.leader
-        if leader != NOBODY:
+        if leader != NO_LEADER:
             if crashes:
                 self.crash(leader, unsynced, 0)
             self.fence(leader)
@@ -543,7 +543,7 @@ class Partition(RuleBasedStateMachine):
     def members_are_known_to_the_leader(self) -> None:
         """The leader's maximal ISR (KIP-497) includes the controller's in-sync set, so the leader commits no
         record without these replicas. Checked if the leader knows of its latest election."""
-        if self.controller.view.leader == NOBODY:
+        if self.controller.view.leader == NO_LEADER:
             return
         leader = self.brokers[self.controller.view.leader].replica
         if (

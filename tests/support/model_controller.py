@@ -10,14 +10,13 @@ from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tierlog.base.types import NO_LEADER
 from tierlog.broker.replication.core.in_sync import IsrProposal
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decide import decide
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import ClusterImage
 from tierlog.protocol.errors import ErrorCode
-
-NOBODY = -1
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class ModelController:
         if candidates:
             self._lead(candidates[choice % len(candidates)])
 
-    def _change(self, in_sync: Iterable[int], lost: int = NOBODY) -> None:
+    def _change(self, in_sync: Iterable[int], lost: int = NO_LEADER) -> None:
         """A replica that leaves an ISR below the minimum stays eligible, since nothing is committed without
         it.
         """
@@ -107,18 +106,18 @@ class ModelController:
         )
         self._tell()
 
-    def _elect(self, restarted: int = NOBODY) -> None:
+    def _elect(self, restarted: int = NO_LEADER) -> None:
         view = self.view
         if view.leader in view.in_sync and view.leader not in (*self.fenced, restarted):
             return self._tell()
         able = [broker for broker in (*view.in_sync, *view.eligible) if broker not in self.fenced]
         others = [broker for broker in able if broker != restarted] or able
-        return self._lead(others[0] if others else NOBODY)
+        return self._lead(others[0] if others else NO_LEADER)
 
     def _lead(self, leader: int) -> None:
-        if leader != NOBODY and leader not in self.view.in_sync:
+        if leader != NO_LEADER and leader not in self.view.in_sync:
             self._change([leader])
-        if leader != NOBODY or self.view.leader != NOBODY:
+        if leader != NO_LEADER or self.view.leader != NO_LEADER:
             self.view = replace(
                 self.view,
                 leader=leader,
@@ -199,7 +198,7 @@ class RealController:
     def elect_anyone(self, choice: int) -> None:
         """Elect the preferred replica, or another while the current leader is fenced for a moment."""
         leader = self.view.leader
-        if choice and leader != NOBODY:
+        if choice and leader != NO_LEADER:
             self.fence(leader)
             self.unfence(leader)
         else:

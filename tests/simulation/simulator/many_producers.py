@@ -46,24 +46,25 @@ class Sender:
         client.history.note(partition, [(offset, value)], "acknowledged")
         self.last.append(Sent(batch, offset))
 
-    async def retry(self, client: Client, partition: int) -> None:
-        """Resend a batch that the log still has.
+    async def retry(self, client: Client, partition: int) -> bool:
+        """Resend a batch that the log still has. Returns whether there was one.
 
         A replica does not know batches below its log start offset, and treats their retry as a new batch or
         as out of order (guarantee 10).
         """
         known = [one for one in self.last if one.offset >= client.history.start_offset(partition)]
         if not known:
-            return
+            return False
         sent = client.rng.choice(known)
         try:
             offset = await send(client, partition, sent.batch)
         except Violation:
             if sent.offset >= client.history.start_offset(partition):
                 raise
-            return
+            return True
         if offset != sent.offset and sent.offset >= client.history.start_offset(partition):
             raise Violation(f"partition {partition}: a retry of {sent.offset} was written again at {offset}")
+        return True
 
 
 async def produce_and_retry(client: Client, first: int, partition: int, done: Counter[str]) -> None:
@@ -79,5 +80,4 @@ async def produce_and_retry(client: Client, first: int, partition: int, done: Co
         if client.rng.random() < NEW:
             await sender.send_new(client, partition)
         else:
-            await sender.retry(client, partition)
-            done["retries of written batches"] += 1
+            done["retries of written batches"] += await sender.retry(client, partition)

@@ -75,16 +75,16 @@ async def misconfigure(
     brokers: Mapping[int, SimBroker], rng: random.Random, stop: Callable[[int], None]
 ) -> None:
     """Runs until cancelled. `stop` kills a broker, which is started again a moment later."""
+    right = {number: broker.settings for number, broker in brokers.items()}
     while True:
         await asyncio.sleep(rng.expovariate(1 / MISCONFIGURE_EVERY_S))
         number = rng.choice(sorted(brokers))
         broker = brokers[number]
-        right = broker.settings
-        broker.settings = _misconfigured_settings(right, rng)
+        broker.settings = _misconfigured_settings(right[number], rng)
         stop(number)
         await asyncio.sleep(rng.uniform(*MISCONFIGURED_S))
         if rng.random() > STAYS_MISCONFIGURED:
-            broker.settings = right
+            broker.settings = right[number]
             stop(number)
 
 

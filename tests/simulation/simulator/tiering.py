@@ -190,12 +190,12 @@ class Tiering:
                 stack.enter_context(
                     patch.object(quarantine, "RECHECK_FIRST_MS", remote_damage.RECHECK_FIRST_MS)
                 )
-                stack.enter_context(patch.object(DiskPressure, "_drop_before", self._counted_drop()))
-                stack.enter_context(patch.object(TierStateMachine, "_leader_offset", self._counted_start()))
+                stack.enter_context(patch.object(DiskPressure, "drop_before", self._counted_drop()))
+                stack.enter_context(patch.object(TierStateMachine, "ask_leader", self._counted_start()))
             yield
 
     def _counted_drop(self) -> Callable[[DiskPressure, Replica, int], None]:
-        drop = DiskPressure._drop_before
+        drop = DiskPressure.drop_before
 
         def counted(pressure: DiskPressure, replica: Replica, end_offset: int) -> None:
             before = pressure.dropped_segments
@@ -205,7 +205,7 @@ class Tiering:
         return counted
 
     def _counted_start(self) -> Callable[..., Coroutine[Any, Any, int]]:
-        ask = TierStateMachine._leader_offset
+        ask = TierStateMachine.ask_leader
 
         async def counted(machine: TierStateMachine, replica: Replica, position: Any, wanted: int) -> int:
             self._done["starts after what is remote"] += wanted == EARLIEST_PENDING_UPLOAD

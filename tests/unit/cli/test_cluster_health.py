@@ -253,8 +253,8 @@ def test_dead_controller_node_is_not_reported_as_a_missing_broker() -> None:
 
 
 def test_only_voters_count_for_the_majority() -> None:
-    nobody = Observation(quorum=dict.fromkeys(URLS))
-    problem = assess(nobody, dict.fromkeys(URLS, DOWN), ROLES).problems[0]
+    silent = Observation(quorum=dict.fromkeys(URLS))
+    problem = assess(silent, dict.fromkeys(URLS, DOWN), ROLES).problems[0]
     assert "0 of 2 voters respond, 2 are needed" in problem.what
     assert problem.next.endswith("node 2, node 3.")
 

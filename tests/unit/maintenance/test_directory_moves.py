@@ -256,8 +256,8 @@ async def test_invalid_requests_get_kafkas_errors(tmp_path: Path) -> None:
     path = str(tmp_path / "b")
     assert node.moves.move(NAME, "b") is ErrorCode.LOG_DIR_NOT_FOUND, "a path is absolute"
     assert node.moves.move(NAME, str(tmp_path / "d")) is ErrorCode.LOG_DIR_NOT_FOUND
-    nobody = TopicPartition("u", 0)
-    assert node.moves.move(nobody, path) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    unknown = TopicPartition("u", 0)
+    assert node.moves.move(unknown, path) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert node.moves.move(TopicPartition("t", 1), path) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert node.moves.move(TopicPartition("t", -1), path) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     long = TopicPartition("t" * 214, 0)

@@ -111,7 +111,8 @@ class DiskFullForSuffixes(OsFiles):
     full_suffixes: tuple[str, ...] = ()
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
-        if create and path.name.endswith(self.full_suffixes):
+        name = path.name.removesuffix(".tmp")
+        if (create or exclusive) and self.full_suffixes and name.endswith(self.full_suffixes):
             raise OSError(28, "No space left on device")
         return super().open(path, create=create, exclusive=exclusive)
 
@@ -129,6 +130,7 @@ def test_retention_frees_space_on_a_full_disk(tmp_path: Path) -> None:
     files = DiskFullForSuffixes()
     config = TopicConfig(segment_bytes=200, retention_ms=1000, file_delete_delay_ms=0)
     replica = filled(tmp_path, files, config)
+    replica.flush()  # else retention must write the leader epochs before it deletes anything
     files.full_suffixes = (".snapshot", EPOCH_CHECKPOINT)
     assert replica.apply_retention(NOW + 10_000) == 2  # all three are old, but there is no space for a fourth
     assert (replica.log_start_offset, len(replica.log.take_due(NOW + 10_000)) > 2) == (2, True)
@@ -138,12 +140,14 @@ def test_retention_frees_space_on_a_full_disk(tmp_path: Path) -> None:
     replica.check()
 
 
-def test_leader_epoch_can_be_written_on_a_full_disk(tmp_path: Path) -> None:
+def test_append_succeeds_while_the_epoch_checkpoint_cannot_be_written(tmp_path: Path) -> None:
     files = DiskFullForSuffixes()
     replica = open_replica(tmp_path, TopicConfig(), files)
     files.full_suffixes = (EPOCH_CHECKPOINT,)
     replica.become_leader(7, 1, [1])
     assert replica.as_leader.append(batch(), NOW).error == ErrorCode.NONE
+    with pytest.raises(OSError, match="No space left"):
+        replica.flush()
     files.full_suffixes = ()
     replica.flush()
     stored = LeaderEpochs.decode((tmp_path / "t-0" / EPOCH_CHECKPOINT).read_bytes())
