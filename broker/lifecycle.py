@@ -2,9 +2,9 @@
 BrokerLifecycleManager.
 
 A broker registers fenced, opens its logs and asks to be unfenced. From then on heartbeats keep its session.
-Each reply grants a lease: the broker serves for `lease_ms` from the moment it sent the heartbeat. The lease
-ends before the controller elects other leaders. A broker that stops hands its leaderships over first. A
-standalone broker needs none of this, since no other broker could lead.
+Each reply to an unfenced broker grants a lease: the broker serves for `lease_ms` from the moment it sent the
+heartbeat. The lease ends before the controller elects other leaders. A broker that stops hands its
+leaderships over first. A standalone broker needs none of this, since no other broker could lead.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ and at most two leases, for two tries. A short fixed timeout would starve an ove
 receives its heartbeats and does not fence it, but the broker never sees a reply and never holds a lease."""
 
 RETRIES_PER_INTERVAL = 4
-"""A failed heartbeat is repeated after this fraction of the interval."""
+"""A failed heartbeat is repeated after the interval divided by this."""
 
 NO_LEASE_NEEDED_MS = 1 << 62
 _log = structlog.get_logger("tierlog.lifecycle")

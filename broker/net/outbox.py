@@ -30,7 +30,7 @@ class Outbox:
         self.queue = queue
 
     def send(self) -> int:
-        """Send as much as the socket accepts, at most SEND_TURN_BYTES. Returns the bytes sent. Raises
+        """Send as much as the socket accepts, and stop after SEND_TURN_BYTES. Returns the bytes sent. Raises
         OSError."""
         parts = self.queue.parts
         total = 0

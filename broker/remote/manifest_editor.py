@@ -2,7 +2,7 @@
 
 Every page is announced to the quorum before it is put, so that it is in the delete queue if the last commit
 fails. The last command names the nodes of the quorum that it replaces: it is refused if they have changed.
-Called by the remote log manager of the partition's leader.
+Called on the partition's leader by the remote log manager, the segment merger and the remote compactor.
 """
 
 import random
@@ -86,7 +86,7 @@ class ManifestEditor:
         )
 
     async def trim(self, where: TopicIdPartition, leader_epoch: int, page: PageRef, new: Trimmed) -> None:
-        """Write the new versions of pages without those below the log start."""
+        """Write new versions of pages, without their nodes below the log start."""
         written = await self._write_all(where, leader_epoch, new.pages)
         await self._submit(
             c.TrimPages(
@@ -172,7 +172,7 @@ class ManifestEditor:
     async def _write_all(
         self, where: TopicIdPartition, leader_epoch: int, pages: Sequence[NewPage]
     ) -> tuple[PageRef, ...]:
-        """Write pages, of which each contains the one before."""
+        """Write pages from the innermost to the outermost: each contains a reference to the one before."""
         written: list[PageRef] = []
         for page in pages:
             nodes = tuple(written[-1] if node is None else node for node in page.nodes)

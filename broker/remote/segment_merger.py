@@ -49,7 +49,7 @@ LARGEST_SHARE = 4
 record at least four times as large, and a record is written again only a few times."""
 
 RETENTION_SHARE = 8
-"""A merged segment has at most one part in so many of the time and bytes that retention keeps, because it is
+"""A merged segment has at most 1/RETENTION_SHARE of the time and bytes that retention keeps, because it is
 deleted as a whole."""
 
 OFFSETS_MAX = (1 << 31) - 1  # indexes have relative offsets of 32 bits
@@ -147,9 +147,9 @@ class SegmentMerger:
         self._keys = keys
         self._tasks = tasks
         self._searched: dict[TopicIdPartition, tuple[int, MergeLimits]] = {}
-        """End of the pages of each partition in which no run is left, and the limits by which."""
+        """End of the pages of each partition in which no run is left, and the limits of that search."""
         self._finished: dict[TopicIdPartition, tuple[RemotePartition, MergeLimits]] = {}
-        """The remote state of each partition in which no run is left, and the limits by which."""
+        """The remote state of each partition in which no run is left, and the limits of that search."""
         self._failed: Counter[TopicIdPartition] = Counter()  # merges in a row
         self._skipped: Counter[TopicIdPartition] = Counter()  # passes that are left to skip
         self._rate = rate

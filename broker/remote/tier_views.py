@@ -1,6 +1,7 @@
 """Tier views: a partition's status over both tiers, and the location of one offset.
 
-Called by the remote log manager, for the admin API and the CLI.
+Called by the remote log manager, for the admin API and the CLI, and by the gateway's directory page and
+metrics.
 """
 
 from contextlib import suppress
@@ -50,7 +51,7 @@ class PartitionTierStatus:
     """Age of the oldest record that the bucket does not have, 0 if there is none; None without
     remote.log.copy.max.lag.ms."""
     is_behind: bool = False
-    """It is older than remote.log.copy.max.lag.ms."""
+    """Whether `copy_lag_ms` exceeds remote.log.copy.max.lag.ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

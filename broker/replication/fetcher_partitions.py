@@ -357,7 +357,8 @@ _EXPECTED_ERRORS = frozenset(
         ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
     }
 )
-"""Errors that are not logged: one of the two brokers has not seen the newest image yet."""
+"""Errors that are not logged here: one of the two brokers has not seen the newest image yet, or the tier
+state machine has logged why a start failed."""
 
 
 def _log_truncation(replica: Replica, step: Step) -> None:

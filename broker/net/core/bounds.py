@@ -31,7 +31,7 @@ SENDFILE_TAIL_BYTES = 4 * KIB
 """Bytes at the end of a larger slice that are not sent with sendfile but with the following sendmsg."""
 
 SEND_TURN_BYTES = 4 * MIB
-"""Maximum bytes that a connection sends in one turn of the event loop."""
+"""A connection that has sent as much in one turn of the event loop continues in the next one."""
 
 FRAMES_PER_TURN = 64
 """Requests of a connection that are handled in one turn: a few milliseconds."""
