@@ -96,7 +96,7 @@ class ReplicaManager:
         self._roles = roles or PartitionRoles(settings.node_id, clock)
         self._replicas: dict[tuple[str | uuid.UUID, int], Replica] = {}
         self._all: dict[TopicPartition, Replica] = {}
-        self._image: ClusterImage | None = None
+        self._image = ClusterImage(cluster_id="")  # without topics until the logs are open
         self._uncleanly_elected: set[TopicPartition] = set()
         """Partitions whose log is compared with the manifest before they take their role."""
         self._creating: dict[TopicPartition, TopicImage] = {}  # threads are creating these
@@ -278,7 +278,7 @@ class ReplicaManager:
     def restart_fetching(self, replica: Replica) -> None:
         """Fetch a follower again from its current log end, because its log was changed. Responses in flight
         are ignored."""
-        if self._image is not None and (topic := self._image.topics.get(replica.topic_id)) is not None:
+        if (topic := self._image.topics.get(replica.topic_id)) is not None:
             self._roles.remove(replica)
             self._apply_role(topic, replica.name)
 
@@ -376,8 +376,8 @@ class ReplicaManager:
         self._pending_leaders.retry_all()
         for name in [name for name, is_retrying in self._missing.items() if not is_retrying]:
             image = self._image
-            topic = image.topic(name.topic) if image is not None else None
-            if image is None or topic is None or self._missing.get(name) is not False:
+            topic = image.topic(name.topic)
+            if topic is None or self._missing.get(name) is not False:
                 continue  # deleted, or another call is retrying it
             self._missing[name] = True
             directory = self.directories.choose(name)
@@ -402,8 +402,8 @@ class ReplicaManager:
         if isinstance(opened, Replica) and opened.log.was_damaged and report_damaged is not None:
             await report_damaged(opened)
         image = self._image
-        current = image.topics.get(topic.topic_id) if image is not None else None
-        if image is not None and current is not None and name in self._missing:
+        current = image.topics.get(topic.topic_id)
+        if current is not None and name in self._missing:
             self._add_result(name, opened)
             self._apply_topic(image, current)
             return
@@ -464,7 +464,7 @@ class ReplicaManager:
         a new one of the same name; then the replica is deleted.
         """
         self._creating.pop(name, None)
-        current = self._image.topic(name.topic) if self._image is not None else None
+        current = self._image.topic(name.topic)
         if current is not None and current.topic_id == topic.topic_id:
             self._add_result(name, opened)
             self._apply_role(current, name)
@@ -475,7 +475,7 @@ class ReplicaManager:
             opened.close(clean=False)
         if directory is not None and directory.failure is None:
             self._delete_directory(name, directory, 0)
-        if current is not None and self._image is not None and self._is_placed_here(current, name.partition):
+        if current is not None and self._is_placed_here(current, name.partition):
             self._create(self._image, {name: current})
         return False
 
@@ -517,7 +517,7 @@ class ReplicaManager:
             return
         partition = topic.partitions[name.partition]
         is_new = partition.leader_epoch > replica.leader_epoch
-        if self._image is not None and partition.leader == self._settings.node_id and is_new:
+        if partition.leader == self._settings.node_id and is_new:
             try:
                 self._loader.advance_to_remote_end(self._image, replica)
                 diverged = None
@@ -535,11 +535,11 @@ class ReplicaManager:
         self._roles.apply(replica, partition)
 
     def _retry_role(self, name: TopicPartition) -> None:
-        if self._image is not None and (topic := self._image.topic(name.topic)) is not None:
+        if (topic := self._image.topic(name.topic)) is not None:
             self._apply_role(topic, name)
 
     def _add(self, replica: Replica) -> None:
-        if self._image is not None:  # settings may have changed while a thread opened the log
+        if replica.topic_id in self._image.topics:  # settings may have changed while a thread opened the log
             self._configure(replica, self._image)
         self._all[replica.name] = replica
         self._replicas[replica.name] = replica
