@@ -58,7 +58,8 @@ class RegisterBroker(Command["BrokerRegistered"], frozen=True, kw_only=True, tag
     `unclean_election`: min.insync.replicas and unclean.leader.election.enable of its configuration file,
     which apply if it is the first broker of a new cluster. `previous_epoch`: the broker epoch under which all
     of its directories were last used (KIP-966), -1 if a directory does not record one. None: the broker
-    records no epochs, because it is the only broker of a quorum of one, or of an older version.
+    records no epochs, because it is the only broker of a quorum of one, or of an older version. The record
+    BrokerRegistration has ten of these fields too: it is stored as an array, and this is sent with names.
     """
 
     broker_id: int
