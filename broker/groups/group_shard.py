@@ -376,9 +376,6 @@ def _bytes_of(found: LogSlice) -> bytes:
 async def _replay(core: Coordinator, data: bytes, load: _Load) -> None:
     turn_at = load.records + RECORDS_PER_TURN
     for at, header in iter_batches(data):
-        if load.records >= turn_at:
-            turn_at = load.records + RECORDS_PER_TURN
-            await asyncio.sleep(0)
         if header.is_control:
             continue
         try:
@@ -391,6 +388,9 @@ async def _replay(core: Coordinator, data: bytes, load: _Load) -> None:
             for record in iter_records(data, at, max_bytes=RECORDS_MAX_BYTES):
                 load.records += 1
                 _replay_record(core, record, load)
+                if load.records >= turn_at:
+                    turn_at += RECORDS_PER_TURN
+                    await asyncio.sleep(0)
         except RecordsError as error:
             load.skip(header.base_offset, error)  # the rest of the batch, from the unreadable record on
 

@@ -67,11 +67,13 @@ class RequestMeter:
         """Mute the connection for the throttle time of its quotas, or for the handler's if that is longer."""
         if self._is_replica:
             return  # exempt: Fetch has verified that the client is a broker of this cluster
-        throttle_ms = max(self._charge_request(), getattr(reply, "throttle_time_ms", 0))
+        own_ms = _encoded_throttle_time(reply, self._context) if isinstance(reply, RawReply) else None
+        throttle_ms = max(self._charge_request(), own_ms or getattr(reply, "throttle_time_ms", 0))
         if not throttle_ms or reply is CLOSE:
             return
         if isinstance(reply, RawReply):
-            _write_throttle_time(reply, self._context, throttle_ms)
+            if own_ms is not None:
+                _write_throttle_time(reply, throttle_ms)
         elif reply is not None and hasattr(reply, "throttle_time_ms"):
             reply.throttle_time_ms = throttle_ms
         self._mute(self._context.connection, throttle_ms)
@@ -102,13 +104,18 @@ class RequestMeter:
             request.min_bytes = min(request.min_bytes, max_burst)
 
 
-def _write_throttle_time(reply: RawReply, context: RequestContext, throttle_ms: int) -> None:
-    """An encoded response that has a throttle time begins with it."""
-    first = APIS[context.api].response.FIELDS[0]
-    if first.name == "throttle_time_ms" and first.exists_in(context.version):
-        encoded = reply.parts[0]
-        if isinstance(encoded, bytes):  # fields come first, and records later
-            reply.parts[0] = throttle_ms.to_bytes(4, "big") + encoded[4:]
+def _encoded_throttle_time(reply: RawReply, context: RequestContext) -> int | None:
+    """The throttle time with which an encoded response begins; None if this response has none."""
+    first, encoded = APIS[context.api].response.FIELDS[0], reply.parts[0]
+    if first.name != "throttle_time_ms" or not first.exists_in(context.version):
+        return None
+    return int.from_bytes(encoded[:4], "big") if isinstance(encoded, bytes) else None
+
+
+def _write_throttle_time(reply: RawReply, throttle_ms: int) -> None:
+    encoded = reply.parts[0]
+    if isinstance(encoded, bytes):
+        reply.parts[0] = throttle_ms.to_bytes(4, "big") + encoded[4:]
 
 
 def _size(request: ProduceRequest) -> int:

@@ -75,11 +75,16 @@ def alter(image: ClusterImage, command: c.AlterConfigs) -> Decision[c.ConfigsAlt
     return Decision(() if command.validate_only else tuple(records), reply)
 
 
-def check_topic_settings(topic: str, overrides: Mapping[str, str]) -> None:
-    """Check a topic's overrides: each value, and the relations between them. Raises Refusal."""
+def check_topic_settings(
+    topic: str, overrides: Mapping[str, str], before: Mapping[str, str] | None = None
+) -> None:
+    """Check a topic's overrides: each new value, and the relations between all. Raises Refusal. `before`:
+    those that are stored, perhaps by an earlier version that accepted other forms of numbers."""
+    known = before or {}
     try:
         for name, text in overrides.items():
-            find_setting(TOPIC_SETTINGS, name).accept(text)
+            if known.get(name) != text:
+                find_setting(TOPIC_SETTINGS, name).accept(text)
         config = TopicConfig.parse(overrides)
         if config.remote_storage_enable:
             check_local_retention(config)
@@ -127,7 +132,7 @@ def _alter(image: ClusterImage, resource: c.ConfigResource, usage: "_ScopeUsage"
     before = dict(image.configs.get((resource.scope, resource.name), {}))
     after = overrides_after(image, resource)
     if resource.scope is ConfigScope.TOPIC:
-        check_topic_settings(resource.name, after)
+        check_topic_settings(resource.name, after, before)
         _check_tiering_stays(before, after)
     else:
         _check_others(resource, before, after)

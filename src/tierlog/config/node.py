@@ -580,7 +580,7 @@ class NodeSettings(BackgroundSettings):
         found = {}
         for voter in self.controller_quorum_voters:
             number, at, address = voter.partition("@")
-            if not at or not number.isdecimal():
+            if not at or not (number.isascii() and number.isdecimal()):
                 raise InvalidSetting(f"controller.quorum.voters: {voter!r} is not id@host:port")
             host, port = _host_and_port("controller.quorum.voters", address)
             found[int(number)] = f"{'https' if self.quorum_files else 'http'}://{host}:{port}"
@@ -636,6 +636,6 @@ NODE_SETTINGS = settings_of(NodeSettings)
 
 def _host_and_port(name: str, address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65_535:
+    if not colon or not (port.isascii() and port.isdecimal()) or int(port) > 65_535:
         raise InvalidSetting(f"{name}: {address!r} is not host:port")
     return host.strip("[]") or "0.0.0.0", int(port)

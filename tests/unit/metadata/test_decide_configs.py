@@ -45,6 +45,15 @@ def test_set_and_delete(topic: World) -> None:
     assert settings(topic) == {"segment.bytes": "100"}
 
 
+def test_value_in_a_form_of_earlier_versions_does_not_block_other_changes(topic: World) -> None:
+    old = ConfigRecord(scope=Scope.TOPIC, name="t", key="retention.ms", value="1_000")
+    topic.image = evolve(topic.image, old)
+    assert alter(topic, ("flush.ms", Op.SET, "5")).error == E.NONE
+    assert alter(topic, ("segment.bytes", Op.SET, "1_000")).error == E.INVALID_CONFIG
+    assert alter(topic, ("retention.ms", Op.DELETE, None)).error == E.NONE
+    assert settings(topic) == {"flush.ms": "5"}
+
+
 @pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
 def test_internal_topics_are_not_tiered(world: World, name: str) -> None:
     """A coordinator that loads reads the whole partition from the local log."""

@@ -10,7 +10,7 @@ from connection_harness import HEARTBEAT, METADATA, PRODUCE, Broker, produce, un
 from immutables import Map
 from manual_clock import ManualClock
 
-from tierlog.broker.handlers.context import RequestContext
+from tierlog.broker.handlers.context import RawReply, RequestContext
 from tierlog.broker.net.listener import Refusal
 from tierlog.broker.net.throttling import Throttling
 from tierlog.broker.quotas.limits import OVERLONG_NAME
@@ -18,6 +18,7 @@ from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import QuotaEntity, QuotaKey
 from tierlog.protocol.api import APIS, encode_request
+from tierlog.protocol.codec import encode
 from tierlog.protocol.errors import ErrorCode, KafkaError
 from tierlog.protocol.messages.fetch import FetchRequest, FetchResponse, ReplicaState
 from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -194,10 +195,16 @@ async def test_failed_request_over_the_request_quota_is_muted(broker: Broker, fa
     assert throttled.muted == 1
 
 
-async def test_throttle_time_that_a_handler_sets_mutes_the_connection(broker: Broker) -> None:
-    """The handlers of controller mutations check controller_mutation_rate themselves."""
-    throttled = await Throttled(broker).start(controller_mutation_rate=1)
-    broker.on_heartbeat = lambda *_: HeartbeatResponse(throttle_time_ms=5_000)
+@pytest.mark.parametrize("is_encoded", [False, True])
+@pytest.mark.parametrize("bounds", [{"controller_mutation_rate": 1}, {REQUEST: 1e6}])
+async def test_throttle_time_that_a_handler_sets_mutes_the_connection(
+    broker: Broker, is_encoded: bool, bounds: dict[str, float]
+) -> None:
+    """The handlers of controller mutations check controller_mutation_rate themselves, and encode a large
+    response in parts."""
+    throttled = await Throttled(broker).start(**bounds)
+    response = HeartbeatResponse(throttle_time_ms=5_000)
+    broker.on_heartbeat = lambda *_: RawReply([encode(response, 4)]) if is_encoded else response
     client = await broker.connect()
     assert (await client.ask(HEARTBEAT, 4, BEAT)).throttle_time_ms == 5_000
     assert throttled.muted == 1
