@@ -48,7 +48,7 @@ def not_tiered(topic: str) -> CliError:
 
 def is_tiered(topic: Mapping[str, Any]) -> bool:
     """Whether the topic, a row of GET /v1/cluster, has tiering on."""
-    return bool(topic.get("configs", {}).get("remote.storage.enable") == "true")
+    return str(topic.get("configs", {}).get("remote.storage.enable")).lower() == "true"
 
 
 class AdminApi:
@@ -125,10 +125,15 @@ class AdminApi:
             raise CliError(_reason(refused), code=code, hint=hint, status=refused.code) from None
         except TimeoutError:  # while it waits for the response: a failed connection raises URLError
             what = f"{self.url} did not respond within {self._timeout_s:g} s"
-            hint = "The request may still be executed. Check the cluster with `tierlog cluster health`."
+            hint = "The node is paused or overloaded. Give the address of another one with --admin."
+            if method != "GET":
+                hint = "The request may still be executed. Check the cluster with `tierlog cluster health`."
             raise NoResponse(what, hint=hint, code=ExitCode.UNREACHABLE) from None
         except HTTPException as failure:  # no HTTP, or the connection was closed without a response
-            hint = f"Check that {self.url} is an admin API, and not a Kafka port: --admin http://HOST:PORT"
+            hint = (
+                f"The node has stopped, or {self.url} is no admin API but a Kafka port: --admin "
+                "http://HOST:PORT"
+            )
             what = f"cannot reach {self.url}: {failure or 'invalid response'}"
             raise CliError(what, hint=hint, code=ExitCode.UNREACHABLE) from None
         except (OSError, ValueError) as failure:
@@ -145,7 +150,10 @@ def topic_of(cluster: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def warn_without_leader(api: AdminApi) -> None:
     """Print that what this node knows may be old, if it knows no leader of the metadata quorum."""
-    seen = api.get("/v1/quorum")
+    try:
+        seen = api.get("/v1/quorum")
+    except CliError:  # the node has stopped since it gave its rows
+        return
     if seen["leader"] < 0:
         print_status(
             f"The metadata quorum has no leader: this is the last state that node {seen['node_id']} knows. "

@@ -263,6 +263,11 @@ class KafkaClient:
         self._connections.pop(connection.address, None)
 
 
+def is_retriable(code: int) -> bool:
+    """Whether it is an error that may end by itself. False for codes of newer brokers."""
+    return code in ErrorCode.__members__.values() and ErrorCode(code).retriable
+
+
 def raise_for(code: int, message: str | None, subject: str, *, hint: str = "") -> None:
     """Raise CliError for a response's error code, with the broker's message if there is one. `hint`: for an
     invalid request."""
@@ -272,7 +277,8 @@ def raise_for(code: int, message: str | None, subject: str, *, hint: str = "") -
     missing = name == "UNKNOWN_TOPIC_OR_PARTITION"
     exit_code = ExitCode.NOT_FOUND if missing else ExitCode.FAILED
     named = subject.removeprefix("topic ")
-    has_subject = message is not None and message.lower().startswith((f"topic {named}", f"topic '{named}'"))
+    subjects = (f"topic {named}".lower(), f"topic '{named}'".lower())
+    has_subject = message is not None and message.lower().startswith(subjects)
     text = message if message is not None and has_subject else f"{subject}: {message or name}"
     own = hint if name == "INVALID_REQUEST" else ""
     raise CliError(text, hint=own or _HINTS.get(name, LOG_HINT), code=exit_code)

@@ -188,7 +188,7 @@ def find_cluster(directory: Path | None) -> tuple[Path, ClusterPlan]:
         where = f"no cluster in {directory}" if directory else "no local cluster found"
         hint = (
             "Start one with `tierlog cluster up`, or name its directory with --data-dir. "
-            "`tierlog cluster health` and `tierlog cluster info` show clusters that were started otherwise."
+            "`tierlog cluster health` and `tierlog cluster info` show others."
         )
         raise CliError(where, hint=hint, code=ExitCode.FAILED)
     return found, plan

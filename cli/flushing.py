@@ -19,7 +19,7 @@ from tierlog.cli.admin import (
     not_tiered,
     topic_of,
 )
-from tierlog.cli.errors import CliError
+from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.output import listed, print_status, size
 
 PROGRESS_INTERVAL_S = 5.0
@@ -71,6 +71,9 @@ def _upload(leaders: list[AdminApi], topic: str, timeout_s: float) -> list[Row]:
             outcomes.put(leader.post("/v1/tier/flush", {"topic": topic}))
         except CliError as failure:
             outcomes.put(failure)
+        except Exception as failure:  # while the response is read: its node has stopped
+            what = f"{leader.url} ended its response: {failure or type(failure).__name__}"
+            outcomes.put(CliError(what, hint=HEALTH_HINT, code=ExitCode.UNREACHABLE))
 
     for leader in leaders:  # daemons, so that Ctrl-C does not wait for them
         threading.Thread(target=ask, args=(leader,), name=f"flush by {leader.url}", daemon=True).start()

@@ -273,7 +273,7 @@ def _damaged_remote(seen: Observation) -> list[Problem]:
 
 
 def _stores(seen: Observation) -> list[Problem]:
-    """Producers, and consumers of local offsets, notice nothing of an outage."""
+    """Producers, and consumers of local offsets, do not notice an outage."""
     how = (
         "Check the store, its address, the network and the credentials: docs/runbooks/bucket-down.md. "
         "Uploads continue by themselves once it responds."

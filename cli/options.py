@@ -38,7 +38,7 @@ Bootstrap = Annotated[
         "-b",
         envvar="TIERLOG_BOOTSTRAP",
         metavar="HOST:PORT[,HOST:PORT...]",
-        help="Brokers to find the cluster with; one that responds is enough. "
+        help="Bootstrap brokers; one that responds is enough. "
         f"Default: the local cluster of `tierlog cluster up` if there is one, else {DEFAULT_BOOTSTRAP}.",
     ),
 ]

@@ -4,7 +4,7 @@ acknowledged."""
 import time
 from typing import TYPE_CHECKING
 
-from tierlog.cli.client import KafkaClient, raise_for
+from tierlog.cli.client import KafkaClient, is_retriable, raise_for
 from tierlog.cli.errors import CliError, no_partition
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -42,7 +42,7 @@ class Producer:
         response = client.call(
             InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=TIMEOUT_MS)
         )
-        if response.error_code and ErrorCode(response.error_code).retriable:
+        if response.error_code and is_retriable(response.error_code):
             client.require_quorum(f"producer id: {ErrorCode(response.error_code).name}")
         raise_for(response.error_code, None, "producer id")
         self._producer_id, self._producer_epoch = response.producer_id, response.producer_epoch

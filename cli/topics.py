@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tierlog.cli import configs
-from tierlog.cli.client import KafkaClient, raise_for
+from tierlog.cli.client import KafkaClient, is_retriable, raise_for
 from tierlog.cli.errors import CliError, ExitCode
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -162,7 +162,7 @@ def _add_offsets(
         return failure.message
     for result in results:
         subject = f"offsets of {name}-{result.partition_index}"
-        if result.error_code and ErrorCode(result.error_code).retriable:
+        if result.error_code and is_retriable(result.error_code):
             problem = f"{subject}: {ErrorCode(result.error_code).name}"
             continue
         raise_for(result.error_code, None, subject)

@@ -16,8 +16,8 @@ SOURCES = {2: "this broker", 3: "all brokers", 4: "start-up", 5: "default"}
 """Config source (DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER, STATIC_BROKER, DEFAULT) -> text."""
 
 START_UP_HINT = (
-    "`tierlog broker settings BROKER --all` shows which settings are dynamic. For the others, change the "
-    "node's file and restart it: docs/howto/hosts.md"
+    "Give valid values of dynamic settings, which `tierlog broker settings BROKER --all` shows. For the "
+    "others, change the node's file and restart it: docs/howto/hosts.md"
 )
 
 OneOrAll = Annotated[
@@ -68,7 +68,7 @@ def alter(
 
     if not config and not unset:
         raise usage("nothing to change", hint="Give --config KEY=VALUE or --unset KEY.")
-    sets = parse_pairs(config, "--config", "--config background.threads=4")
+    sets = parse_pairs(config, "--config", "--config max.connections=5000")
     _check_known(sets)
     with KafkaClient(bootstrap, changes=True) as client:
         _require(client, broker)

@@ -165,11 +165,12 @@ def start(nodes: OptionalNodes = None, data_dir: DataDir = None, as_json: Json =
     stopped = [one for one, state in states.items() if state is ProcessState.DOWN]
     if nodes:
         _require(states, stopped, "is already running")
-    _start(directory, plan, stopped)
+    if stopped:
+        _start(directory, plan, stopped)
     if stopped or as_json:
         _print_nodes("started", stopped, as_json=as_json)
     else:
-        print_status("all nodes are running")
+        print_status("no node is down")
 
 
 def stop(nodes: Nodes, data_dir: DataDir = None, as_json: Json = False) -> None:
@@ -277,7 +278,7 @@ def _start(directory: Path, plan: "ClusterPlan", node_ids: list[int]) -> None:
     lacks_majority = voting <= len(plan.voters) // 2
     if lacks_majority:
         print_status(
-            f"{voting} of {len(plan.voters)} voters will run, which is no majority: a node that finds no "
+            f"{voting} of {len(plan.voters)} voters will run, which may be no majority: a node that finds no "
             "quorum gives up after a minute"
         )
     try:

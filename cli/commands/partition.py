@@ -217,7 +217,7 @@ def elect(
     ]
     count = sum(outcome["elected"] for outcome in outcomes)
     message = f"{counted(count, 'leader')} elected"
-    if not count:
+    if not count and not any(outcome["error"] for outcome in outcomes):
         message = "no election was needed: every partition has " + (
             "a leader" if unclean else "its preferred leader"
         )
@@ -271,7 +271,7 @@ def _ids(text: str) -> list[int]:
 def _print_outcomes(
     outcomes: list[dict[str, Any]], message: str, *, as_json: bool, document: dict[str, Any] | None = None
 ) -> None:
-    """Print outcomes, and exit with FAILED if one of them is an error, or NOT_FOUND if none exists."""
+    """Print outcomes. Exit with NOT_FOUND if a partition does not exist, with FAILED after other errors."""
     from tierlog.cli.admin import HEALTH_HINT
 
     refused = [outcome for outcome in outcomes if outcome["error"]]

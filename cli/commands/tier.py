@@ -33,8 +33,8 @@ def status(
 ) -> None:
     """Show the local and remote offsets and bytes of each partition.
 
-    Also how far its uploads are behind: bytes of rolled segments, and the age of the oldest record that is
-    not uploaded.
+    It also shows how far its uploads are behind: bytes of rolled segments, and the age of the oldest record
+    that is not uploaded.
     """
     from tierlog.cli.admin import admin_api
 

@@ -167,6 +167,12 @@ def test_flush_of_a_topic_that_does_not_exist_says_so(tierlog_session_broker: Ti
     assert ended.code == ExitCode.NOT_FOUND and "there is no topic 'nosuch'" in ended.stderr
 
 
+def test_flush_of_a_topic_whose_setting_is_written_in_capitals(tierlog_session_broker: TierlogBroker) -> None:
+    at = ("--bootstrap", tierlog_session_broker.bootstrap)
+    succeed("topic", "create", "capitals", "--config", "remote.storage.enable=TRUE", *at)
+    succeed("tier", "flush", "capitals", *at)
+
+
 def test_tier_commands_of_a_topic_that_is_not_tiered_say_how_to_tier_it(
     tierlog_session_broker: TierlogBroker,
 ) -> None:
@@ -205,7 +211,7 @@ def test_a_wrong_port_is_recognised(tierlog_session_broker: TierlogBroker) -> No
     kafka_port = f"http://{tierlog_session_broker.bootstrap}"
     for words in (("cluster", "health"), ("broker", "list")):
         ended = call(*words, "--admin", kafka_port)
-        assert ended.code == 3 and f"Check that {kafka_port} is an admin API" in ended.stderr
+        assert ended.code == 3 and f"{kafka_port} is no admin API but a Kafka port" in ended.stderr
     admin_port = tierlog_session_broker.admin_url.removeprefix("http://")
     ended = call("topic", "list", "--bootstrap", admin_port)
     assert f"{admin_port} does not speak the Kafka protocol" in ended.stderr

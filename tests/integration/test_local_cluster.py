@@ -203,6 +203,7 @@ def test_broker_is_decommissioned(directory: Path) -> None:
     assert all(4 not in row["replicas"] for row in partitions("orders"))
     assert ask("quorum", "remove", "4")["voters"].keys() == {"1", "2", "3"}
     ask("cluster", "stop", "4")
+    until(lambda: run("cluster", "health").returncode == 5, "the others have leaders")
     [left] = [row for row in ask("cluster", "health", code=5)["problems"] if row["what"].startswith("node 4")]
     assert left["next"].startswith("Run `tierlog broker decommission 4` if it is to leave the cluster")
     assert ask("broker", "decommission", "4")["decommissioned"] is True

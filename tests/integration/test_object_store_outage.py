@@ -19,7 +19,7 @@ from tierlog.protocol.errors import ErrorCode
 from tierlog.records.record import iter_records
 from tierlog.testing import TierlogBroker
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 TOPIC = "t"
 BEFORE, DURING, AFTER = 3000, 3000, 500  # records; a segment holds about 500
@@ -102,7 +102,7 @@ def status(broker: TierlogBroker) -> dict[str, Any]:
 
 def wait_until(broker: TierlogBroker, holds: Callable[[], bool]) -> None:
     """Check the condition again at each event of the broker's admin API."""
-    for _ in AdminApi(broker.admin_url, timeout_s=60).changes():
+    for _ in AdminApi(broker.admin_url, timeout_s=120).changes():
         if holds():
             return
     raise AssertionError("the stream of events ended")

@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -207,6 +207,10 @@ class Log:
         assert not found["unknown"], found
 
 
+def _has_failed(work: "Future[None]") -> bool:
+    return work.done() and work.exception() is not None
+
+
 def key(number: int) -> bytes:
     return b"%d" % (number % KEYS)
 
@@ -321,19 +325,21 @@ async def test_kills_while_local_files_are_deleted(log: Log) -> None:
         assert count() > DROPPED_SEGMENTS
         deadline = time.monotonic() + 60
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(retain, "local.retention.ms=0")
+            altering = pool.submit(retain, "local.retention.ms=0")
             while count() > left:  # without a pause: the deletion takes some milliseconds
-                assert time.monotonic() < deadline, f"{count()} segments stay"
+                assert time.monotonic() < deadline and not _has_failed(altering), f"{count()} stay"
             log.broker.kill()
         interrupted.append(count())
         log.broker.start()
 
     def retain(config: str) -> None:
-        run("topic", "alter", TOPIC, "--config", config, "--bootstrap", log.broker.bootstrap)
+        altered = run("topic", "alter", TOPIC, "--config", config, "--bootstrap", log.broker.bootstrap)
+        assert altered.returncode == 0, altered.stderr
 
     interrupted: list[int] = []
     for left in (DROPPED_SEGMENTS, DROPPED_SEGMENTS // 2, 2) * ROUNDS:
         await asyncio.to_thread(kill_during_deletion, left)
-    assert any(number > 1 for number in interrupted), interrupted
+    while max(interrupted) == 1:  # on a busy machine each deletion may have ended before its kill
+        await asyncio.to_thread(kill_during_deletion, DROPPED_SEGMENTS)
     await asyncio.to_thread(until, lambda: count() == 1, "local segments stay")
     await asyncio.to_thread(log.check)

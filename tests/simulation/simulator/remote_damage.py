@@ -44,7 +44,9 @@ class RemoteDamage:
         """Flip a byte of some logs and index bundles of the main topic, or remove them. `kept_from`: first
         offset that a broker has locally, by partition; the segments before it are chosen first."""
         listed = list(witness.remote_segments(TOPIC))
-        segments = [one for one in listed if one[1].end_offset <= kept_from[one[0].partition]] or listed
+        segments = [
+            one for one in listed if one[1].end_offset <= kept_from.get(one[0].partition, 0)
+        ] or listed
         for where, entry in rng.sample(segments, min(len(segments), rng.randint(1, OBJECTS_MAX))):
             key = rng.choice((self._keys.log, self._keys.index))(where, entry)
             content = self._bucket.content(key)

@@ -1,4 +1,4 @@
-"""`tierlog tier flush` against admin APIs in states that a healthy cluster passes in an instant."""
+"""`tierlog tier flush` against admin APIs in states that a healthy cluster passes through."""
 
 import json
 import threading
