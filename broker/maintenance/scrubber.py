@@ -5,8 +5,7 @@ by the cleaner. Damage is reported to `LogRepair`, which decides what to do. Rea
 threads of the log's directory, with pauses on the event loop in between to keep to
 `log.scrub.max.bytes.per.second`.
 
-A pass begins every `log.scrub.interval.ms`, the first one after a random part of it, so that nodes that
-restart often are scrubbed as often on average, without any stored state. Data in the page cache is read from
+A pass begins every `log.scrub.interval.ms` (`base/pass_schedule.py`). Data in the page cache is read from
 there; the disk below is checked once the page has been evicted. Built by the composition root; metrics show
 the counts.
 """
@@ -17,6 +16,7 @@ from bisect import bisect_right
 
 import structlog
 
+from tierlog.base.pass_schedule import PassSchedule
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DamageFound, DamageSuspected, ReplicaEvent
@@ -55,10 +55,7 @@ class Scrubber:
         self._suspects: dict[tuple[Replica, Segment], str] = {}
         self._trusted: dict[Segment, float] = {}  # until when
         self._suspicion = asyncio.Event()
-        self._changed = asyncio.Event()
-        self._requested = False
-        # of the interval before the next pass; random at first, so that brokers scrub at different times
-        self._part = rng.random()
+        self._schedule = PassSchedule(settings.log_scrub_interval_ms, rng)
         self._running: list[asyncio.Task[None]] = []
         self.bytes_read = self.batches_read = self.passes = 0
         self.progress = 1.0
@@ -72,9 +69,8 @@ class Scrubber:
 
     def configure(self, settings: NodeSettings) -> None:
         """Apply changed settings; a changed interval restarts the wait for the next pass."""
-        before, self._settings = self._settings, settings
-        if before.log_scrub_interval_ms != settings.log_scrub_interval_ms:
-            self._changed.set()
+        self._settings = settings
+        self._schedule.set_interval(settings.log_scrub_interval_ms)
 
     async def stop(self) -> None:
         """A thread that hangs on the disk is not waited for."""
@@ -85,8 +81,7 @@ class Scrubber:
     def begin(self) -> None:
         """Start a pass, unless one is running."""
         if self.progress == 1.0:
-            self._requested = True
-            self._changed.set()
+            self._schedule.request()
 
     def on_replica_event(self, event: ReplicaEvent) -> None:
         if isinstance(event, DamageSuspected):
@@ -134,17 +129,8 @@ class Scrubber:
             await self._read(replica, segment, "scrubbed")
 
     async def _turn(self) -> None:
-        interval_s = self._settings.log_scrub_interval_ms / 1000
-        self._changed.clear()
-        if not self._requested:  # a pass may be requested between two turns
-            try:
-                async with asyncio.timeout(interval_s * self._part if interval_s else None):
-                    await self._changed.wait()
-            except TimeoutError:
-                self._requested = True
-        if self._requested:
-            self._part, self._requested = 1.0, False
-            await self.scrub_all()
+        await self._schedule.wait()
+        await self.scrub_all()
 
     async def _check_suspects(self) -> None:
         if not self._suspects:

@@ -4,7 +4,7 @@ Manifest to bucket: each broker checks the segments of the partitions that it le
 exist with the right size and checksum, and one chunk of it, chosen at random, has the right content. Damage
 goes into quarantine. A segment that cannot be checked, although the store responds, is reported and passed
 over. Bucket to manifest: the broker with the lowest id lists the bucket and reports unreferenced objects; it
-deletes none. A pass begins every `remote.log.scrub.interval.ms`, the first one after a random part of it. It
+deletes none. A pass begins every `remote.log.scrub.interval.ms` (`base/pass_schedule.py`). It
 pauses while the store is unavailable, and keeps to the limits of `remote.log.scrub.max.*`. Owned by
 `tiering`.
 """
@@ -15,6 +15,7 @@ from collections import Counter
 
 import structlog
 
+from tierlog.base.pass_schedule import PassSchedule
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
 from tierlog.config.node import NodeSettings
@@ -65,9 +66,7 @@ class BucketScrubber:
         self._auditor = auditor
         self._tasks = tasks
         self._rng = rng
-        self._first_wait_fraction = rng.random()
-        self._changed = asyncio.Event()
-        self._requested = False
+        self._schedule = PassSchedule(settings.remote_log_scrub_interval_ms, rng)
         self._found: Counter[TopicIdPartition] = Counter()  # damage, by the current pass
         self._damaged: Counter[TopicIdPartition] = Counter()  # by the last pass
         self._unchecked_found = 0  # by the current pass
@@ -84,28 +83,17 @@ class BucketScrubber:
 
     def configure(self, settings: NodeSettings) -> None:
         """Apply changed settings; a changed interval restarts the wait for the next pass."""
-        before, self._settings = self._settings, settings
-        if before.remote_log_scrub_interval_ms != settings.remote_log_scrub_interval_ms:
-            self._changed.set()
+        self._settings = settings
+        self._schedule.set_interval(settings.remote_log_scrub_interval_ms)
 
     def begin(self) -> None:
         """Start a pass, unless one is running."""
         if self.progress == 1.0:
-            self._requested = True
-            self._changed.set()
+            self._schedule.request()
 
     async def _turn(self) -> None:
-        interval_s = self._settings.remote_log_scrub_interval_ms / 1000
-        self._changed.clear()
-        if not self._requested:  # a pass may be requested between two turns
-            try:
-                async with asyncio.timeout(interval_s * self._first_wait_fraction if interval_s else None):
-                    await self._changed.wait()
-            except TimeoutError:
-                self._requested = True
-        if self._requested:
-            self._first_wait_fraction, self._requested = 1.0, False
-            await self.scrub_all()
+        await self._schedule.wait()
+        await self.scrub_all()
 
     async def scrub_all(self) -> None:
         """One pass. It begins at any partition, so that a broker which restarts often checks all of them."""
