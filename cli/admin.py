@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 
+from tierlog.base.network import host_port
 from tierlog.cli.errors import CliError, ExitCode, unknown_broker, unreachable, usage
 from tierlog.cli.options import DEFAULT_ADMIN
 from tierlog.cli.output import print_status
@@ -48,7 +49,10 @@ def not_tiered(topic: str) -> CliError:
 
 def is_tiered(topic: Mapping[str, Any]) -> bool:
     """Whether the topic, a row of GET /v1/cluster, has tiering on."""
-    return str(topic.get("configs", {}).get("remote.storage.enable")).lower() == "true"
+    from tierlog.config.topic import TOPIC_SETTINGS
+
+    text = topic.get("configs", {}).get("remote.storage.enable", "false")
+    return bool(TOPIC_SETTINGS["remote.storage.enable"].parse(text))
 
 
 class AdminApi:
@@ -230,7 +234,7 @@ def _admin_urls_of(bootstrap: str) -> list[str]:
 
 def _urls(host: str, port: int) -> list[str]:
     """Possible URLs: the Kafka protocol does not say whether the admin API uses TLS."""
-    authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    authority = host_port(host, port)
     schemes = ("https", "http") if os.environ.get("TIERLOG_ADMIN_CERTIFICATE") else ("http",)
     return [f"{scheme}://{authority}" for scheme in schemes]
 

@@ -23,7 +23,7 @@ from tierlog.broker.gateway.metrics import render
 from tierlog.broker.gateway.node import Node, Serving
 from tierlog.broker.gateway.operations import operation_routes
 from tierlog.broker.gateway.request_guard import BODY_BYTES_MAX, request_guard
-from tierlog.broker.gateway.requests import bad_parameter, http_error
+from tierlog.broker.gateway.requests import http_error, parsing_parameters
 from tierlog.broker.gateway.tier_checks import tier_check_routes
 from tierlog.broker.remote.tier_views import PartitionTierStatus, TierConflict, TierRefused
 from tierlog.config.node import NodeSettings
@@ -251,14 +251,14 @@ def _tier_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
         """Respond once the manifests in the bucket cover the log ends. A client that disconnects ends the
         wait."""
         manager = current().tiering
-        with _parsing_parameters():
+        with parsing_parameters():
             topic = str((await request.json())["topic"])
         with _translate_errors():
             return _partitions(await _while_connected(request, manager.flush(topic)))
 
     async def explain(request: web.Request) -> web.Response:
         manager, query = current().tiering, request.query
-        with _parsing_parameters():
+        with parsing_parameters():
             topic, partition, offset = query["topic"], int(query["partition"]), int(query["offset"])
         with _translate_errors():
             location = await manager.explain(topic, partition, offset)
@@ -287,16 +287,6 @@ def _damaged_view(damaged: DamagedRange) -> dict[str, Any]:
 
 def _partitions(found: Iterable[PartitionTierStatus]) -> web.Response:
     return web.json_response({"partitions": [asdict(one) for one in found]})
-
-
-@contextmanager
-def _parsing_parameters() -> Iterator[None]:
-    """Answer a missing or malformed parameter with 400. Only for code that parses: an internal error in other
-    code must not become a 400."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError) as wrong:
-        raise bad_parameter(wrong) from None
 
 
 async def _while_connected(request: web.Request, work: Coroutine[Any, Any, T]) -> T:

@@ -2,6 +2,8 @@
 operators."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
@@ -14,9 +16,14 @@ def http_error(error_class: type[web.HTTPError], message: str) -> web.HTTPError:
     return error_class(text=json.dumps({"error": message}), content_type="application/json")
 
 
-def bad_parameter(failure: Exception) -> web.HTTPError:
-    """The error for a query parameter that is missing or cannot be parsed."""
-    return http_error(web.HTTPBadRequest, f"bad or missing parameter: {failure}")
+@contextmanager
+def parsing_parameters() -> Iterator[None]:
+    """Answer a missing or malformed parameter with 400. Only for code that parses: an internal error in other
+    code must not become a 400."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as wrong:
+        raise http_error(web.HTTPBadRequest, f"bad or missing parameter: {wrong}") from None
 
 
 async def decode_body(request: web.Request, kind: type[T]) -> T:

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.broker.gateway.node import Serving
-from tierlog.broker.gateway.requests import bad_parameter, decode_body, http_error
+from tierlog.broker.gateway.requests import decode_body, http_error, parsing_parameters
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
@@ -60,11 +60,9 @@ def tier_check_routes(current: Callable[[], Serving], metadata: MetadataClient) 
     async def segments(request: web.Request) -> web.Response:
         async with _store_errors_as_http():
             query = request.query
-            try:
+            with parsing_parameters():
                 topic, partition = query["topic"], int(query["partition"])
                 offset = int(query.get("offset", "0"))
-            except (KeyError, ValueError) as wrong:
-                raise bad_parameter(wrong) from None
             rows = await _segments(current(), _find_partition(metadata.image, topic, partition), offset)
             return web.json_response({"segments": rows})
 
