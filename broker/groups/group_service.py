@@ -136,10 +136,12 @@ class GroupService:
         return (ErrorCode.NONE if is_complete else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), found
 
     def _led_partitions(self) -> list[int]:
-        """The partitions of `__consumer_offsets` that this broker leads on a disk that works."""
-        node_id = self._settings.node_id
-        led = (number for number, each in enumerate(self._partitions()) if each.leader == node_id)
-        return [number for number in led if not self._is_offline(number)]
+        """The partitions of `__consumer_offsets` whose groups this broker coordinates."""
+        return [number for number, each in enumerate(self._partitions()) if self._coordinates(number, each)]
+
+    def _coordinates(self, number: int, partition: PartitionRecord) -> bool:
+        """Whether this broker leads the partition, on a disk that works."""
+        return partition.leader == self._settings.node_id and not self._is_offline(number)
 
     @property
     def member_bytes(self) -> int:
@@ -248,8 +250,7 @@ class GroupService:
         partition = partition_of(group_id, len(partitions))
         shard = self._shards.get(partition) or self._open(partition, partitions[partition])
         if shard is None:
-            leads = partitions[partition].leader == self._settings.node_id
-            loads = leads and not self._is_offline(partition)
+            loads = self._coordinates(partition, partitions[partition])
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loads else ErrorCode.NOT_COORDINATOR
         return shard if shard.ready else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
