@@ -1,26 +1,20 @@
 """Query plan: computes splits (byte ranges of objects) from manifests and options. Pure.
 
-A split is a byte range of one segment between two batch boundaries of its offset index, so every batch
-belongs to exactly one split. Only segments in the manifest are read; other objects in the bucket are not
-committed. `snapshot` calls these functions and does the I/O in between.
+A split is a byte range of one segment between two batch boundaries, as its index divides it
+(`segment_index`), so every batch belongs to exactly one split. Only segments in the manifest are read; other
+objects in the bucket are not committed. `snapshot` calls these functions and does the I/O in between.
 """
 
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.records import ManifestNode, RemoteSegment
-from tierlog.records.indexes import (
-    AbortedTxn,
-    find_aborted,
-    find_end_position,
-    find_position,
-    last_offset_at,
-    next_position,
-)
+from tierlog.records.indexes import AbortedTxn, find_aborted
 from tierlog.spark.options import EARLIEST, LATEST, Bound, InvalidOption, ReadOptions
-from tierlog.tiering.format.bundle import IndexBundle
+from tierlog.spark.segment_index import SegmentIndex
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestRoot, TopicDocument
 
@@ -46,6 +40,10 @@ class Source:
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
+    def place(self, key: str, start: int, end: int) -> str:
+        """Names bytes of an object in error messages."""
+        return f"{self}: {key}, bytes {start} to {end}"
+
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
@@ -65,8 +63,9 @@ class OffsetRange:
 class Split:
     """Bytes [start, end) of an object: complete batches. The reader drops records outside
     `offsets` and records of `aborted` transactions. `last_offsets`: range of the batches' last offsets, by
-    which they are found in an object that has replaced this one. `compacted_at`: when compaction had last
-    changed them, in milliseconds since 1970; -1: never."""
+    which they are found in an object that has replaced this one. `crc32c`: checksum of the bytes; None if
+    only the batches have checksums. `compacted_at`: when compaction had last changed them, in milliseconds
+    since 1970; -1: never."""
 
     source: Source
     key: str
@@ -74,6 +73,7 @@ class Split:
     end: int
     offsets: OffsetRange
     last_offsets: OffsetRange
+    crc32c: int | None
     aborted: tuple[AbortedTxn, ...] = ()
     compacted_at: int = -1
 
@@ -178,30 +178,23 @@ def split_segment(
     keys: Keys,
     source: Source,
     entry: RemoteSegment,
-    bundle: IndexBundle | None,
+    index: SegmentIndex,
     wanted: OffsetRange,
     split_bytes: int,
+    txn_index: bytes = b"",
 ) -> list[Split]:
-    """The splits of one segment; without its indexes, one split for the complete object."""
+    """The splits of one segment. `txn_index`: its transaction index, if it has aborted transactions."""
     offsets = OffsetRange(max(wanted.start, entry.base_offset), min(wanted.end, entry.end_offset))
     if not offsets:
         return []
-    index = b"" if bundle is None else bundle.offset_index
-    start = find_position(index, entry.base_offset, offsets.start)
-    end = find_end_position(index, entry.base_offset, offsets.end) or entry.log_bytes
-    aborted = () if bundle is None else tuple(find_aborted(bundle.txn_index, offsets.start, offsets.end))
+    pieces = index.pieces(offsets.start, offsets.end, split_bytes)
+    aborted = tuple(find_aborted(txn_index, offsets.start, offsets.end))
     key = keys.log(source.id, entry)
-    cuts = [start]
-    while end - cuts[-1] > split_bytes:
-        cut = next_position(index, cuts[-1], cuts[-1] + split_bytes)
-        if cut is None or cut >= end:
-            break
-        cuts.append(cut)
-    firsts = [offsets.start, *(last_offset_at(index, entry.base_offset, cut) for cut in cuts[1:])]
-    last_offsets = map(OffsetRange, firsts, [*firsts[1:], MAX_OFFSET])
+    starts = [max(offsets.start, piece.least_last_offset) for piece in pieces]
+    last_offsets = [OffsetRange(*ends) for ends in pairwise([*starts, MAX_OFFSET])]
     return [
-        Split(source, key, at, to, offsets, batches, aborted, entry.compacted_at)
-        for at, to, batches in zip(cuts, [*cuts[1:], end], last_offsets, strict=True)
+        Split(source, key, piece.start, piece.end, offsets, ends, piece.crc32c, aborted, entry.compacted_at)
+        for piece, ends in zip(pieces, last_offsets, strict=True)
     ]
 
 

@@ -1,14 +1,21 @@
 """Reads manifests on Spark's driver: finds committed offsets, the splits that contain them, and timestamps.
+Reads the bytes of splits on executors.
 
-The manifest root of a partition is read once per query, so that a query sees one version of it.
+The manifest root of a partition is read once per query, so that a query sees one version of it. Only the head
+of an index bundle is read, unless an earlier version wrote it. Bytes of segments are compared with the
+checksum that the plan has for them; without one, each batch is checked by its own.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeAlias
+
+from crc32c import crc32c
 
 from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
-from tierlog.records.batch import BatchHeader, check_batch, iter_batches
-from tierlog.records.indexes import find_end_position, find_offset_for_time, find_position
+from tierlog.records.batch import BatchHeader, check_batch
+from tierlog.records.chunks import CHUNK_BYTES
+from tierlog.records.errors import RecordsError
 from tierlog.records.record import iter_records
 from tierlog.spark.bucket import Bucket
 from tierlog.spark.options import Bound, InvalidOption, ReadOptions
@@ -24,7 +31,18 @@ from tierlog.spark.plan import (
     resolve_bound,
     split_segment,
 )
-from tierlog.tiering.format.bundle import IndexBundle, decode_bundle
+from tierlog.spark.segment_index import ChunkIndex, OffsetIndex, Piece, SegmentIndex, undivided
+from tierlog.tiering.format.bundle import (
+    HEAD_BYTES,
+    BundleError,
+    Places,
+    Section,
+    chunks_of,
+    decode_bundle,
+    read_places,
+    section,
+    txn_place,
+)
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import (
     ManifestRoot,
@@ -36,8 +54,11 @@ from tierlog.tiering.format.manifest import (
 from tierlog.tiering.object_store import CorruptObject, ObjectNotFound
 
 READS_AT_ONCE = 16
+SEGMENTS_AT_ONCE = 1024  # limits the memory of queued reads
 SCAN_BYTES = 1 << 20
 MAX_BATCH_BYTES = 512 << 20
+
+_WantedSegment: TypeAlias = "tuple[PartitionView, RemoteSegment, OffsetRange]"
 
 
 def plan_splits(bucket: Bucket, options: ReadOptions, pruning: Pruning) -> list[Split]:
@@ -46,24 +67,47 @@ def plan_splits(bucket: Bucket, options: ReadOptions, pruning: Pruning) -> list[
     keys = Keys(find_cluster(bucket, options.cluster))
     documents = [decode_topic(bucket.read(key)) for key in bucket.keys(keys.topics())]
     sources = [source for source in choose_sources(documents, options) if pruning.keeps(source)]
+
+    def wanted(source: Source) -> list[_WantedSegment]:
+        view = PartitionView(bucket, keys, source)
+        return [(view, *found) for found in view.segments(options, pruning)]
+
+    def split(segment: _WantedSegment) -> list[Split]:
+        view, entry, offsets = segment
+        return view.splits(entry, offsets, options.split_bytes)
+
+    splits: list[Split] = []
     with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-        planned = pool.map(
-            lambda source: list(PartitionView(bucket, keys, source).splits(options, pruning)), sources
-        )
-        return [split for splits in planned for split in splits]
+        segments = [segment for found in pool.map(wanted, sources) for segment in found]
+        for at in range(0, len(segments), SEGMENTS_AT_ONCE):
+            for found in pool.map(split, segments[at : at + SEGMENTS_AT_ONCE]):
+                splits += found
+    return splits
 
 
 def read_split(bucket: Bucket, options: ReadOptions, split: Split) -> Iterator[bytes]:
     """The batches of a split. If a merge has replaced its object after the query was planned, they are read
-    from the one that the newest manifest lists. Raises ObjectNotFound if retention has deleted them, or
-    compaction may have changed them."""
+    from the one that the newest manifest lists. A split without a checksum (`crc32c`) is not checked here:
+    the decoder checks each batch. Raises CorruptObject; ObjectNotFound if retention has deleted the batches,
+    or compaction may have changed them."""
     try:
-        content = bucket.read(split.key, split.start, split.end)
+        content = read_range(bucket, split.source, split.key, split.start, split.end, split.crc32c)
     except ObjectNotFound:
         view = PartitionView(bucket, Keys(find_cluster(bucket, options.cluster)), split.source)
         yield from view.batches_of(split)
     else:
         yield content
+
+
+def read_range(bucket: Bucket, source: Source, key: str, start: int, end: int, checksum: int | None) -> bytes:
+    """Bytes [start, end) of a segment, with this checksum if there is one. Raises CorruptObject."""
+    content = bucket.read(key, start, end)
+    if checksum is not None and crc32c(content) != checksum:
+        raise CorruptObject(
+            f"{source.place(key, start, end)}: the object is damaged: CRC-32C is {crc32c(content):08x}, "
+            f"not {checksum:08x} as at its upload"
+        )
+    return content
 
 
 def find_cluster(bucket: Bucket, wanted: str | None) -> str:
@@ -91,16 +135,23 @@ class PartitionView:
         self._root = self._read_root()
         self.committed = committed_range(self._root) if self._root else OffsetRange(0, 0)
 
-    def splits(self, options: ReadOptions, pruning: Pruning) -> Iterator[Split]:
+    def segments(self, options: ReadOptions, pruning: Pruning) -> Iterator[tuple[RemoteSegment, OffsetRange]]:
+        """The segments of a query, in order, and the offsets that it wants of this partition."""
         if self._root is None:  # nothing of this partition was uploaded yet
             return
         start = self._resolve(options.starting, options.fail_on_data_loss)
         end = self._resolve(options.ending, options.fail_on_data_loss)
         wanted = OffsetRange(max(start, pruning.offsets.start), min(end, pruning.offsets.end))
         for entry in self._entries(self._root, wanted):
-            needed = entry.log_bytes > options.split_bytes or entry.has_aborts
-            bundle = self._bundle(entry) if needed else None
-            yield from split_segment(self._keys, self._source, entry, bundle, wanted, options.split_bytes)
+            yield entry, wanted
+
+    def splits(self, entry: RemoteSegment, wanted: OffsetRange, split_bytes: int) -> list[Split]:
+        """The splits of a segment. If it has aborted transactions, these are read too."""
+        if entry.has_aborts:
+            index, txn_index = self._load_index(entry, with_aborts=True)
+        else:
+            index, txn_index = self._index(entry, split_bytes), b""
+        return split_segment(self._keys, self._source, entry, index, wanted, split_bytes, txn_index)
 
     def batches_of(self, split: Split) -> Iterator[bytes]:
         """The batches of a split, in the objects that this version of the manifest lists."""
@@ -112,17 +163,16 @@ class PartitionView:
         for entry in self._entries(self._root, OffsetRange(wanted.start, end_offset)):
             if entry.compacted_at > split.compacted_at:
                 raise ObjectNotFound(split.key)
-            index = self._bundle(entry).offset_index
-            start = find_position(index, entry.base_offset, wanted.start)
-            end = find_end_position(index, entry.base_offset, end_offset) or entry.log_bytes
-            content = self._bucket.read(self._keys.log(self._source.id, entry), start, end)
-            batches = [
-                (position, position + header.size)
-                for position, header in iter_batches(content)
-                if wanted.start <= header.last_offset < wanted.end
-            ]
-            if batches:
-                yield content[batches[0][0] : batches[-1][1]]
+            size = split.end - split.start
+            for piece in self._index(entry, size).pieces(wanted.start, end_offset, size):
+                content, batches = self._read(entry, piece)
+                places = [
+                    (position, position + header.size)
+                    for position, header in batches
+                    if wanted.start <= header.last_offset < wanted.end
+                ]
+                if places:
+                    yield content[places[0][0] : places[-1][1]]
 
     def offset_at(self, timestamp_ms: int) -> int:
         """The first committed offset with this timestamp or a later one; the end if there is none."""
@@ -158,35 +208,60 @@ class PartitionView:
                 yield from self._below(self._page(node), choose)
 
     def _scan(self, entry: RemoteSegment, timestamp_ms: int) -> int | None:
-        """Read batches, starting at the time index's position, up to the first record at or after the
-        timestamp."""
-        bundle = self._bundle(entry)
-        near = find_offset_for_time(bundle.time_index, entry.base_offset, timestamp_ms)
-        at = find_position(bundle.offset_index, entry.base_offset, max(near, self.committed.start))
-        for data, position, header in self._batches(
-            self._keys.log(self._source.id, entry), at, entry.log_bytes
-        ):
-            if header.max_timestamp < timestamp_ms or header.next_offset <= self.committed.start:
-                continue
-            check_batch(data, position)
-            for record in iter_records(data, position, max_bytes=MAX_BATCH_BYTES):
-                if record.timestamp >= timestamp_ms and record.offset >= self.committed.start:
-                    return record.offset
+        """Read batches, starting where the index has the timestamp, up to the first record at or after it."""
+        index = self._index(entry, CHUNK_BYTES)
+        start = max(index.offset_for_time(timestamp_ms), self.committed.start)
+        for piece in index.pieces(start, entry.end_offset, SCAN_BYTES):
+            content, batches = self._read(entry, piece)
+            for position, header in batches:
+                if header.max_timestamp < timestamp_ms or header.next_offset <= self.committed.start:
+                    continue
+                for record in iter_records(content, position, max_bytes=MAX_BATCH_BYTES):
+                    if record.timestamp >= timestamp_ms and record.offset >= self.committed.start:
+                        return record.offset
         return None
 
-    def _batches(self, key: str, at: int, end: int) -> Iterator[tuple[bytes, int, BatchHeader]]:
-        """The batches of an object from a position on. A read grows if a batch is larger than it."""
-        step = SCAN_BYTES
-        while at < end:
-            data = self._bucket.read(key, at, min(at + step, end))
-            consumed = 0
-            for position, header in iter_batches(data):
-                yield data, position, header
-                consumed = position + header.size
-            if consumed == 0 and at + step >= end:
-                raise CorruptObject(f"{key}: the batch at position {at} is truncated")
-            step = SCAN_BYTES if consumed else step * 4
-            at += consumed
+    def _read(self, entry: RemoteSegment, piece: Piece) -> tuple[bytes, list[tuple[int, BatchHeader]]]:
+        """The bytes of a piece, and the position and header of each batch in it. Raises CorruptObject."""
+        key = self._keys.log(self._source.id, entry)
+        content = read_range(self._bucket, self._source, key, piece.start, piece.end, piece.crc32c)
+        batches, at = [], 0
+        try:
+            while at < len(content):
+                header = check_batch(content, at)
+                batches.append((at, header))
+                at += header.size
+        except RecordsError as error:
+            place = self._source.place(key, piece.start, piece.end)
+            raise CorruptObject(f"{place}: {error}") from error
+        return content, batches
+
+    def _index(self, entry: RemoteSegment, undivided_bytes: int) -> SegmentIndex:
+        """The index of a segment. One of at most `undivided_bytes` is not divided, so none is read."""
+        return undivided(entry) if entry.log_bytes <= undivided_bytes else self._load_index(entry)[0]
+
+    def _load_index(self, entry: RemoteSegment, with_aborts: bool = False) -> tuple[SegmentIndex, bytes]:
+        """The index of a segment and, if wanted, its transaction index. Raises CorruptObject."""
+        key = self._keys.index(self._source.id, entry)
+        try:
+            head = self._bucket.read(key, 0, min(HEAD_BYTES, entry.index_bytes))
+            places = read_places(head)
+            chunks = chunks_of(entry, head, places)
+            if chunks is not None:
+                txn_index = self._txn_index(key, head, places) if with_aborts else b""
+                return ChunkIndex(chunks, entry.log_bytes), txn_index
+            bundle = decode_bundle(self._bucket.read(key, 0, entry.index_bytes))
+        except BundleError as error:
+            raise CorruptObject(f"{self._source}: {key}: {error}") from error
+        return OffsetIndex(entry, bundle.offset_index, bundle.time_index), bundle.txn_index
+
+    def _txn_index(self, key: str, head: bytes, places: Places) -> bytes:
+        place = txn_place(places)
+        end = place.position + place.length
+        if end <= len(head):
+            return section(head, Section.TXN_INDEX, place)
+        data = self._bucket.read(key, place.position, end)
+        return section(data, Section.TXN_INDEX, place, begin=place.position)
 
     def _read_root(self) -> ManifestRoot | None:
         try:
@@ -196,9 +271,6 @@ class PartitionView:
 
     def _page(self, page: PageRef) -> tuple[ManifestNode, ...]:
         return decode_page(self._bucket.read(self._keys.page(self._source.id, page)), page).nodes
-
-    def _bundle(self, entry: RemoteSegment) -> IndexBundle:
-        return decode_bundle(self._bucket.read(self._keys.index(self._source.id, entry)))
 
 
 def _is_cluster(bucket: Bucket, name: str) -> bool:

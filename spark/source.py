@@ -96,7 +96,7 @@ class TierlogReader(DataSourceReader):
 
         schema = to_arrow_schema(self._schema, timezone="UTC")
         wanted = [name for name in schema.names if name in DECODED]
-        place = f"{split.source}: {split.key}, bytes {split.start} to {split.end}"
+        place = split.source.place(split.key, split.start, split.end)
         try:
             for data in read_split(open_bucket(self._options.store), self._options, split):
                 for columns in decode_columns(

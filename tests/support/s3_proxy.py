@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from s3_servers import S3Server
 
 GET = re.compile(rb"^GET (\S+) HTTP/1.1\r\n", re.MULTILINE)
+RANGE = re.compile(rb"^GET (\S+) HTTP/1.1\r\n(?:\S.*\r\n)*?Range: bytes=(\d+)-(\d+)\r\n", re.MULTILINE)
 PUT = re.compile(rb"^PUT (\S+) HTTP/1.1\r\n", re.MULTILINE)
 CONDITION = re.compile(rb"^If-(None-)?Match: .*\r\n", re.MULTILINE | re.IGNORECASE)
 END_OF_HEAD = b"\r\n\r\n"
@@ -17,10 +18,12 @@ TRICKLE_S = 0.01  # far below every timeout between two bytes
 
 
 class S3Proxy:
-    """Counts the GET requests by path (`gets`) and the connections that are open (`connections`)."""
+    """Counts the GET requests (`gets`) and the bytes of requested ranges (`range_bytes`) by path, and the
+    connections that are open (`connections`)."""
 
     def __init__(self, server: S3Server) -> None:
         self.gets: Counter[str] = Counter()
+        self.range_bytes: Counter[str] = Counter()
         self.connections = 0
         self.trickles = False
         self.held = 0
@@ -70,6 +73,8 @@ class S3Proxy:
         async with self._changed:
             self.connections += change
             self.gets.update(path.decode() for path in GET.findall(sent))
+            for path, first, last in RANGE.findall(sent):
+                self.range_bytes[path.decode()] += int(last) - int(first) + 1
             self._changed.notify_all()
 
     async def _is_held(self, sent: bytes) -> bool:

@@ -12,10 +12,11 @@ from record_files import encode_offset_index, encode_time_index
 
 from tierlog.base.types import TopicIdPartition, random_uuid
 from tierlog.metadata.records import RemoteSegment
-from tierlog.records.batch import iter_batches
-from tierlog.records.indexes import OffsetEntry, TimeEntry
+from tierlog.records.batch import BatchHeader, iter_batches
+from tierlog.records.chunks import CHUNK_BYTES, ChunkEntry
+from tierlog.records.indexes import AbortedTxn, OffsetEntry, TimeEntry, encode_txn_index
 from tierlog.records.record import iter_records
-from tierlog.tiering.format.bundle import IndexBundle, encode_bundle
+from tierlog.tiering.format.bundle import ChunkTable, IndexBundle, encode_bundle
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import (
     ClusterDocument,
@@ -34,9 +35,11 @@ CLUSTER = "spark-test"
 
 @dataclass
 class BucketWriter:
-    """A directory store with one cluster."""
+    """A directory store with one cluster. `chunk_bytes`: size of chunks; None: no chunk tables, as in bundles
+    of earlier versions."""
 
     root: Path
+    chunk_bytes: int | None = CHUNK_BYTES
     rng: random.Random = field(default_factory=lambda: random.Random(7))
     entries: dict[TopicIdPartition, list[RemoteSegment]] = field(default_factory=dict)
     rows: dict[tuple[str, int], list[dict[str, Any]]] = field(default_factory=dict)
@@ -58,24 +61,31 @@ class BucketWriter:
         return topic_id
 
     def segment(
-        self, topic: str, partition: int, batches: Sequence[bytes], index_bytes: int = 4096
+        self,
+        topic: str,
+        partition: int,
+        batches: Sequence[bytes],
+        index_bytes: int = 4096,
+        aborted: Sequence[AbortedTxn] = (),
     ) -> RemoteSegment:
         """Upload one segment. It becomes visible when `commit` names it in the manifest's root."""
-        log = b"".join(batches)
+        log, uuid = b"".join(batches), random_uuid(self.rng)
         headers = list(iter_batches(log))
         base, last = headers[0][1].base_offset, headers[-1][1].last_offset
         offsets, times = index_of(log, index_bytes)
+        chunks = chunks_of(log, self.chunk_bytes) if self.chunk_bytes else None
         bundle = encode_bundle(
             IndexBundle(
                 offset_index=encode_offset_index(base, offsets),
                 time_index=encode_time_index(base, times),
-                txn_index=b"",
+                txn_index=encode_txn_index(aborted),
                 producer_snapshot=b"",
                 leader_epochs=((0, 0),),
+                chunk_table=chunks and ChunkTable(uuid, len(log), crc32c.crc32c(log), chunks),
             )
         )
         entry = RemoteSegment(
-            uuid=random_uuid(self.rng),
+            uuid=uuid,
             base_offset=base,
             last_offset=last,
             leader_epochs=((0, 0),),
@@ -84,8 +94,8 @@ class BucketWriter:
             records=sum(header.record_count for _, header in headers),
             first_timestamp=headers[0][1].base_timestamp,
             max_timestamp=max(header.max_timestamp for _, header in headers),
-            has_transactions=False,
-            has_aborts=False,
+            has_transactions=bool(aborted),
+            has_aborts=bool(aborted),
             log_crc32c=crc32c.crc32c(log),
             index_crc32c=crc32c.crc32c(bundle),
             leader_epoch=0,
@@ -125,6 +135,31 @@ class BucketWriter:
     def log_key(self, topic: str, partition: int, number: int) -> Path:
         where = TopicIdPartition(self.topics[topic], partition)
         return self.root / self.keys.log(where, self.entries[where][number])
+
+    def flip(self, path: Path, position: int) -> None:
+        """Flip a bit of the byte at a position of an object."""
+        content = bytearray(path.read_bytes())
+        content[position] ^= 0x10
+        path.write_bytes(content)
+
+
+def chunks_of(log: bytes, chunk_bytes: int) -> tuple[ChunkEntry, ...]:
+    """Chunks of at most this size, unless one batch is larger."""
+    chunks: list[list[tuple[int, BatchHeader]]] = []
+    for at, header in iter_batches(log):
+        if not chunks or at + header.size - chunks[-1][0][0] > chunk_bytes:
+            chunks.append([])
+        chunks[-1].append((at, header))
+    ends = [*(chunk[0][0] for chunk in chunks[1:]), len(log)]
+    return tuple(
+        ChunkEntry(
+            chunk[0][0],
+            chunk[0][1].base_offset,
+            max(header.max_timestamp for _, header in chunk),
+            crc32c.crc32c(log[chunk[0][0] : end]),
+        )
+        for chunk, end in zip(chunks, ends, strict=True)
+    )
 
 
 def index_of(log: bytes, index_bytes: int) -> tuple[list[OffsetEntry], list[TimeEntry]]:

@@ -12,11 +12,13 @@ FIRST_MS = 1_357_034_400_000
 LOG_START = 250
 UNCOMMITTED = 1
 SEGMENTS = 6
+CHUNK_BYTES = 4_000  # about seven chunks a segment
 
 
-def write_history(directory: Path) -> BucketWriter:
-    """Topic `flights` (3 partitions, of which the last has no uploads) and topic `weather` (1)."""
-    writer = BucketWriter(directory)
+def write_history(directory: Path, chunk_bytes: int | None = CHUNK_BYTES) -> BucketWriter:
+    """Topic `flights` (3 partitions, of which the last has no uploads) and topic `weather` (1).
+    `chunk_bytes`: as of BucketWriter."""
+    writer = BucketWriter(directory, chunk_bytes)
     rng = random.Random(2013)
     writer.topic("flights", 3)
     writer.topic("weather", 1)

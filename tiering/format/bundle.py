@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import crc32c
 
+from tierlog.metadata.records import RemoteSegment
 from tierlog.records.chunks import ChunkEntry
 
 MAGIC = b"TIERLIDX"
@@ -124,6 +125,24 @@ def decode_bundle(data: bytes) -> IndexBundle:
         leader_epochs=tuple((epoch, offset) for epoch, offset in _EPOCH.iter_unpack(epochs)),
         chunk_table=decode_chunks(found[Section.CHUNK_TABLE]) if Section.CHUNK_TABLE in found else None,
     )
+
+
+def chunks_of(entry: RemoteSegment, head: bytes, places: Places) -> tuple[ChunkEntry, ...] | None:
+    """The chunks of a segment, from the head of its bundle; None if the bundle has no chunk table. Raises
+    BundleError if the table is damaged or belongs to another segment."""
+    if Section.CHUNK_TABLE not in places:
+        return None
+    table = decode_chunks(section(head, Section.CHUNK_TABLE, places[Section.CHUNK_TABLE]))
+    if (table.segment, table.log_bytes, table.log_crc32c) != (entry.uuid, entry.log_bytes, entry.log_crc32c):
+        raise BundleError("the chunk table belongs to another segment")
+    return table.chunks
+
+
+def txn_place(places: Places) -> Place:
+    """The place of the transaction index. Raises BundleError if the bundle has none."""
+    if Section.TXN_INDEX not in places:
+        raise BundleError("index bundle: missing section TXN_INDEX")
+    return places[Section.TXN_INDEX]
 
 
 def decode_chunks(data: bytes) -> ChunkTable:

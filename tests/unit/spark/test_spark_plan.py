@@ -5,10 +5,12 @@ import uuid
 from itertools import pairwise
 
 import pytest
+from crc32c import crc32c
 from record_files import encode_offset_index
 from remote_segments import remote_segment
 
 from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.records.chunks import ChunkEntry
 from tierlog.records.indexes import OffsetEntry
 from tierlog.spark.options import EARLIEST, LATEST, Bound, InvalidOption, parse_options
 from tierlog.spark.plan import (
@@ -23,19 +25,13 @@ from tierlog.spark.plan import (
     resolve_bound,
     split_segment,
 )
-from tierlog.tiering.format.bundle import IndexBundle
+from tierlog.spark.segment_index import ChunkIndex, OffsetIndex, undivided
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestRoot, TopicDocument
 
 TOPIC = uuid.UUID(int=1)
 KEYS = Keys("cluster")
 SOURCE = Source("flights", TOPIC, 0)
-
-
-def bundle(offset_index: bytes) -> IndexBundle:
-    return IndexBundle(
-        offset_index=offset_index, time_index=b"", txn_index=b"", producer_snapshot=b"", leader_epochs=()
-    )
 
 
 def page(base: int, last: int) -> PageRef:
@@ -81,7 +77,7 @@ def test_splits_cover_each_wanted_batch_once(seed: int) -> None:
         KEYS,
         SOURCE,
         segment,
-        bundle(encode_offset_index(base, index)),
+        OffsetIndex(segment, encode_offset_index(base, index), b""),
         wanted,
         split_bytes=rng.choice([1, 2_000, 10_000]),
     )
@@ -97,19 +93,71 @@ def test_splits_cover_each_wanted_batch_once(seed: int) -> None:
         assert len(holding) == 1 if overlapping else len(holding) <= 1
 
 
-def test_splits_are_no_longer_than_requested_if_the_index_allows() -> None:
-    index = bundle(encode_offset_index(0, [OffsetEntry(i, 100 * i) for i in range(1, 100)]))
-    splits = split_segment(
-        KEYS, SOURCE, remote_segment(0, 100, log_bytes=10_100), index, OffsetRange(0, 101), 1_000
+@pytest.mark.parametrize("seed", range(20))
+def test_splits_at_chunks_cover_each_wanted_batch_once_with_the_checksum_of_their_bytes(seed: int) -> None:
+    """Also with offsets that compaction has removed, between batches and at the segment's start."""
+    rng = random.Random(seed)
+    base, batches, chunks, log, offset = 10_000, [], [], b"", 10_000
+    for _ in range(200):
+        first = offset + rng.choice((0, 0, 7))
+        last, content = first + rng.randrange(20), rng.randbytes(rng.randrange(61, 900))
+        if not chunks or rng.random() < 0.1:
+            chunks.append((len(log), first))
+        batches.append((first, last, len(log), len(log) + len(content)))
+        log, offset = log + content, last + 1
+    ends = [*(position for position, _ in chunks[1:]), len(log)]
+    index = ChunkIndex(
+        tuple(
+            ChunkEntry(at, first, -1, crc32c(log[at:end]))
+            for (at, first), end in zip(chunks, ends, strict=True)
+        ),
+        len(log),
     )
+    segment = remote_segment(base, offset - 1, log_bytes=len(log))
+    wanted = OffsetRange(rng.randrange(base - 50, offset), rng.randrange(base, offset + 50))
+    split_bytes = rng.choice([1, 20_000, 40_000])
+    splits = split_segment(KEYS, SOURCE, segment, index, wanted, split_bytes)
+    for split in splits:
+        assert split.crc32c == crc32c(log[split.start : split.end])
+        assert (
+            split.end - split.start <= split_bytes
+            or split.end == ends[[at for at, _ in chunks].index(split.start)]
+        )
+    for before, after in pairwise(splits):
+        assert before.end == after.start and before.last_offsets.end == after.last_offsets.start
+    for first, last, start, end in batches:
+        holding = [split for split in splits if split.start <= start and end <= split.end]
+        overlapping = first < wanted.end and last >= wanted.start and bool(wanted)
+        assert len(holding) == 1 if overlapping else len(holding) <= 1
+        if overlapping:
+            assert holding[0].last_offsets.start <= last < holding[0].last_offsets.end
+
+
+def test_offsets_before_the_first_batch_of_a_compacted_segment_need_no_split() -> None:
+    index = ChunkIndex((ChunkEntry(0, 50, -1, 1),), 1_000)
+    assert split_segment(KEYS, SOURCE, remote_segment(0, 99), index, OffsetRange(0, 50), 1_000) == []
+
+
+def test_splits_are_no_longer_than_requested_if_the_index_allows() -> None:
+    segment = remote_segment(0, 100, log_bytes=10_100)
+    lines = [OffsetEntry(i, 100 * i) for i in range(1, 100)]
+    index = OffsetIndex(segment, encode_offset_index(0, lines), b"")
+    splits = split_segment(KEYS, SOURCE, segment, index, OffsetRange(0, 101), 1_000)
     assert [split.end - split.start for split in splits] == [1_000] * 9 + [900, 200]
 
 
-def test_without_an_index_the_object_is_one_split() -> None:
-    (split,) = split_segment(KEYS, SOURCE, remote_segment(5, 9), None, OffsetRange(0, 8), 10)
+def test_undivided_segment_is_one_split_with_the_checksum_of_the_manifest() -> None:
+    segment = remote_segment(5, 9)
+    (split,) = split_segment(KEYS, SOURCE, segment, undivided(segment), OffsetRange(0, 8), 10)
     assert (split.start, split.end, split.offsets) == (0, 1_000, OffsetRange(5, 8))
-    assert split.key == KEYS.log(SOURCE.id, remote_segment(5, 9))
-    assert split_segment(KEYS, SOURCE, remote_segment(5, 9), None, OffsetRange(10, 12), 10) == []
+    assert (split.key, split.crc32c) == (KEYS.log(SOURCE.id, segment), segment.log_crc32c)
+    assert split_segment(KEYS, SOURCE, segment, undivided(segment), OffsetRange(10, 12), 10) == []
+
+
+def test_scan_for_a_timestamp_begins_in_the_first_chunk_that_has_it() -> None:
+    chunks = (ChunkEntry(0, 5, 70, 0), ChunkEntry(100, 20, 40, 0), ChunkEntry(200, 30, 90, 0))
+    index = ChunkIndex(chunks, 300)
+    assert [index.offset_for_time(stamp) for stamp in (10, 70, 71, 90, 91)] == [5, 5, 30, 30, 30]
 
 
 def test_manifests_prune_by_offset_and_time() -> None:

@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 from msgspec.structs import replace
 from spark_bucket import CLUSTER, BucketWriter
 from spark_history import FIRST_MS, LOG_START, write_history
@@ -11,18 +12,53 @@ from spark_history import FIRST_MS, LOG_START, write_history
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.records import compaction_tags
 from tierlog.records.batch import iter_batches
+from tierlog.records.chunks import CHUNK_BYTES
+from tierlog.records.indexes import TXN_ENTRY, AbortedTxn
 from tierlog.records.record import iter_records
 from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.spark.bucket import DirectoryBucket, open_bucket
 from tierlog.spark.options import InvalidOption, StoreAddress, parse_options
 from tierlog.spark.plan import Pruning, Source, Split
 from tierlog.spark.snapshot import PartitionView, find_cluster, plan_splits, read_split
+from tierlog.tiering.format.bundle import HEAD_BYTES, Section, read_places
 from tierlog.tiering.object_store import CorruptObject, ObjectNotFound
+
+
+class CountingBucket(DirectoryBucket):
+    """Keeps the end of the key and the number of bytes of each read."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.reads: list[tuple[str, int]] = []
+
+    def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        content = super().read(key, start, end)
+        self.reads.append((key.rpartition(".")[2], len(content)))
+        return content
+
+    def index_reads(self) -> list[int]:
+        return [size for suffix, size in self.reads if suffix == "idx"]
 
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> BucketWriter:
     return write_history(tmp_path_factory.mktemp("bucket"))
+
+
+def large_segments(directory: Path, chunk_bytes: int | None, aborted: int = 0) -> BucketWriter:
+    """Topic `t` with three segments of 10 MiB, of which the last has aborted transactions. Timestamps are
+    offsets. The bundles have 40 KiB and more."""
+    writer = BucketWriter(directory, chunk_bytes)
+    writer.topic("t", 1)
+    for segment in range(3):
+        batches = []
+        for offset in range(segment * 5_120, (segment + 1) * 5_120, 2):
+            records = [NewRecord(offset + n, None, bytes(2 << 10)) for n in range(2)]
+            batches.append(encode_batch(records, base_offset=offset))
+        txns = [AbortedTxn(7, at, at + 1, at + 2) for at in range(10_240, 10_240 + aborted)]
+        writer.segment("t", 0, batches, index_bytes=1, aborted=txns if segment == 2 else ())
+    writer.commit("t", 0)
+    return writer
 
 
 def view(writer: BucketWriter, topic: str, partition: int) -> PartitionView:
@@ -46,26 +82,106 @@ def test_every_timestamp_finds_the_first_record_that_reaches_it(history: BucketW
         assert found.offset_at(stamp) == expected
 
 
-def test_a_batch_longer_than_one_read_is_found_by_time(tmp_path: Path) -> None:
-    writer = BucketWriter(tmp_path)
+@pytest.mark.parametrize("chunk_bytes", (CHUNK_BYTES, None))
+def test_a_batch_longer_than_one_read_is_found_by_time(tmp_path: Path, chunk_bytes: int | None) -> None:
+    writer = BucketWriter(tmp_path, chunk_bytes)
     writer.topic("big", 1)
     small = encode_batch([NewRecord(1, None, b"x")])
-    large = encode_batch([NewRecord(2, None, bytes(3 << 20)), NewRecord(3, None, b"y")], base_offset=1)
+    large = encode_batch([NewRecord(2, None, bytes(9 << 20)), NewRecord(3, None, b"y")], base_offset=1)
     writer.segment("big", 0, [small, large])
     writer.commit("big", 0)
     assert [view(writer, "big", 0).offset_at(stamp) for stamp in (1, 2, 3, 4)] == [0, 1, 2, 3]
 
 
-def test_small_segments_are_planned_without_their_indexes(history: BucketWriter) -> None:
-    options = parse_options({"path": str(history.root), "topic": "weather"})
+@pytest.mark.parametrize("chunk_bytes", (CHUNK_BYTES, None))
+def test_timestamps_are_found_in_segments_of_several_chunks(tmp_path: Path, chunk_bytes: int | None) -> None:
+    found = view(large_segments(tmp_path, chunk_bytes), "t", 0)
+    stamps = (-1, 0, 1, 4_000, 4_100, 5_119, 5_120, 9_999, 15_359, 15_360)
+    assert [found.offset_at(stamp) for stamp in stamps] == [max(stamp, 0) for stamp in stamps]
+
+
+def test_plan_reads_the_head_of_each_bundle_and_transactions_where_some_were_aborted(tmp_path: Path) -> None:
+    large_segments(tmp_path, CHUNK_BYTES, aborted=1_000)
+    bucket, options = CountingBucket(tmp_path), parse_options({"path": str(tmp_path), "topic": "t"})
+    splits = plan_splits(bucket, options, Pruning())
+    assert sorted(bucket.index_reads()) == [HEAD_BYTES] * 3 + [1_000 * TXN_ENTRY.size]
+    assert [len(split.aborted) for split in splits] == [0, 0, 0, 0, 1_000, 1_000]
+    assert all(
+        crc32c(bucket.read(split.key, split.start, split.end)) == split.crc32c and split.start < split.end
+        for split in splits
+    )
+
+
+def test_search_for_a_timestamp_reads_one_head_and_one_chunk(tmp_path: Path) -> None:
+    writer = large_segments(tmp_path, CHUNK_BYTES)
+    bucket = CountingBucket(tmp_path)
+    source = Source("t", writer.topics["t"], 0)
+    assert PartitionView(bucket, writer.keys, source).offset_at(9_999) == 9_999
+    assert bucket.index_reads() == [HEAD_BYTES]
+    (chunk,) = (size for suffix, size in bucket.reads if suffix == "log")
+    assert chunk < CHUNK_BYTES
+
+
+def test_bundle_of_an_earlier_version_is_read_as_a_whole(tmp_path: Path) -> None:
+    writer = large_segments(tmp_path, None, aborted=1_000)
+    (entries,) = writer.entries.values()
+    bucket, options = CountingBucket(tmp_path), parse_options({"path": str(tmp_path), "topic": "t"})
+    splits = plan_splits(bucket, options, Pruning())
+    bundles = [entry.index_bytes for entry in entries]
+    assert sorted(bucket.index_reads()) == sorted([HEAD_BYTES] * 3 + bundles)
+    assert [len(split.aborted) for split in splits] == [0, 0, 0, 0, 1_000, 1_000]
+    assert {split.crc32c for split in splits} == {None}
+
+
+def test_damaged_chunk_tables_and_transaction_indexes_are_errors(tmp_path: Path) -> None:
+    writer = large_segments(tmp_path, CHUNK_BYTES, aborted=1_000)
+    ((where, entries),) = writer.entries.items()
+    options = parse_options({"path": str(tmp_path), "topic": "t"})
+    path = tmp_path / writer.keys.index(where, entries[2])
+    content = path.read_bytes()
+    places = read_places(content)
+    for kind in (Section.CHUNK_TABLE, Section.TXN_INDEX):
+        writer.flip(path, places[kind].position + 20)
+        with pytest.raises(CorruptObject, match=rf"t-0: .*\.idx: .*section {kind.value} is damaged"):
+            plan_splits(open_bucket(options.store), options, Pruning())
+        path.write_bytes(content)
+    path.write_bytes((tmp_path / writer.keys.index(where, entries[1])).read_bytes() + bytes(len(content)))
+    with pytest.raises(CorruptObject, match=r"\.idx: the chunk table belongs to another segment"):
+        plan_splits(open_bucket(options.store), options, Pruning())
+
+
+@pytest.mark.parametrize("position", (6, 40))
+@pytest.mark.parametrize("chunk_bytes", (CHUNK_BYTES, 1_000, None))
+def test_flipped_bits_are_found_also_where_a_batch_has_no_checksum(
+    tmp_path: Path, chunk_bytes: int | None, position: int
+) -> None:
+    """In the base offset (6), and behind it (40)."""
+    writer = BucketWriter(tmp_path, chunk_bytes)
+    writer.topic("t", 1)
+    batches = [encode_batch([NewRecord(1, None, bytes(400))], base_offset=at) for at in range(20)]
+    writer.segment("t", 0, batches)
+    writer.commit("t", 0)
+    options = parse_options(
+        {"path": str(tmp_path), "topic": "t", "splitBytes": "1000" if chunk_bytes == 1_000 else "8000000"}
+    )
     splits = plan_splits(open_bucket(options.store), options, Pruning())
-    assert len(splits) == 6 and all(split.start == 0 for split in splits)
+    assert len(splits) == (10 if chunk_bytes == 1_000 else 1)
+    writer.flip(tmp_path / splits[-1].key, splits[-1].start + position)
+    with pytest.raises(
+        CorruptObject, match=r"t-0: .*\.log, bytes \d+ to \d+: the object is damaged: CRC-32C"
+    ):
+        list(read_split(open_bucket(options.store), options, splits[-1]))
 
 
-@pytest.mark.parametrize("index_bytes", (1, 300, 1 << 20))
-def test_splits_of_merged_objects_have_the_same_batches(tmp_path: Path, index_bytes: int) -> None:
+@pytest.mark.parametrize(
+    ("index_bytes", "chunk_bytes", "merged_chunk_bytes"),
+    ((1, None, None), (300, None, None), (1 << 20, None, None), (300, None, 700), (300, 400, 700)),
+)
+def test_splits_of_merged_objects_have_the_same_batches(
+    tmp_path: Path, index_bytes: int, chunk_bytes: int | None, merged_chunk_bytes: int | None
+) -> None:
     """The objects of a plan are merged, and deleted, before its splits are read."""
-    writer = BucketWriter(tmp_path)
+    writer = BucketWriter(tmp_path, chunk_bytes)
     topic_id = writer.topic("t", 1)
     batches = [
         encode_batch([NewRecord(at + n, None, b"%060d" % (at + n)) for n in range(3)], base_offset=at)
@@ -98,10 +214,16 @@ def test_splits_of_merged_objects_have_the_same_batches(tmp_path: Path, index_by
     assert [offset for part in before for offset, _ in part] == list(range(40, 160))
     for entry in writer.entries.pop(where):
         (tmp_path / writer.keys.log(where, entry)).unlink()
+    writer.chunk_bytes = merged_chunk_bytes
     writer.segment("t", 0, batches[:24], index_bytes)
     writer.segment("t", 0, batches[24:], index_bytes)
     writer.commit("t", 0)
     assert [records(split) for split in splits] == before
+    in_a_value = 20 * len(batches[0]) + 100
+    writer.flip(writer.log_key("t", 0, 0), in_a_value)
+    with pytest.raises(CorruptObject, match=r"t-0: .*\.log, bytes"):
+        [records(split) for split in splits]
+    writer.flip(writer.log_key("t", 0, 0), in_a_value)
     writer.entries[where][0] = replace(writer.entries[where][0], tags=compaction_tags(72, 1))
     writer.commit("t", 0)
     with pytest.raises(ObjectNotFound):
