@@ -3,12 +3,12 @@
 Each call is one attempt with a deadline; the caller (`remote_log_manager`) retries, and commits to the
 quorum. Copies of all partitions share slots (`copy_slots`), so that uploads cannot use all memory or
 bandwidth. A copy that takes too long is reported in the log and in the counts, and then cancelled at its
-deadline.
+deadline. One that crawls while others wait gives its slot up earlier, once: its next attempt is a retry,
+which has all of its time, so that a slow link uploads too.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -21,7 +21,7 @@ from tierlog.metadata.delete_queue import DeletedTopic, Deletion, QueuedDelete
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
 from tierlog.tiering.copier import Attempt, SegmentBody, copy_segment
-from tierlog.tiering.copy_slots import CopySlots
+from tierlog.tiering.copy_slots import CopySlot, CopySlots
 from tierlog.tiering.format.keys import AttemptKey, InvalidKey, Keys, PageKey, parse_attempt, parse_page
 from tierlog.tiering.format.manifest import (
     ClusterDocument,
@@ -48,6 +48,7 @@ from tierlog.tiering.object_store import (
     deadline,
 )
 from tierlog.tiering.rate_limit import RateLimit
+from tierlog.tiering.upload_watch import PORTION_BYTES, UploadTimes, UploadWatch
 
 _log = structlog.get_logger("tierlog.tiering")
 
@@ -65,6 +66,8 @@ class TierLimits:
     """Limits of concurrency and time."""
 
     copies_at_once: int = 8  # each takes at most 16 MiB of memory (tiering.s3)
+    crawl_window_seconds: float = 60.0  # a copy that sends less than `crawl_bytes_per_second` in it gives up
+    crawl_bytes_per_second: int = 512 << 10  # its slot, if others wait and it is no retry
     check_seconds: float = 30.0  # for each step, at most 1 MiB, of the check during a copy
     copy_seconds: float = 120.0  # for each copy, plus
     copy_seconds_per_mib: float = 8.0  # all slots share a link, and one of 1 MiB/s cannot keep up with a log
@@ -106,7 +109,7 @@ class TierManager:
         self._roots: dict[TopicIdPartition, tuple[ManifestRoot, str]] = {}
         """The roots in the bucket, with their ETags. Their pages and entries are the objects of the image."""
         self.copy_rate = copy_rate or RateLimit()
-        """The caller takes the bytes of a segment before StartCopy."""
+        """The caller pays for the first bytes of a segment before StartCopy (`pay`)."""
         self.counts = TierCounts()
 
     # -- copies --
@@ -116,40 +119,63 @@ class TierManager:
         """Timeout of one disk read while a segment is checked and copied."""
         return self._limits.check_seconds
 
-    async def copy(self, body: SegmentBody, attempt: Attempt) -> RemoteSegment:
-        """Upload and verify one segment. The caller holds a slot of `copies`.
+    async def pay(self, size: int) -> int:
+        """Wait until the copy rate permits the beginning of a segment. Returns the bytes paid for."""
+        paid_bytes = min(size, PORTION_BYTES)
+        await self.copy_rate.take(paid_bytes)
+        return paid_bytes
+
+    async def copy(
+        self, body: SegmentBody, attempt: Attempt, slot: CopySlot, paid_bytes: int
+    ) -> RemoteSegment:
+        """Upload and verify one segment, at the copy rate. The caller holds this slot of `copies`.
 
         Raises ObjectStoreError, NotUploadable, or OSError of the local file.
         """
-        entry = await self.upload(body, attempt)
+        window_s = self._limits.crawl_window_seconds
+        entry = await self._upload(
+            body, attempt, self.copy_rate, paid_bytes, lambda: self.copies.give_up(slot, window_s)
+        )
         self.counts.copies += 1
         self.counts.copied_bytes += entry.log_bytes
         return entry
 
     async def upload(self, body: SegmentBody, attempt: Attempt) -> RemoteSegment:
-        """Upload and verify a segment, also one whose records are remote already. Raises as `copy` does."""
-        limits = self._limits
-        mib = body.size / (1 << 20)
-        async with self._alarm(attempt, limits.stall_seconds + limits.stall_seconds_per_mib * mib):
-            self.counts.uploading += 1
-            try:
-                seconds = limits.copy_seconds + limits.copy_seconds_per_mib * mib
-                async with deadline(seconds, f"copy of {attempt.partition}"):
-                    return await copy_segment(self._store, self._keys, body, attempt)
-            finally:
-                self.counts.uploading -= 1
+        """Upload and verify a segment whose records are remote already, at the caller's rate. Raises as
+        `copy` does."""
+        return await self._upload(body, attempt, RateLimit(), 0, lambda: False)
 
-    @asynccontextmanager
-    async def _alarm(self, attempt: Attempt, seconds: float) -> AsyncIterator[None]:
-        def ring() -> None:
+    async def _upload(
+        self,
+        body: SegmentBody,
+        attempt: Attempt,
+        rate: RateLimit,
+        paid_bytes: int,
+        give_up: Callable[[], bool],
+    ) -> RemoteSegment:
+        limits, mib = self._limits, body.size / (1 << 20)
+        times = UploadTimes(
+            total=limits.copy_seconds + limits.copy_seconds_per_mib * mib,
+            stall=limits.stall_seconds + limits.stall_seconds_per_mib * mib,
+            crawl_window=limits.crawl_window_seconds,
+            crawl_bytes=limits.crawl_window_seconds * limits.crawl_bytes_per_second,
+        )
+
+        def report_stall() -> None:
             self.counts.stalls += 1
-            _log.warning("an upload does not end", partition=str(attempt.partition), seconds=round(seconds))
+            seconds = round(times.stall)
+            _log.warning("an upload does not end", partition=str(attempt.partition), seconds=seconds)
 
-        alarm = asyncio.get_running_loop().call_later(seconds, ring)
+        what = f"copy of {attempt.partition}"
+        watched = UploadWatch(
+            body, what, times, rate=rate, paid_bytes=paid_bytes, on_stall=report_stall, give_up=give_up
+        )
+        self.counts.uploading += 1
         try:
-            yield
+            async with watched.running():
+                return await copy_segment(self._store, self._keys, watched, attempt)
         finally:
-            alarm.cancel()
+            self.counts.uploading -= 1
 
     async def probe(self) -> None:
         """Check that the store responds. Called before a retry, so that an outage does not fill the quorum's

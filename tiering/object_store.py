@@ -21,7 +21,10 @@ would hold a slot forever."""
 
 
 class ObjectStoreError(Exception):
-    """A store operation failed; a retry may succeed."""
+    """A store operation failed; a retry may succeed. `code`: the store's name of the error, if it has sent
+    one."""
+
+    code = ""
 
 
 class ObjectStoreTimeout(ObjectStoreError):

@@ -1,4 +1,5 @@
-"""Rate limit of bytes, which may change while callers wait (KIP-956). Callers get their turn in order."""
+"""Rate limit of bytes, which may change while callers wait (KIP-956). Callers get their turn in order.
+They pay for large transfers in portions."""
 
 import asyncio
 

@@ -171,6 +171,12 @@ def is_unknown_upload(error: BaseException | None) -> bool:
 
 def _translate_response(what: str, error: Any) -> ObjectStoreError:
     code, status = _code_of(error)
+    translated = _error_of(what, error, code, status)
+    translated.code = code
+    return translated
+
+
+def _error_of(what: str, error: Any, code: str, status: int) -> ObjectStoreError:
     if code in _NOT_FOUND:
         return ObjectNotFound(what)
     if code in _PRECONDITION or status == 412:

@@ -34,6 +34,9 @@ from tierlog.tiering.quarantine import DamagedRange
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+STATUSES_PER_TURN = 50
+"""Statuses of tiered partitions that are written in one turn of the event loop: a millisecond."""
+
 DISCONNECT_CHECK_S = 1.0
 """Time between two checks whether the client of a long request is still connected."""
 
@@ -234,7 +237,7 @@ async def _send(response: web.StreamResponse, event: dict[str, Any]) -> None:
 
 def _tier_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
     async def status(request: web.Request) -> web.Response:
-        return _partitions(current().tiering.status(request.query.get("topic")))
+        return await _statuses("partitions", await current().tiering.status(request.query.get("topic")))
 
     async def damaged(_: web.Request) -> web.Response:
         """Ranges of remote objects that this node does not serve."""
@@ -244,8 +247,7 @@ def _tier_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
     async def behind(_: web.Request) -> web.Response:
         """Partitions led by this node with a record that was not uploaded within
         remote.log.copy.max.lag.ms."""
-        rows = [asdict(one) for one in current().tiering.status() if one.is_behind]
-        return web.json_response({"behind": rows})
+        return await _statuses("behind", await current().tiering.behind())
 
     async def flush(request: web.Request) -> web.Response:
         """Respond once the manifests in the bucket cover the log ends. A client that disconnects ends the
@@ -254,7 +256,7 @@ def _tier_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
         with parsing_parameters():
             topic = str((await request.json())["topic"])
         with _translate_errors():
-            return _partitions(await _while_connected(request, manager.flush(topic)))
+            return await _statuses("partitions", await _while_connected(request, manager.flush(topic)))
 
     async def explain(request: web.Request) -> web.Response:
         manager, query = current().tiering, request.query
@@ -285,8 +287,13 @@ def _damaged_view(damaged: DamagedRange) -> dict[str, Any]:
     }
 
 
-def _partitions(found: Iterable[PartitionTierStatus]) -> web.Response:
-    return web.json_response({"partitions": [asdict(one) for one in found]})
+async def _statuses(name: str, found: Sequence[PartitionTierStatus]) -> web.Response:
+    """An object with one list, written in several turns of the event loop."""
+    rows: list[str] = []
+    for at in range(0, len(found), STATUSES_PER_TURN):
+        rows += [json.dumps(asdict(one)) for one in found[at : at + STATUSES_PER_TURN]]
+        await asyncio.sleep(0)
+    return web.Response(text=f'{{"{name}": [{", ".join(rows)}]}}', content_type="application/json")
 
 
 async def _while_connected(request: web.Request, work: Coroutine[Any, Any, T]) -> T:

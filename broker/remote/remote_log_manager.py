@@ -2,18 +2,17 @@
 
 Each partition has at most one job: plan, perform the first action, plan again, until nothing is left to do.
 A rolled segment, a change of the remote state and a timer wake it. This order keeps every offset readable:
-StartCopy committed -> objects put, the CRCs of the segment's batches verified on the way -> objects
-verified -> FinishCopy committed -> manifest root written -> local log start raised -> files unlinked. A
+segment uploaded (`segment_uploader`) -> manifest root written -> local log start raised -> files unlinked. A
 deletion raises the log start first, and deletes objects after the grace. A failure shows in the status, and
-the job retries with growing, jittered backoff. Produce and fetch never wait for a job, and retention
-continues without the store. A partition whose topic was tiered stays here: what is remote is deleted, and
-the quorum still commits its log start (ADR 0025). Called by app.py and the admin API.
+the job retries with growing, jittered backoff. An upload runs beside the job, one at a time: retention waits
+neither for a copy slot nor for the store. Produce and fetch never wait for either. A partition whose topic
+was tiered stays here: what is remote is deleted, and the quorum still commits its log start (ADR 0025).
+Called by app.py and the admin API.
 """
 
 import asyncio
-import errno
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,12 +23,13 @@ import structlog
 from tierlog.base.clock import Clock
 from tierlog.base.files import Files
 from tierlog.base.safeguards import safeguard
-from tierlog.base.segments import SegmentExport
 from tierlog.base.tasks import TaskGroup, WakeQueue
-from tierlog.base.types import TopicIdPartition, random_uuid
+from tierlog.base.types import TopicIdPartition
 from tierlog.broker.remote.copy_lag import CopyLags
+from tierlog.broker.remote.failure_log import FailureLog
 from tierlog.broker.remote.manifest_editor import Command as EditorCommand
 from tierlog.broker.remote.manifest_editor import ManifestEditor
+from tierlog.broker.remote.segment_uploader import SegmentUploader, Upload, is_timeout
 from tierlog.broker.remote.tier_views import (
     OffsetLocation,
     PartitionTierStatus,
@@ -39,28 +39,22 @@ from tierlog.broker.remote.tier_views import (
     locate_offset,
     why_not_here,
 )
-from tierlog.broker.remote.upload_check import checked_segment, is_intact_from, require_leader_epochs
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEvent, ReplicasCreated
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.storage.damage import overlaps
-from tierlog.broker.storage.log_suffix import copy_suffix
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage, RemotePartition, changed_topics
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode
-from tierlog.records.chunks import ChunkBuilder
 from tierlog.tiering import page_tree, planner
-from tierlog.tiering.copier import Attempt, NotUploadable, SegmentBody, SegmentFile
 from tierlog.tiering.format.manifest import ManifestRoot
 from tierlog.tiering.lineage import agrees_below
 from tierlog.tiering.manager import TierManager
-from tierlog.tiering.object_store import ObjectStoreError, ObjectStoreTimeout
+from tierlog.tiering.object_store import ObjectStoreError
 from tierlog.tiering.remote_log import RemoteLog
 from tierlog.tiering.store_health import BreakerOpen, StoreHealth
-from tierlog.tiering.tier_counts import TransferCounts
 
 _log = structlog.get_logger("tierlog.tiering")
 
@@ -71,6 +65,11 @@ CHECKS_PER_TURN = 100
 """Jobs that start, and partitions that are checked for changes, in one turn of the event loop: one or two
 milliseconds of work."""
 
+SEGMENTS_PER_TURN = 400
+SEGMENTS_PER_STATUS = 4
+"""Local segments that are described in one turn of the event loop: a millisecond. A partition costs as much
+as some of its segments."""
+
 BREAKER_CHECK_S = 1.0
 """While `flush` waits: another partition's failures may open the store's circuit breaker."""
 
@@ -80,9 +79,9 @@ STEPS_PER_JOB_MAX = 1000  # ends a job even if its plan is never empty
 WITHOUT_STORE = (planner.Abandon, planner.MoveLogStart, planner.DropRemote, planner.DropLocal)
 """Actions of retention which need only the last written manifest, and not the store."""
 
-ANNOUNCED = (planner.Copy, page_tree.Spill, planner.TrimPages)
-"""Actions which write to the quorum's log and delete queue even if they fail: not while the store is
-unavailable."""
+PAGE_CHANGES = (page_tree.Spill, planner.TrimPages)
+"""Actions which, like copies, write to the quorum's log and delete queue even if they fail: not while the
+store is unavailable."""
 
 MovesLogStart = type[c.MoveLogStart] | type[c.DropRemoteLog]
 Command = c.FinishCopy | c.AbandonCopy | EditorCommand
@@ -90,6 +89,10 @@ Command = c.FinishCopy | c.AbandonCopy | EditorCommand
 
 class CommandRejected(Exception):
     """The controller rejected a command; the job plans again with the newest image."""
+
+
+FAILURES = (ObjectStoreError, OSError, CorruptLog, CommandRejected, MetadataUnavailable)
+"""Failures after which a job or an upload is repeated."""
 
 
 @dataclass(slots=True, eq=False)
@@ -101,7 +104,8 @@ class _State:
     seen: RemotePartition | None = None  # the remote state at the last step
     job: asyncio.Task[None] | None = None
     again: bool = False
-    copying: UUID | None = None
+    upload: Upload | None = None
+    uploading: asyncio.Task[None] | None = None  # also during the backoff after its failure
     failures: int = 0
     timed_out: bool = False  # the last copy did
     error: str | None = None
@@ -109,6 +113,11 @@ class _State:
     rolled_at: int = -1  # base offset of the active segment at the last wake
     progress: asyncio.Event = field(default_factory=asyncio.Event)
     log_start_pages: planner.LogStartPages | None = None
+
+    @property
+    def copies(self) -> list[UUID]:
+        """The id of the copy that is uploaded now."""
+        return [] if self.upload is None or self.upload.uuid is None else [self.upload.uuid]
 
 
 class RemoteLogManager:
@@ -135,7 +144,6 @@ class RemoteLogManager:
         self._replicas = replicas
         self._manager = manager
         self._remote_log = remote_log
-        self._files = files
         self._clock = clock
         self._rng = rng
         self._tasks = tasks
@@ -148,7 +156,17 @@ class RemoteLogManager:
         self._updates = WakeQueue("tiering: replicas", tasks, self._update, CHECKS_PER_TURN)
         self._changes = WakeQueue("tiering: changes", tasks, self._check_seen, CHECKS_PER_TURN)
         self._wakes = WakeQueue("tiering: jobs", tasks, self._start_job, JOBS_PER_TURN)
-        self.copies = TransferCounts()
+        self._uploader = SegmentUploader(
+            broker_id=broker_id,
+            metadata=metadata,
+            manager=manager,
+            files=files,
+            rng=rng,
+            emit=replicas.emit,
+            submit=self._submit,
+        )
+        self.copies = self._uploader.counts
+        self._failure_log = FailureLog()
         self.listeners: list[Callable[[TopicIdPartition], None]] = []
         """Called after each step that changed where offsets are, and when a failure begins or ends."""
         self.lags = CopyLags(
@@ -239,8 +257,9 @@ class RemoteLogManager:
         with suppress(ValueError):  # a closed replica has no listeners
             state.replica.listeners.remove(self._on_replica_changed)
         state.progress.set()
-        if state.job is not None:
-            state.job.cancel()  # what it uploads could not be committed, and its slot is free for others
+        for task in (state.job, state.uploading):
+            if task is not None:
+                task.cancel()  # what it uploads could not be committed, and its slot is free for others
         self._manager.forget(where)
 
     def _on_replica_changed(self, replica: Replica) -> None:
@@ -273,8 +292,8 @@ class RemoteLogManager:
     def jobs(self) -> list[asyncio.Task[None]]:
         """The running tasks; if there are none, nothing is left to do."""
         queues = self._updates.task, self._changes.task, self._wakes.task
-        found = (*queues, *(state.job for state in self._states.values()))
-        return [task for task in found if task is not None and not task.done()]
+        found = (task for state in self._states.values() for task in (state.job, state.uploading))
+        return [task for task in (*queues, *found) if task is not None and not task.done()]
 
     # -- the job of one partition --
 
@@ -285,7 +304,7 @@ class RemoteLogManager:
             state.again, state.blocked, previous_error = False, False, state.error
             try:
                 acted = await self._step(where, state)
-            except (ObjectStoreError, OSError, CorruptLog, CommandRejected, MetadataUnavailable) as failure:
+            except FAILURES as failure:
                 await self._back_off(where, state, failure)
                 continue
             state.progress.set()
@@ -335,14 +354,24 @@ class RemoteLogManager:
             self._notify(where)
         longest = min(BACKOFF_MAX_S, self._first_backoff_s * 2 ** min(state.failures, 16))
         backoff_s = longest * (0.5 + self._rng.random() / 2)
-        if not isinstance(failure, BreakerOpen):  # an outage is logged once, not for each partition
+        if partitions := self._partitions_to_log(state, failure):
             _log.warning(
                 "tiering failed",
                 partition=str(state.replica.name),
+                partitions=partitions,
                 error=str(failure),
                 retry_s=round(backoff_s, 1),
             )
         await asyncio.sleep(backoff_s)
+
+    def _partitions_to_log(self, state: _State, failure: Exception) -> int:
+        """Partitions for which a failure is logged now; 0 if it is not. Failures of the store and the quorum
+        are logged once an interval, not for each partition, and an outage of the store only by its health."""
+        if isinstance(failure, BreakerOpen):
+            return 0
+        if not isinstance(failure, ObjectStoreError | MetadataUnavailable):
+            return 1
+        return self._failure_log.add(failure, str(state.replica.name), self._clock.monotonic_ms())
 
     async def _step(self, where: TopicIdPartition, state: _State) -> bool:
         """Perform the first action of a new plan. Returns False if there was nothing to do."""
@@ -356,16 +385,17 @@ class RemoteLogManager:
         store_error = await self._write_root(where, state, remote, image.index)
         view = await self._view(where, state, remote)
         actions = planner.plan(remote, replica.segments, _policy(replica), view, self._clock.now_ms())
-        if store_error is not None:
+        if store_error is not None or state.upload is not None:
             actions = [action for action in actions if isinstance(action, WITHOUT_STORE)]
         if actions:
-            if state.failures and isinstance(actions[0], ANNOUNCED):
+            if state.failures and isinstance(actions[0], PAGE_CHANGES):
                 await self._manager.probe()
             await self._perform(where, state, actions[0])
-            return not isinstance(actions[0], planner.Blocked)
+            return not isinstance(actions[0], planner.Blocked | planner.Copy)  # an upload's end wakes the job
         if store_error is not None and (_is_enabled(replica) or remote.first_offset is not None):
             raise store_error  # else nothing is remote, and the store may be gone for good
-        state.failures, state.error = 0, None
+        if state.upload is None:
+            state.failures, state.error = 0, None
         return False
 
     async def _write_root(
@@ -402,7 +432,7 @@ class RemoteLogManager:
             last_stable_offset=replica.last_stable_offset,
             bucket_end=_end_of(state.root),
             log_start_offset=replica.log_start_offset,
-            running=frozenset(self.editor.copies),
+            running=frozenset(self.editor.copies).union(state.copies),
             pages=pages,
             limits=page_tree.limits_for(self._nodes_budget_bytes, len(image.remote), image.format_version),
         )
@@ -419,6 +449,7 @@ class RemoteLogManager:
             case planner.MoveLogStart(offset):
                 await self._move_log_start(where, state, offset)
             case planner.DropRemote(local_log_start):
+                await self._cancel_upload(state)
                 state.root = None  # it lists segments that will not be remote any more
                 await self._move_log_start(where, state, local_log_start, c.DropRemoteLog)
             case page_tree.Spill():
@@ -430,17 +461,9 @@ class RemoteLogManager:
                 if self._is_current(where, state):  # else another leader may have deleted what is remote
                     state.replica.delete_local_before(new_local_start, self._clock.now_ms())
             case planner.Copy():
-                remote = self._metadata.image.remote_partition(*where)
-                lag_bytes = planner.pending_bytes(remote, state.replica.segments)
-                due_ms = self.lags.due_ms(where)
-                async with self._manager.copies.slot(lag_bytes, due_ms=due_ms, timed_out=state.timed_out):
-                    state.timed_out = False
-                    try:
-                        await self._copy(where, state, action)
-                    except Exception as failure:
-                        self.copies.errors.add(where.topic_id)
-                        state.timed_out = _is_timeout(failure)
-                        raise
+                state.upload = Upload(where, state.replica, action, partial(self._is_current, where, state))
+                work = self._upload(where, state, state.upload)
+                state.uploading = self._tasks.spawn(f"upload of {state.replica.name}", work)
             case planner.Blocked(reason):
                 if state.error != reason:
                     _log.error("tiering is blocked", partition=str(state.replica.name), reason=reason)
@@ -461,90 +484,40 @@ class RemoteLogManager:
         if reply.error is not ErrorCode.NONE:
             raise CommandRejected(reply.message or reply.error.name)
         state.replica.raise_log_start(reply.log_start_offset)
+        if state.upload is not None and state.upload.end_offset <= reply.log_start_offset:
+            await self._cancel_upload(state)  # no reader will need it
 
-    async def _copy(self, where: TopicIdPartition, state: _State, action: planner.Copy) -> None:
-        """Runs within the copy slot, so that StartCopy is committed only shortly before its objects are
-        put."""
-        replica, segment = state.replica, action.segment
-        if not self._is_current(where, state):
-            return  # leadership was lost during the wait for the slot
-        is_current = partial(self._is_current, where, state)
-        base, check_s, emit = segment.base_offset, self._manager.check_s, self._replicas.emit
-        require_leader_epochs(replica.log, base)
-        if action.start_offset is None:
-            checked = checked_segment(replica, base, emit, is_current, check_s)
-            if checked is not None:
-                await self._upload(where, state, checked)
-            return
-        if not await is_intact_from(replica, base, action.start_offset, emit, is_current, check_s):
-            return
-        exported = replica.log.export_segment(base)
-        if exported is None:
-            return  # the segment was deleted during the check
-        interval_bytes = replica.config.index_interval_bytes
-        copy = partial(copy_suffix, self._files, exported, action.start_offset, interval_bytes)
-        loop, threads = asyncio.get_running_loop(), replica.log_dir.threads
-        copying = loop.run_in_executor(threads, copy)
+    async def _cancel_upload(self, state: _State) -> None:
+        if state.uploading is not None:
+            state.uploading.cancel()
+            await asyncio.wait([state.uploading])
+
+    async def _upload(self, where: TopicIdPartition, state: _State, upload: Upload) -> None:
+        """Upload one segment, and then wake the job, which plans the next one."""
         try:
-            suffix, suffix_chunks = await asyncio.shield(copying)
-        except asyncio.CancelledError:  # the thread continues
-            copying.add_done_callback(partial(self._remove_unused, replica))
-            raise
-        try:
-            await self._upload(where, state, SegmentFile(suffix, suffix_chunks))
+            if state.failures:
+                await self._manager.probe()
+            remote = self._metadata.image.remote_partition(*where)
+            lag_bytes = planner.pending_bytes(remote, state.replica.segments)
+            due_ms = self.lags.due_ms(where)
+            timed_out = state.timed_out
+            async with self._manager.copies.slot(lag_bytes, due_ms=due_ms, timed_out=timed_out) as slot:
+                state.timed_out = False
+                try:
+                    if await self._uploader.run(upload, slot):
+                        state.failures, state.error = 0, None
+                        self._notify(where)
+                except Exception as failure:
+                    state.timed_out = is_timeout(failure)
+                    raise
+        except FAILURES as failure:
+            self._wake(state)  # abandons the copy
+            await self._back_off(where, state, failure)
         finally:
-            await self._unlink(replica, suffix)
-
-    def _remove_unused(
-        self, replica: Replica, copying: asyncio.Future[tuple[SegmentExport, ChunkBuilder]]
-    ) -> None:
-        if not copying.cancelled() and copying.exception() is None:
-            self._unlink(replica, copying.result()[0])
-
-    def _unlink(self, replica: Replica, suffix: SegmentExport) -> asyncio.Future[None]:
-        unlink = partial(self._files.unlink, suffix.descriptor.path_log, missing_ok=True)
-        return asyncio.get_running_loop().run_in_executor(replica.log_dir.threads, unlink)
-
-    async def _upload(self, where: TopicIdPartition, state: _State, body: SegmentBody) -> None:
-        replica, base, end = state.replica, body.base_offset, body.end_offset
-        await self._manager.copy_rate.take(body.size)
-        attempt = Attempt(where, random_uuid(self._rng), replica.leader_epoch)
-        await self._submit(
-            c.StartCopy(
-                topic_id=where.topic_id,
-                partition=where.partition,
-                broker_id=self._broker_id,
-                leader_epoch=attempt.leader_epoch,
-                uuid=attempt.uuid,
-                base_offset=base,
-                last_offset=end - 1,
-            )
-        )
-        state.copying = attempt.uuid
-        self.copies.requests.add(where.topic_id)
-        try:
-            entry = await self._manager.copy(body, attempt)
-        except NotUploadable as reason:  # the next plan abandons the copy, and sees why
-            _log.info("upload ended", partition=str(replica.name), reason=str(reason))
-            return
-        finally:
-            state.copying = None
-        if self._metadata.image.format_version < 2:
-            entry = entry.in_format_1()
-        state.failures = 0
-        if overlaps(replica.log.damage, base, end - 1):
-            raise CorruptLog(
-                f"{replica.name}: the segment from {base} was found to be damaged during its upload"
-            )
-        await self._submit(
-            c.FinishCopy(
-                topic_id=where.topic_id, partition=where.partition, broker_id=self._broker_id, segment=entry
-            )
-        )
-        state.error = None
-        self.copies.bytes.add(where.topic_id, entry.log_bytes)
-        name = str(replica.name)
-        _log.info("segment tiered", partition=name, base=entry.base_offset, bytes=entry.log_bytes)
+            state.upload = None
+        if self._states.get(where) is state:
+            state.progress.set()
+            self._wake(state)
 
     async def _submit(self, command: Command) -> None:
         reply = await self._metadata.submit(command)
@@ -572,7 +545,7 @@ class RemoteLogManager:
                     waiting.create_task(self._await_tiered(replica, end))
         except* (TierRefused, BreakerOpen) as failed:
             raise failed.exceptions[0] from None
-        return self.status(topic)
+        return await self.status(topic)
 
     async def _await_tiered(self, replica: Replica, end: int) -> None:
         while True:
@@ -600,23 +573,44 @@ class RemoteLogManager:
         replicas = (state.replica for state in self._states.values())
         return [replica for replica in replicas if replica.is_leader and _is_enabled(replica)]
 
-    def status(self, topic: str | None = None) -> list[PartitionTierStatus]:
+    async def status(self, topic: str | None = None) -> list[PartitionTierStatus]:
         """The status of every tiered partition that this broker leads, sorted by name."""
-        image, now_ms = self._metadata.image, self._clock.now_ms()
-        found = [
-            describe(
-                state.replica,
-                image.remote_partition(*where),
-                now_ms,
-                uploading=state.copying is not None,
-                last_error=state.error,
-                copy_lag_ms=self.lags.age_ms(where),
-            )
-            for where, state in self._states.items()
-            if _is_enabled(state.replica) or image.remote_partition(*where).first_offset is not None
-        ]
-        chosen = [line for line in found if topic is None or line.topic == topic]
-        return sorted(chosen, key=lambda line: (line.topic, line.partition))
+        return await self._statuses([state.replica for state in self._states.values()], topic)
+
+    async def behind(self) -> list[PartitionTierStatus]:
+        """The status of the partitions with a record that is older than remote.log.copy.max.lag.ms."""
+        return await self._statuses(self.lags.behind)
+
+    async def _statuses(
+        self, replicas: Sequence[Replica], topic: str | None = None
+    ) -> list[PartitionTierStatus]:
+        found: list[PartitionTierStatus] = []
+        segments = 0
+        for replica in sorted(replicas, key=lambda replica: replica.name):
+            if topic is not None and replica.name.topic != topic:
+                continue
+            if (status := self.status_of(replica)) is not None:
+                found.append(status)
+                segments += SEGMENTS_PER_STATUS + status.local_segments
+            if segments >= SEGMENTS_PER_TURN:
+                segments = 0
+                await asyncio.sleep(0)  # let requests run
+        return found
+
+    def status_of(self, replica: Replica) -> PartitionTierStatus | None:
+        """The status of a partition; None if this broker does not lead it, or if it is not tiered."""
+        where, image = replica.id, self._metadata.image
+        remote, state = image.remote_partition(*where), self._states.get(where)
+        if state is None or not (_is_enabled(state.replica) or remote.first_offset is not None):
+            return None
+        return describe(
+            state.replica,
+            remote,
+            self._clock.now_ms(),
+            uploading=bool(state.copies),
+            last_error=state.error,
+            copy_lag_ms=self.lags.age_ms(where),
+        )
 
     async def explain(self, topic: str, partition: int, offset: int) -> OffsetLocation:
         """Return the location of an offset. Raises TierRefused or ObjectStoreError."""
@@ -638,12 +632,6 @@ class RemoteLogManager:
         if not _is_enabled(led[0]):
             raise TierConflict(f"topic {topic!r} is not tiered: set remote.storage.enable=true")
         return led
-
-
-def _is_timeout(failure: Exception) -> bool:
-    """Whether the store or the disk did not respond in time, so that the copy held its slot for long."""
-    is_disk = isinstance(failure, OSError) and failure.errno == errno.ETIMEDOUT
-    return is_disk or isinstance(failure, ObjectStoreTimeout)
 
 
 def _is_enabled(replica: Replica) -> bool:

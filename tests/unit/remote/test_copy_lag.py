@@ -34,11 +34,11 @@ async def test_active_segment_is_uploaded_after_half_of_the_lag(tmp_path: Path) 
         node.clock.pass_time(LAG_MS // 2 - MARGIN_MS)
         await check_and_upload(node)
         assert node.remote(replica).end_offset is None
-        assert node.log_manager.status("t")[0].copy_lag_ms >= LAG_MS // 2 - MARGIN_MS
+        assert (await node.log_manager.status("t"))[0].copy_lag_ms >= LAG_MS // 2 - MARGIN_MS
         node.clock.pass_time(MARGIN_MS)
         await check_and_upload(node)
         assert node.remote(replica).end_offset == replica.log_end_offset == 15
-        assert node.log_manager.status("t")[0].copy_lag_ms == 0
+        assert (await node.log_manager.status("t"))[0].copy_lag_ms == 0
 
 
 async def test_idle_partition_makes_no_more_segments(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ async def test_without_the_setting_segments_are_not_rolled(tmp_path: Path) -> No
         node.clock.pass_time(10 * LAG_MS)
         await check_and_upload(node)
         assert node.remote(replica).end_offset is None
-        status = node.log_manager.status("t")[0]
+        status = (await node.log_manager.status("t"))[0]
         assert (status.copy_lag_ms, status.is_behind) == (None, False)
 
 
@@ -159,7 +159,7 @@ async def test_late_partition_is_reported_once_and_makes_no_more_segments(tmp_pa
                 await node.log_manager.lags.check()
         assert len(replica.segments) == 2, "the first waits for the store"
         assert [line["partition"] for line in logs if line["event"] == LATE] == ["t-0"]
-        status = node.log_manager.status("t")[0]
+        status = (await node.log_manager.status("t"))[0]
         assert status.is_behind and status.copy_lag_ms >= 5 * LAG_MS
         store.down = False
         with capture_logs() as logs:

@@ -93,7 +93,7 @@ async def test_records_below_pages_of_all_levels_are_found(tmp_path: Path) -> No
         assert await log.largest_timestamp(replica.id, -1) == (end - 1, START_MS + end - 1, 0)
         assert await log.aborted(replica.id, 0, end) == []
         _, entries = await named_nodes(node, replica)
-        (status,) = node.log_manager.status("t")
+        (status,) = await node.log_manager.status("t")
         assert (status.remote_segments, status.remote_bytes) == (len(entries), len(data))
         assert sum(entry.records for entry in entries) == end
         assert {entry.control_records for entry in entries} == {0}

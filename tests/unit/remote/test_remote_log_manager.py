@@ -439,7 +439,7 @@ async def test_status_covers_both_tiers(tmp_path: Path) -> None:
         produce(replica, 40)
         await node.log_manager.flush("t")
         await node.finish_tiering()
-        first, second = node.log_manager.status()
+        first, second = await node.log_manager.status()
         assert (first.topic, first.partition) == ("t", 0)
         assert (first.remote_start_offset, first.remote_end_offset) == (0, 200)
         assert (first.local_log_start_offset, first.log_end_offset) == (200, 200)

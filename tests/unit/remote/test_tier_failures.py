@@ -136,12 +136,12 @@ async def test_produce_and_retention_continue_while_the_store_is_unavailable(tmp
         if not (replica.log_start_offset > 300 and few(replica)):
             await retained.wait()
         assert sum(info.size_bytes for info in replica.segments) < 9000 + 2 * 4000
-        (line,) = node.log_manager.status("t")
+        (line,) = await node.log_manager.status("t")
         assert "503" in (line.last_error or "")
         assert replica.read(replica.log_start_offset, 1000).error == ErrorCode.NONE
         store.down = False
         await node.log_manager.flush("t")
-        assert node.log_manager.status("t")[0].last_error is None
+        assert (await node.log_manager.status("t"))[0].last_error is None
         await read_back(node, replica)
 
 
@@ -162,7 +162,7 @@ async def test_failing_partition_does_not_stop_another(tmp_path: Path) -> None:
         produce(other, BATCHES)
         await node.log_manager.flush("other")
         assert node.remote(other).end_offset == other.log_end_offset
-        assert node.log_manager.status("stuck")[0].uploading
+        assert (await node.log_manager.status("stuck"))[0].uploading
         assert node.manager.counts.stalls > 0
 
 
@@ -190,7 +190,7 @@ async def test_status_shows_store_failures_and_local_offsets_are_explained(tmp_p
         await node.log_manager.flush("t")
         reported: list[str | None] = []
         node.log_manager.listeners.append(
-            lambda where: reported.append(node.log_manager.status("t")[0].last_error)
+            lambda where: reported.append(node.log_manager.status_of(replica).last_error)
         )
         store.down = True
         before = len(store.calls)
@@ -214,7 +214,7 @@ async def test_error_of_a_failed_copy_ends_with_the_next_copy_that_succeeds(tmp_
         seen: list[tuple[int | None, str | None]] = []
 
         def note(_: object) -> None:
-            (line,) = node.log_manager.status("t")
+            line = node.log_manager.status_of(replica)
             seen.append((line.remote_end_offset, line.last_error))
 
         node.log_manager.listeners.append(note)

@@ -166,8 +166,8 @@ async def test_suffix_is_not_copied_on_a_nearly_full_disk(pair: Pair) -> None:
     await within_a_segment(pair)
     pair.other.files.usable = FREE_BYTES_KEPT
     await pair.elect(2)
-    await until(lambda: pair.other.log_manager.status("t")[0].last_error is not None)
-    assert "not enough space to copy" in (pair.other.log_manager.status("t")[0].last_error or "")
+    await until(lambda: pair.other.log_manager.status_of(pair.follower).last_error is not None)
+    assert "not enough space to copy" in ((await pair.other.log_manager.status("t"))[0].last_error or "")
     assert not list(pair.other.directory.rglob("*.tmp"))
     assert send(pair.follower, pair.sequence).error == ErrorCode.NONE
     pair.other.files.usable = None

@@ -82,7 +82,7 @@ async def test_switching_off_deletes_what_is_remote_and_keeps_what_is_local(tmp_
         assert await records(node, replica, start) == before
         root = decode_root(await node.store.get(node.keys.root(node.where(replica))))
         assert (root.entries, root.pages, root.log_start_offset) == ((), (), start)
-        assert node.log_manager.status("t") == []
+        assert await node.log_manager.status("t") == []
         await node.storage_cleaner.clean()
         assert await data_objects(node) == objects, "reads may be under way"
         node.clock.pass_time(1001)
@@ -298,7 +298,7 @@ async def test_leader_with_less_on_disk_than_is_remote_uploads_nothing(tmp_path:
         await pair.elect(2)
         await pair.node.alter("t", {"remote.log.copy.disable": "false"})
         await pair.finish_tiering()
-        (status,) = pair.other.log_manager.status("t")
+        (status,) = await pair.other.log_manager.status("t")
         assert f"elect a replica that has the offsets between, or delete the records before {start}" in (
             status.last_error or ""
         )

@@ -56,7 +56,7 @@ async def test_without_a_store_segments_stay_local_and_the_status_says_why(tmp_p
         node.log_manager.listeners.append(lambda where: failed.set())
         produce(replica, 40)
         await failed.wait()
-        (status,) = node.log_manager.status()
+        (status,) = await node.log_manager.status()
         assert status.last_error == NO_STORE_URL
         assert (status.local_log_start_offset, status.remote_end_offset) == (0, None)
         assert not node.metadata.image.delete_queue

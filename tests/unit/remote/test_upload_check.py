@@ -106,7 +106,7 @@ async def test_damaged_segment_and_those_after_it_are_not_uploaded(tmp_path: Pat
         for offset in (third + 4, third + 10):
             assert replica.read(offset, 1).error is ErrorCode.NONE
 
-        (line,) = node.log_manager.status("t")
+        (line,) = await node.log_manager.status("t")
         assert line.last_error == f"the local segment from {third} is damaged"
         with pytest.raises(TierRefused, match="is damaged"):
             await node.log_manager.flush("t")
@@ -150,7 +150,7 @@ async def test_uploads_continue_after_the_damage_is_deleted(tmp_path: Path) -> N
         await node.log_manager.flush("t")
         assert node.remote(replica).entries[0].base_offset == fourth
         assert await remote_bytes(node, replica) == local_bytes(replica)
-        assert node.log_manager.status("t")[0].last_error is None and node.repair.damaged == []
+        assert (await node.log_manager.status("t"))[0].last_error is None and node.repair.damaged == []
 
 
 async def test_each_attempt_reads_the_segment_again(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ async def test_each_attempt_reads_the_segment_again(tmp_path: Path) -> None:
         threads = await reading(node, replica)
         threads.answer(OSError(errno.EIO, "Input/output error"))
         await threads.came.wait()
-        assert "Input/output error" in (node.log_manager.status("t")[0].last_error or "")
+        assert "Input/output error" in ((await node.log_manager.status("t"))[0].last_error or "")
         assert node.causes == [] and not await node.objects(node.keys.data(node.where(replica)))
         flip_a_bit(replica, 0)
         threads.answer()
@@ -175,7 +175,7 @@ async def test_read_error_is_not_damage(tmp_path: Path) -> None:
         replica.log_dir = SimpleNamespace(refusal=None, threads=None)
         threads.answer(OSError(errno.EIO, "Input/output error"))
         await node.log_manager.flush("t")
-        assert node.causes == [] and node.log_manager.status("t")[0].last_error is None
+        assert node.causes == [] and (await node.log_manager.status("t"))[0].last_error is None
         assert await remote_bytes(node, replica) == local_bytes(replica)
 
 
@@ -188,7 +188,9 @@ async def test_hanging_disk_does_not_keep_the_copy_slot(tmp_path: Path) -> None:
         produce(other, 1)
         await node.log_manager.flush("other")
         assert node.remote(other).end_offset == other.log_end_offset
-        assert "the disk did not respond in 0.3 s" in (node.log_manager.status("t")[0].last_error or "")
+        assert "the disk did not respond in 0.3 s" in (
+            (await node.log_manager.status("t"))[0].last_error or ""
+        )
 
 
 async def test_topic_deleted_during_the_check_is_not_uploaded(tmp_path: Path) -> None:
@@ -215,7 +217,7 @@ async def test_log_truncated_during_the_check_is_not_uploaded(tmp_path: Path) ->
         replica.become_leader(epoch + 2, partition_epoch + 2, (1,))
         threads.answer()
         unknown = "AbandonCopy: leader epoch 2 is not known"  # the controller has not elected this leader
-        await until(lambda: unknown in (node.log_manager.status("t")[0].last_error or ""))
+        await until(lambda: unknown in (node.log_manager.status_of(replica).last_error or ""))
         assert node.causes == [] and replica.log.damage == ()
         assert not await node.objects(node.keys.data(node.where(replica)))
 
@@ -265,7 +267,7 @@ async def test_segment_found_damaged_during_its_upload_is_not_committed(tmp_path
         store.may_continue.set()
         await node.finish_tiering()
         assert node.remote(replica).entries == ()
-        assert node.log_manager.status("t")[0].last_error == "the local segment from 0 is damaged"
+        assert (await node.log_manager.status("t"))[0].last_error == "the local segment from 0 is damaged"
 
 
 async def test_bit_flipped_between_check_and_upload_is_not_uploaded(tmp_path: Path) -> None:

@@ -120,3 +120,24 @@ async def test_copy_that_is_cancelled_when_it_gets_its_slot_gives_it_back() -> N
     copies.tasks["b"].cancel()
     await turns()
     assert copies.started == ["a", "c"]
+
+
+async def test_copy_that_crawls_gives_its_slot_up_only_for_one_that_did_not_time_out() -> None:
+    slots = CopySlots(2)
+    async with slots.slot(0) as crawling, slots.slot(0, timed_out=True) as retry:
+        assert not slots.give_up(crawling, 60), "no other waits"
+        waiting = asyncio.ensure_future(_hold(slots, timed_out=True))
+        await turns()
+        assert not slots.give_up(crawling, 60), "retries have slots of their own"
+        other = asyncio.ensure_future(_hold(slots))
+        await turns()
+        assert not slots.give_up(retry, 60), "a slow link must upload too"
+        assert slots.give_up(crawling, 60)
+        assert not slots.give_up(crawling, 60), "one at a time"
+        assert slots.give_up(crawling, 0)
+    await asyncio.gather(waiting, other)
+
+
+async def _hold(slots: CopySlots, *, timed_out: bool = False) -> None:
+    async with slots.slot(0, timed_out=timed_out):
+        pass
