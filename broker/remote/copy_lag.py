@@ -1,17 +1,23 @@
 """Copy lag: rolls segments in time for `remote.log.copy.max.lag.ms`, and reports partitions that are late.
 
 A record is copied once the manifest in the bucket lists it. Its age is measured by the leader's monotonic
-clock from its append. A new leader does not know the age of the records that it finds, so it rolls and
-uploads them soon: after a drawn part of a tenth of the allowed time, since a broker may come to lead
-thousands of partitions at once. The active segment is rolled after half of the allowed time, if it has
-records, and only once all earlier segments are copied: until then another segment would not be copied sooner.
-Called by the remote log manager; only partitions with the setting cost anything.
+clock from its append. A new leader takes the age of the records that it finds from its own log: from the time
+of the segment's first append there, as a follower, so that elections do not make records younger. After a
+restart that time is lost, and the timestamp of the first record counts. A client may have set it: then it
+makes a record at most half as old as allowed, so that no false one is reported as late. Wrong ages roll
+segments early, and delete nothing.
+
+A new leader rolls and uploads what it finds soon: after a drawn part of a tenth of the allowed time, since a
+broker may come to lead thousands of partitions at once. Otherwise the active segment is rolled after half of
+the allowed time, if it has records, and only once all earlier segments are copied: until then another segment
+would not be copied sooner. Called by the remote log manager; only partitions with the setting cost anything.
 """
 
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import structlog
 
@@ -29,25 +35,35 @@ FOUND_SHARE = 10
 
 CHECK_S = 0.5
 
-ROLLS_PER_TURN = 5
-"""Segments rolled per turn of the event loop: each roll writes index files."""
+CHECKS_PER_TURN = 100
+CHECKS_PER_ROLL = 20
+"""Partitions that are checked in one turn of the event loop: a millisecond. A roll writes index files, and
+takes as long as some checks."""
 
 _log = structlog.get_logger("tierlog.tiering")
+
+
+class _FirstAppend(NamedTuple):
+    """The first append to a segment since `offset`, by the monotonic clock. `claimed_ms`: earlier, if a
+    timestamp says so."""
+
+    offset: int
+    time_ms: int
+    claimed_ms: int
 
 
 @dataclass(slots=True)
 class _Lag:
     """Append times of what one leader has not copied. `found_end`: log end when this broker became leader.
-    `draw`: from 0 to 1, delays the roll of what it found. `first_appends`: offset and time of the first
-    append to each segment since then."""
+    `draw`: from 0 to 1, delays the roll of what it found. `first_appends`: of each segment, in order."""
 
     replica: Replica
     leader_epoch: int
     found_end: int
     since_ms: int
     draw: float
-    first_appends: list[tuple[int, int]] = field(default_factory=list)
-    marked_base: int = -1  # base offset of the newest segment with an entry
+    first_appends: list[_FirstAppend]
+    marked_base: int = -1  # base offset of the newest segment with an entry for appends since then
     is_behind: bool = False
     roll_failed: bool = False
 
@@ -56,19 +72,21 @@ class _Lag:
         base = log.active_base_offset
         if base != self.marked_base and log.log_end_offset > (first := max(base, self.found_end)):
             self.marked_base = base
-            self.first_appends.append((first, now_ms))
+            self.first_appends.append(_FirstAppend(first, now_ms, now_ms))
 
-    def oldest_ms(self, copied_end: int) -> int | None:
-        """Append time of the oldest record that is not copied; None if there is none."""
+    def oldest(self, copied_end: int) -> _FirstAppend | None:
+        """The append that the oldest record which is not copied is as old as; None if all are copied."""
         if copied_end >= self.replica.log_end_offset:
             return None
-        if copied_end < self.found_end:
-            return self.since_ms
-        times = (time for first, time in self.first_appends if first <= copied_end)
-        return max(times, default=self.since_ms)
+        found = self.first_appends[0] if self.first_appends else None
+        for append in self.first_appends:
+            if append.offset > copied_end:
+                break
+            found = append
+        return found or _FirstAppend(copied_end, self.since_ms, self.since_ms)
 
     def forget_below(self, copied_end: int) -> None:
-        while len(self.first_appends) > 1 and self.first_appends[1][0] <= copied_end:
+        while len(self.first_appends) > 1 and self.first_appends[1].offset <= copied_end:
             del self.first_appends[0]
 
 
@@ -77,13 +95,14 @@ class CopyLags:
         self,
         clock: Clock,
         remote: Callable[[TopicIdPartition], RemotePartition],
-        bucket_end: Callable[[TopicIdPartition], int],
+        bucket_end: Callable[[TopicIdPartition], int | None],
         on_rolled: Callable[[Replica], None],
         on_changed: Callable[[TopicIdPartition], None],
         rng: random.Random,
     ) -> None:
-        """`remote`: what the quorum has committed. `bucket_end`: end of what the bucket's manifest lists.
-        `on_changed`: called when a partition becomes late, and when it no longer is."""
+        """`remote`: what the quorum has committed. `bucket_end`: end of what the bucket's manifest lists,
+        None if this leader has neither written nor read it. `on_changed`: called when a partition becomes
+        late, and when it no longer is."""
         self._clock = clock
         self._remote = remote
         self._bucket_end = bucket_end
@@ -100,8 +119,27 @@ class CopyLags:
             self.remove(replica.id)
         elif lag is None or lag.replica is not replica or lag.leader_epoch != epoch:
             now_ms, draw = self._clock.monotonic_ms(), self._rng.random()
-            self._lags[replica.id] = _Lag(replica, epoch, replica.log_end_offset, now_ms, draw)
+            found = self._found_appends(replica, now_ms)
+            self._lags[replica.id] = _Lag(replica, epoch, replica.log_end_offset, now_ms, draw, found)
             self._some.set()
+
+    def _found_appends(self, replica: Replica, now_ms: int) -> list[_FirstAppend]:
+        """The first appends to the segments that are not copied. A segment's `created_ms` is by this broker's
+        wall clock: the first append, or the start of the process."""
+        copied_end, found = self._committed_end(replica), list[_FirstAppend]()
+        wall_ms, config = self._clock.now_ms(), replica.config
+        is_own_time = config.message_timestamp_type == "LogAppendTime"
+        claimed_max = wall_ms if is_own_time else config.remote_log_copy_max_lag_ms // ROLL_SHARE
+        for segment in reversed(replica.log.segment_files):
+            if segment.end_offset <= copied_end:
+                break
+            if not segment.size:
+                continue
+            age_ms, stamped_ms = max(0, wall_ms - segment.created_ms), segment.first_timestamp
+            claimed_ms = min(wall_ms - stamped_ms, claimed_max) if stamped_ms > 0 else 0
+            claimed_ms = max(age_ms, claimed_ms)
+            found.append(_FirstAppend(segment.base_offset, now_ms - age_ms, now_ms - claimed_ms))
+        return found[::-1]
 
     def remove(self, where: TopicIdPartition) -> None:
         self._lags.pop(where, None)
@@ -122,17 +160,19 @@ class CopyLags:
 
     async def check(self) -> None:
         """Roll what is due, and report what is late."""
-        rolls = 0
+        checks = 0
         for where, lag in list(self._lags.items()):
+            if checks >= CHECKS_PER_TURN:
+                checks = 0
+                await asyncio.sleep(0)  # let requests run
+            checks += 1
             if self._lags.get(where) is not lag or not lag.replica.is_leader:
                 continue  # the image that says so is about to be applied
             now_ms = self._clock.monotonic_ms()
             lag.on_appended(now_ms)
-            rolls += self._roll_if_due(where, lag, now_ms)
+            if self._roll_if_due(lag, now_ms):
+                checks += CHECKS_PER_ROLL
             self._report(where, lag, now_ms)
-            if rolls >= ROLLS_PER_TURN:
-                rolls = 0
-                await asyncio.sleep(0)  # let requests run
 
     def age_ms(self, where: TopicIdPartition) -> int | None:
         """Age of the oldest record that the bucket does not have, 0 if there is none. None without the
@@ -144,7 +184,7 @@ class CopyLags:
         """Until when the oldest record must be copied, by the monotonic clock; None if that does not
         matter."""
         lag = self._lags.get(where)
-        oldest_ms = None if lag is None else lag.oldest_ms(self._copied_end(where, lag.replica))
+        oldest_ms = None if lag is None else self._oldest_ms(where, lag)
         if lag is None or oldest_ms is None:
             return None
         return oldest_ms + lag.replica.config.remote_log_copy_max_lag_ms
@@ -160,26 +200,39 @@ class CopyLags:
         return [lag.replica for lag in self._lags.values() if lag.is_behind]
 
     def _age_ms(self, where: TopicIdPartition, lag: _Lag, now_ms: int) -> int:
-        oldest_ms = lag.oldest_ms(self._copied_end(where, lag.replica))
+        oldest_ms = self._oldest_ms(where, lag)
         return 0 if oldest_ms is None else now_ms - oldest_ms
 
-    def _copied_end(self, where: TopicIdPartition, replica: Replica) -> int:
-        """End of the records that survive the loss of all brokers, or were deleted."""
-        return max(self._bucket_end(where), replica.log_start_offset)
+    def _oldest_ms(self, where: TopicIdPartition, lag: _Lag) -> int | None:
+        """Append time of the oldest record that is not copied; None if there is none. Until this leader knows
+        the bucket's manifest, that of the oldest which is not committed, but no later than its election."""
+        bucket_end, log_start = self._bucket_end(where), lag.replica.log_start_offset
+        if bucket_end is not None:
+            oldest = lag.oldest(max(bucket_end, log_start))
+            return None if oldest is None else oldest.claimed_ms
+        if log_start >= lag.replica.log_end_offset:
+            return None
+        oldest = lag.oldest(self._committed_end(lag.replica))
+        if lag.found_end <= log_start:  # there was nothing at the election
+            return None if oldest is None else oldest.claimed_ms
+        return lag.since_ms if oldest is None else min(lag.since_ms, oldest.claimed_ms)
+
+    def _committed_end(self, replica: Replica) -> int:
+        """End of the records that the quorum's manifest has, or that were deleted."""
+        remote = self._remote(replica.id)
+        return max(remote.end_offset or remote.copied_end_offset or 0, replica.log_start_offset)
 
     @safeguard("segments are rolled in time for remote.log.copy.max.lag.ms")
-    def _roll_if_due(self, where: TopicIdPartition, lag: _Lag, now_ms: int) -> bool:
+    def _roll_if_due(self, lag: _Lag, now_ms: int) -> bool:
         """Returns whether it rolled."""
-        replica, log, remote = lag.replica, lag.replica.log, self._remote(where)
-        committed_end = max(remote.end_offset or remote.copied_end_offset or 0, replica.log_start_offset)
-        oldest_ms = lag.oldest_ms(committed_end)
-        if oldest_ms is None or (log.active_base_offset > committed_end and len(log.segment_files) > 1):
+        replica, log, committed_end = lag.replica, lag.replica.log, self._committed_end(lag.replica)
+        oldest = lag.oldest(committed_end)
+        if oldest is None or (log.active_base_offset > committed_end and len(log.segment_files) > 1):
             return False
-        allowed_ms, age_ms = replica.config.remote_log_copy_max_lag_ms, now_ms - oldest_ms
-        waits_ms = (
-            allowed_ms / ROLL_SHARE if committed_end >= lag.found_end else lag.draw * allowed_ms / FOUND_SHARE
-        )
-        if age_ms < waits_ms:
+        allowed_ms = replica.config.remote_log_copy_max_lag_ms
+        is_old = now_ms - oldest.time_ms >= allowed_ms / ROLL_SHARE
+        was_found = committed_end < lag.found_end
+        if not (is_old or (was_found and now_ms - lag.since_ms >= lag.draw * allowed_ms / FOUND_SHARE)):
             return False
         try:
             rolled = log.roll(self._clock.now_ms())
@@ -194,7 +247,7 @@ class CopyLags:
         return rolled
 
     def _report(self, where: TopicIdPartition, lag: _Lag, now_ms: int) -> None:
-        lag.forget_below(self._copied_end(where, lag.replica))
+        lag.forget_below(max(self._bucket_end(where) or 0, lag.replica.log_start_offset))
         age_ms, allowed_ms = self._age_ms(where, lag, now_ms), lag.replica.config.remote_log_copy_max_lag_ms
         if (age_ms > allowed_ms) == lag.is_behind:
             return

@@ -172,7 +172,7 @@ class RemoteLogManager:
         self.lags = CopyLags(
             clock,
             lambda where: metadata.image.remote_partition(*where),
-            self._bucket_end,
+            self._known_bucket_end,
             self._on_replica_changed,
             self._notify,
             rng,
@@ -318,8 +318,12 @@ class RemoteLogManager:
         return self._states.get(where) is state and state.replica.is_leader
 
     def _bucket_end(self, where: TopicIdPartition) -> int:
+        return self._known_bucket_end(where) or 0
+
+    def _known_bucket_end(self, where: TopicIdPartition) -> int | None:
+        """None until this leader has written or read the bucket's manifest."""
         state = self._states.get(where)
-        return 0 if state is None else _end_of(state.root) or 0
+        return None if state is None or state.root is None else _end_of(state.root) or 0
 
     @safeguard("a low disk drops only what the bucket's manifest lists")
     def droppable_end(self, replica: Replica) -> int:

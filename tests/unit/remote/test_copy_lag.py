@@ -5,17 +5,22 @@ time, and partitions that are late are reported.
 import asyncio
 from pathlib import Path
 
+from connection_harness import until
 from faulty_store import FaultyStore
+from loop_steps import LoopSteps
 from structlog.testing import capture_logs
-from tier_node import TierNode, produce
+from tier_node import START_MS, TierNode, produce
 from tier_pair import catch_up, opened_pair
 
-from tierlog.broker.remote.copy_lag import FOUND_SHARE, ROLLS_PER_TURN
+from tierlog.broker.remote.copy_lag import CHECKS_PER_ROLL, CHECKS_PER_TURN, FOUND_SHARE
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.tiering.memory_store import MemoryStore
 
 LAG_MS = 3_600_000
 LIMITED = {"remote_log_copy_max_lag_ms": str(LAG_MS)}
 LATE, IN_TIME = "records are not uploaded in time", "records are uploaded in time again"
+ROLLS = CHECKS_PER_TURN // CHECKS_PER_ROLL
 MARGIN_MS = 60_000
 """More than the time that a test takes."""
 
@@ -111,8 +116,75 @@ async def test_stopped_copying_is_not_late(tmp_path: Path) -> None:
         assert not node.log_manager.lags.behind
 
 
+async def test_elections_do_not_make_records_younger(tmp_path: Path) -> None:
+    async with opened_pair(tmp_path, store := FaultyStore(MemoryStore()), **LIMITED) as pair:
+        pair.produce(3)
+        catch_up(pair.follower, pair.leader)
+        store.down = True
+        for leader in (2, 1, 2):
+            pair.node.clock.pass_time(LAG_MS // 2)
+            await pair.elect(leader)
+        lags = pair.other.log_manager.lags
+        assert (lags.age_ms(pair.follower.id) or 0) >= 3 * (LAG_MS // 2)
+        await lags.check()
+        assert pair.follower.log.active_base_offset == 15, "rolled at once, since half of the time is over"
+        assert lags.behind == [pair.follower]
+        store.down = False
+
+
+async def test_false_timestamps_neither_hide_records_nor_make_them_late(tmp_path: Path) -> None:
+    for number, timestamp in enumerate((1, START_MS + LAG_MS // 2)):
+        directory = tmp_path / str(number)
+        async with opened_pair(directory, store := FaultyStore(MemoryStore()), **LIMITED) as pair:
+            pair.node.clock.wall_ms = START_MS
+            false = encode_batch([NewRecord(timestamp, b"key", b"value", ())])
+            assert pair.leader.as_leader.append(memoryview(false), START_MS).error == ErrorCode.NONE
+            catch_up(pair.follower, pair.leader)
+            store.down = True
+            await pair.elect(2)
+            lags, replica = pair.other.log_manager.lags, pair.follower
+            age_ms = lags.age_ms(replica.id) or 0
+            assert age_ms < LAG_MS // 2 + MARGIN_MS, "its time of the append is known"
+            pair.node.clock.pass_time(LAG_MS // 2)
+            await pair.elect(1)
+            await pair.elect(2)
+            assert (lags.age_ms(replica.id) or 0) >= LAG_MS // 2
+            await lags.check()
+            assert not lags.behind
+            store.down = False
+
+
+async def test_age_after_a_restart_is_that_of_the_timestamps_the_broker_has_set(tmp_path: Path) -> None:
+    for number, (kind, least, most) in enumerate(
+        (("LogAppendTime", 2 * LAG_MS, 3 * LAG_MS), ("CreateTime", LAG_MS // 2, LAG_MS - 1))
+    ):
+        directory = tmp_path / str(number)
+        settings = {**LIMITED, "message_timestamp_type": kind}
+        async with TierNode(directory, MemoryStore()) as node:
+            replica = await node.create("t", **settings)
+            stamped = encode_batch([NewRecord(node.clock.now_ms(), b"key", b"value", ())])
+            appended = replica.as_leader.append(memoryview(stamped), node.clock.now_ms())
+            assert appended.error == ErrorCode.NONE
+        node = TierNode(directory, MemoryStore())
+        node.clock.wall_ms += 2 * LAG_MS + MARGIN_MS
+        async with node:
+            await until(lambda lags=node.log_manager.lags: bool(lags.ages_ms()))
+            [age_ms] = node.log_manager.lags.ages_ms().values()
+            assert least <= age_ms <= most
+
+
+async def test_many_partitions_are_checked_in_many_turns(tmp_path: Path) -> None:
+    most = []
+    for partitions in (2 * CHECKS_PER_TURN, 5 * CHECKS_PER_TURN):
+        async with TierNode(tmp_path / str(partitions), MemoryStore()) as node:
+            await node.create("t", partitions, **LIMITED)
+            with LoopSteps("broker/remote/copy_lag.py") as steps:
+                await node.log_manager.lags.check()
+            most.append(steps.most)
+    assert most[1] < most[0] * 1.2
+
+
 async def test_new_leader_uploads_soon_what_it_finds(tmp_path: Path) -> None:
-    """It does not know how old the records are."""
     async with opened_pair(tmp_path, FaultyStore(MemoryStore()), **LIMITED) as pair:
         pair.produce(3)
         catch_up(pair.follower, pair.leader)
@@ -187,7 +259,8 @@ async def test_failed_roll_is_logged_once_and_retried(tmp_path: Path) -> None:
 
 async def test_found_records_of_many_partitions_are_not_rolled_in_one_turn(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
-        replicas = [await node.create(f"t{number}") for number in range(6 * ROLLS_PER_TURN)]
+        replicas = [await node.create(f"t{number}") for number in range(6 * ROLLS)]
+        node.clock.wall_ms = START_MS
         for replica in replicas:
             produce(replica, 1)
             await node.alter(replica.name.topic, {"remote.log.copy.max.lag.ms": str(LAG_MS)})
