@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -164,6 +164,7 @@ class ChunkCache:
         self._memory: OrderedDict[ChunkKey, Chunk] = OrderedDict()  # in the order in which they leave
         self._disk: OrderedDict[ChunkKey, Chunk] = OrderedDict()
         self._disk_bytes = 0
+        self._of_partition: dict[TopicIdPartition, dict[ChunkKey, None]] = {}
         self._dropped: OrderedDict[ChunkKey, None] = OrderedDict()
         """Chunks that left memory without a copy on disk, the latest last, as many as the disk could hold."""
         self._dropped_bytes = 0
@@ -275,12 +276,14 @@ class ChunkCache:
             await asyncio.wait(work)
             await self._flights.idle()
 
-    def forget(self, partition: TopicIdPartition, below: int) -> None:
-        """Remove the partition's chunks that end at or below an offset, because their records are deleted."""
-        for chunks in (self._memory, self._disk):
-            for chunk in list(chunks.values()):
-                if chunk.key.partition == partition and chunk.batches.end_offset <= below:
-                    self._remove(chunk)
+    def forget(self, partition: TopicIdPartition, below: int, at_most: int) -> bool:
+        """Remove the partition's chunks that end at or below an offset, because their records are deleted.
+        Returns whether there may be more than `at_most`."""
+        chunks = (self._memory.get(key) or self._disk[key] for key in self._of_partition.get(partition, ()))
+        obsolete = list(islice((one for one in chunks if one.batches.end_offset <= below), at_most))
+        for chunk in obsolete:
+            self._remove(chunk)
+        return len(obsolete) == at_most
 
     def check(self) -> None:
         """Raises InvariantViolation if the byte count is wrong or over the budget."""
@@ -289,6 +292,8 @@ class ChunkCache:
             self._disk_bytes <= self._disk_budget or len(self._disk) <= 1, "cached files exceed the budget"
         )
         require(not self._memory.keys() & self._disk.keys(), "a chunk is counted twice")
+        listed = {key for keys in self._of_partition.values() for key in keys}
+        require(listed == self._memory.keys() | self._disk.keys(), "chunks are not listed by partition")
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
@@ -303,6 +308,7 @@ class ChunkCache:
 
     def _keep(self, key: ChunkKey, chunk: Chunk) -> None:
         self._memory[key] = chunk
+        self._of_partition.setdefault(key.partition, {})[key] = None
         self._released.set()  # it may leave again
 
     async def _fetch(self, key: ChunkKey, download: Download) -> Chunk:
@@ -469,11 +475,17 @@ class ChunkCache:
         if self._memory.get(chunk.key) is chunk:
             del self._memory[chunk.key]
             self._unread.discard(chunk.key)
-        if self._disk.get(chunk.key) is not chunk or chunk.file is None:
-            return None
-        del self._disk[chunk.key]
-        self._disk_bytes -= chunk.key.size
-        return chunk.file.path
+        path = None
+        if self._disk.get(chunk.key) is chunk and chunk.file is not None:
+            del self._disk[chunk.key]
+            self._disk_bytes -= chunk.key.size
+            path = chunk.file.path
+        keys = self._of_partition.get(chunk.key.partition)
+        if keys is not None and chunk.key not in self._memory and chunk.key not in self._disk:
+            keys.pop(chunk.key, None)
+            if not keys:
+                del self._of_partition[chunk.key.partition]
+        return path
 
     def _unlink_later(self, path: Path) -> None:
         work = self._tasks.spawn(f"remove {path.name}", self._unlink_one(path))

@@ -7,6 +7,7 @@ deadline. One that crawls while others wait gives its slot up earlier, once: its
 which has all of its time, so that a slow link uploads too.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -258,14 +259,15 @@ class TierManager:
             entries=tuple(node for node in nodes if isinstance(node, RemoteSegment)),
             pages=tuple(node for node in nodes if isinstance(node, PageRef)),
         )
-        body = encode_page(page)
+        # in threads: a page has hundreds of nodes
+        body = await asyncio.to_thread(encode_page, page)
         ref = page_reference(page_id, page, body)
         key = self._keys.page(where, ref)
         async with deadline(self._limits.small_seconds, f"page of {where}"):
             with suppress(PreconditionFailed):  # an earlier attempt of this put; the page is read back
                 await self._store.put(key, body, crc32c=ref.crc32c, condition=Absent())
             try:
-                decode_page(await self._store.get(key), ref)
+                await asyncio.to_thread(decode_page, await self._store.get(key), ref)
             except ManifestError as error:
                 raise ObjectStoreError(f"{key}: {error}") from error
         return ref
@@ -391,7 +393,7 @@ class TierManager:
         can be found as long as the page exists."""
         async with deadline(self._limits.small_seconds, page_key):
             try:
-                page = decode_page(await self._store.get(page_key))
+                page = await asyncio.to_thread(decode_page, await self._store.get(page_key))
             except ObjectNotFound:
                 return  # what it names was deleted before it
             except ManifestError:

@@ -135,6 +135,8 @@ class Quarantine:
 
     def forget(self, partition: TopicIdPartition, below: int) -> None:
         """Forget the partition's ranges that end at or below an offset, because they left the manifest."""
+        if not self._damaged:
+            return
         self._damaged = {
             where: one
             for where, one in self._damaged.items()

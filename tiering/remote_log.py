@@ -20,7 +20,7 @@ from uuid import UUID
 
 from tierlog.base.files import Part
 from tierlog.base.slices import LogSlice, empty_slice
-from tierlog.base.tasks import TaskGroup
+from tierlog.base.tasks import TaskGroup, WakeQueue
 from tierlog.base.types import TopicIdPartition
 from tierlog.config.topic import MAX_LONG
 from tierlog.metadata.image import ClusterImage, RemotePartition
@@ -54,6 +54,12 @@ T = TypeVar("T")
 READERS_MAX = 1000
 """Partitions of Fetch and ListOffsets requests that read at a time: each costs about 5 KiB while the store
 does not respond, and a store that does serves fewer within remote.fetch.max.wait.ms."""
+
+LOOKS_PER_TURN = 200
+EVICTIONS_PER_TURN = 2
+EVICTED_AT_ONCE = 20
+"""Partitions whose manifests are compared, and from which cached data is evicted, in one turn of the event
+loop, and chunks, indexes and pages of each: a millisecond."""
 
 INDEXES_AHEAD_MAX = 4  # the other index loads are reserved for waiting readers
 
@@ -118,7 +124,10 @@ class RemoteLog:
         """Segments and pages whose load has begun."""
         self._sequential = SequentialReaders()
         cache.is_needed = self._is_needed
-        self._read_of: set[TopicIdPartition] = set()  # partitions with possibly cached data
+        self._read_of: dict[TopicIdPartition, int] = {}
+        """Partitions with possibly cached data, and their log starts at the last look."""
+        self._looks = WakeQueue("changed manifests", tasks, self._look, LOOKS_PER_TURN)
+        self._evictions = WakeQueue("evictions of remote data", tasks, self._evict, EVICTIONS_PER_TURN)
         self._rechecks: asyncio.Task[None] | None = None
         self.readers = self.readers_refused = 0
         self.fetches = FetchCounts()
@@ -182,7 +191,7 @@ class RemoteLog:
         self, where: TopicIdPartition, nodes: Sequence[ManifestNode], offset: int
     ) -> dict[UUID, tuple[ManifestNode, ...]]:
         """The pages that lead from these nodes of the quorum to an offset. Raises ObjectStoreError."""
-        self._read_of.add(where)
+        self._note_read(where)
         pages: dict[UUID, tuple[ManifestNode, ...]] = {}
         at = index_of(nodes, offset)
         while at is not None and isinstance(page := nodes[at], PageRef):
@@ -218,24 +227,34 @@ class RemoteLog:
         return self._indexes.index_bytes
 
     def follow(self, old: ClusterImage, new: ClusterImage) -> None:
-        """Evict cached data of segments that left their manifest. Called for each new image; checks only
-        partitions that were read."""
+        """Evict cached data of segments that left their manifest, in later turns of the event loop. Called
+        for each new image; looks only at partitions that were read."""
         if old.topics is not new.topics:
             self.fetches.retain(new.topics)
         if old.remote is new.remote:
             return
-        for where in list(self._read_of):
-            now = new.remote.get(where)
-            if now is None:
-                self._read_of.discard(where)
-            elif now.first_offset is not None and (
-                now.log_start_offset == old.remote_partition(*where).log_start_offset
-            ):
-                continue
-            below = sys.maxsize if now is None or now.first_offset is None else now.log_start_offset
-            self.cache.forget(where, below)
-            self._indexes.forget(where, below)
-            self.quarantine.forget(where, below)
+        self._looks.add(self._read_of)
+
+    def _look(self, where: TopicIdPartition) -> None:
+        remote, seen = self._resolve(where), self._read_of.get(where)
+        if remote.first_offset is None:
+            self._read_of.pop(where, None)
+            self._evictions.add([(where, sys.maxsize)])
+        elif seen is not None and remote.log_start_offset != seen:
+            self._read_of[where] = remote.log_start_offset
+            self._evictions.add([(where, remote.log_start_offset)])
+
+    def _evict(self, eviction: tuple[TopicIdPartition, int]) -> None:
+        where, below = eviction
+        has_more = self.cache.forget(where, below, EVICTED_AT_ONCE)
+        has_more |= self._indexes.forget(where, below, EVICTED_AT_ONCE)
+        self.quarantine.forget(where, below)
+        if has_more:
+            self._evictions.add([eviction])
+
+    def _note_read(self, where: TopicIdPartition) -> None:
+        if where not in self._read_of:
+            self._read_of[where] = self._resolve(where).log_start_offset
 
     def recheck(self) -> None:
         """Read the ranges in quarantine that are due again, so that one which reads well leaves although no
@@ -250,7 +269,7 @@ class RemoteLog:
 
     async def _retrying(self, where: TopicIdPartition, work: Callable[[RemotePartition], Awaitable[T]]) -> T:
         """Run the work; if an object is missing, once more with the newest manifest."""
-        self._read_of.add(where)
+        self._note_read(where)
         try:
             try:
                 return await work(self._resolve(where))

@@ -139,10 +139,18 @@ class SegmentIndexes:
         self._quarantine = quarantine
         self._slots = asyncio.Semaphore(LOADS_AT_ONCE)
         self._indexes: SingleFlightCache[uuid.UUID, SegmentIndex] = SingleFlightCache(
-            tasks, INDEX_BUDGET_BYTES, lambda index: index.size + INDEX_OVERHEAD_BYTES, self._slots
+            tasks,
+            INDEX_BUDGET_BYTES,
+            lambda index: index.size + INDEX_OVERHEAD_BYTES,
+            self._slots,
+            lambda _, index: index.partition,
         )
         self._txn_indexes: SingleFlightCache[_TxnKey, bytes] = SingleFlightCache(
-            tasks, TXN_BUDGET_BYTES, lambda data: len(data) + INDEX_OVERHEAD_BYTES, self._slots
+            tasks,
+            TXN_BUDGET_BYTES,
+            lambda data: len(data) + INDEX_OVERHEAD_BYTES,
+            self._slots,
+            lambda key, _: key[0],
         )
         self._pages: SingleFlightCache[tuple[TopicIdPartition, uuid.UUID], tuple[ManifestNode, ...]] = (
             SingleFlightCache(
@@ -150,6 +158,7 @@ class SegmentIndexes:
                 pages_budget_bytes,
                 lambda nodes: len(nodes) * NODE_BYTES + PAGE_OVERHEAD_BYTES,
                 self._slots,
+                lambda key, _: key[0],
             )
         )
 
@@ -168,13 +177,15 @@ class SegmentIndexes:
         """Memory of the loaded indexes."""
         return self._indexes.weight + self._txn_indexes.weight
 
-    def forget(self, partition: TopicIdPartition, below: int) -> None:
-        """Evict the partition's indexes and pages that end at or below an offset: they left the manifest."""
-        self._txn_indexes.forget(lambda key, _: key[0] == partition and key[1] <= below)
-        self._indexes.forget(
-            lambda _, index: index.partition == partition and index.entry.end_offset <= below
-        )
-        self._pages.forget(lambda key, nodes: key[0] == partition and nodes[-1].end_offset <= below)
+    def forget(self, partition: TopicIdPartition, below: int, at_most: int) -> bool:
+        """Evict the partition's indexes and pages that end at or below an offset: they left the manifest.
+        Returns whether there may be more than `at_most` of a kind."""
+        more = [
+            self._txn_indexes.forget(partition, lambda key, _: key[1] <= below, at_most),
+            self._indexes.forget(partition, lambda _, index: index.entry.end_offset <= below, at_most),
+            self._pages.forget(partition, lambda _, nodes: nodes[-1].end_offset <= below, at_most),
+        ]
+        return any(more)
 
     @property
     def page_bytes(self) -> int:
@@ -261,7 +272,7 @@ class SegmentIndexes:
         async def load() -> tuple[ManifestNode, ...]:
             data = await self._fetch(key, ref.crc32c)
             try:
-                page = decode_page(data, ref)
+                page = await asyncio.to_thread(decode_page, data, ref)
             except ManifestError as error:
                 raise CorruptObject(f"{key}: {error}") from error
             if (page.topic_id, page.partition) != partition:

@@ -10,6 +10,7 @@ the caches of chunks, indexes and pages.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from tierlog.base.failures import raise_again, without_frames
@@ -103,10 +104,18 @@ class SingleFlightCache(Generic[K, V]):
     """LRU cache of loaded values, with a budget."""
 
     def __init__(
-        self, tasks: TaskGroup, budget: int, weigh: Callable[[V], int], slots: asyncio.Semaphore
+        self,
+        tasks: TaskGroup,
+        budget: int,
+        weigh: Callable[[V], int],
+        slots: asyncio.Semaphore,
+        group: Callable[[K, V], Hashable],
     ) -> None:
+        """`group`: values of one group are evicted together (`forget`)."""
         self._budget = budget
         self._weigh = weigh
+        self._group = group
+        self._groups: dict[Hashable, dict[K, None]] = {}
         self._values: OrderedDict[K, V] = OrderedDict()
         self._flights: SingleFlight[K, V] = SingleFlight(tasks, slots, self.find, self._keep)
         self.weight = 0
@@ -122,24 +131,36 @@ class SingleFlightCache(Generic[K, V]):
         """Return the value, and load it first if necessary. Raises the load's ObjectStoreError or OSError."""
         return await self._flights.get(key, load)
 
-    def forget(self, is_obsolete: Callable[[K, V], bool]) -> None:
-        """Evict matching values. Loads in progress are not affected: their values are still added."""
-        for key in [key for key, value in self._values.items() if is_obsolete(key, value)]:
+    def forget(self, group: Hashable, is_obsolete: Callable[[K, V], bool], at_most: int) -> bool:
+        """Evict matching values of a group. Returns whether there may be more. Loads in progress are not
+        affected: their values are still added."""
+        obsolete = (key for key in self._groups.get(group, ()) if is_obsolete(key, self._values[key]))
+        keys = list(islice(obsolete, at_most))
+        for key in keys:
             self._evict(key)
+        return len(keys) == at_most
 
     def check(self) -> None:
         """Raises InvariantViolation if the weight is wrong or over the budget."""
         require(self.weight == sum(map(self._weigh, self._values.values())), "cached values are miscounted")
         require(self.weight <= self._budget or len(self._values) <= 1, "the cache is over its budget")
+        grouped = sum(map(len, self._groups.values()))
+        require(grouped == len(self._values) and all(self._groups.values()), "groups do not match")
 
     def _keep(self, key: K, value: V) -> None:
         self._values[key] = value
+        self._groups.setdefault(self._group(key, value), {})[key] = None
         self.weight += self._weigh(value)
         while self.weight > self._budget and len(self._values) > 1:
             self._evict(next(iter(self._values)))
 
     def _evict(self, key: K) -> None:
-        self.weight -= self._weigh(self._values.pop(key))
+        value = self._values.pop(key)
+        self.weight -= self._weigh(value)
+        group = self._group(key, value)
+        del self._groups[group][key]
+        if not self._groups[group]:
+            del self._groups[group]
 
 
 async def _as_value(load: Load[V]) -> V | ObjectStoreError | OSError:

@@ -1,11 +1,13 @@
 """Leader with few entries in the quorum and in a page, so that a short log has pages of several levels."""
 
 import asyncio
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from changed_bucket import verifier
+from loop_steps import LoopSteps
 from tier_node import START_MS, TierNode, content, produce
 
 from tierlog.broker.replication.replica import Replica
@@ -14,7 +16,7 @@ from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
 from tierlog.tiering import page_tree
 from tierlog.tiering.bucket_audit import LISTED, UNREADABLE, BucketAuditor
 from tierlog.tiering.copier import Attempt
-from tierlog.tiering.format.manifest import decode_page, decode_root
+from tierlog.tiering.format.manifest import decode_page, decode_root, page_reference
 from tierlog.tiering.memory_store import MemoryStore
 from tierlog.tiering.object_store import ObjectNotFound, ObjectStoreError
 from tierlog.tiering.verifier import UnreadablePage
@@ -264,3 +266,21 @@ async def test_pages_of_format_1_become_a_tree_after_the_upgrade(tmp_path: Path)
         await node.finish_tiering()
         assert node.remote(replica).pages[0].level > 0
         assert await remote_bytes(node, replica) == data
+
+
+async def test_pages_are_encoded_and_decoded_in_threads(tmp_path: Path) -> None:
+    """A page of hundreds of nodes takes milliseconds."""
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t")
+        produce(replica, 60)
+        await node.log_manager.flush("t")
+        where, entries = node.where(replica), node.remote(replica).entries
+        with LoopSteps("tiering/format/manifest.py") as steps:
+            page = await node.manager.write_page(where, uuid.UUID(int=1), entries)
+            [*loaded] = await node.fresh_remote_log().indexes.page(where, page)
+        assert loaded == list(entries)
+        data = await node.store.get(node.keys.page(where, page))
+        decoded = decode_page(data, page)
+        with LoopSteps("tiering/format/manifest.py") as reference:
+            page_reference(page.uuid, decoded, data)
+        assert steps.total <= reference.total + 5, "only the reference is made on the loop"

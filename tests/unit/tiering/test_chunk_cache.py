@@ -240,10 +240,10 @@ async def test_deleted_records_leave_memory_and_disk(cache, tmp_path):
     cache.is_needed = lambda chunk: True
     await load(cache, source, *range(6))
     assert cache.bytes == 6 * SIZE
-    cache.forget(OTHER, 7)
-    cache.forget(PARTITION, 6)
+    cache.forget(OTHER, 7, 100)
+    cache.forget(PARTITION, 6, 100)
     assert cache.bytes == 6 * SIZE
-    cache.forget(PARTITION, 7)
+    cache.forget(PARTITION, 7, 100)
     assert cache.bytes == 0
     await cache.idle()
     assert list((tmp_path / "cache").iterdir()) == []
@@ -423,7 +423,7 @@ async def test_readers_under_memory_pressure_get_the_bytes_of_their_chunk(
             if rng.random() < 0.1:
                 disk.files_max = rng.choice((0, 2, 1000))
             if rng.random() < 0.05:
-                cache.forget(PARTITION, 7)
+                cache.forget(PARTITION, 7, 100)
             while len(held) > rng.randrange(4):
                 number, part = held.pop(rng.randrange(len(held)))
                 assert bytes_of(part) == letter(number) * SIZE
@@ -431,7 +431,7 @@ async def test_readers_under_memory_pressure_get_the_bytes_of_their_chunk(
 
     await asyncio.gather(*(tasks.spawn("consumer", consume()) for _ in range(6)))
     await cache.idle()
-    cache.forget(PARTITION, 7)
+    cache.forget(PARTITION, 7, 100)
     await cache.idle()
     await all_released(cache)
     assert (cache.bytes, cache.pool.lent_bytes) == (0, 0)
@@ -518,7 +518,7 @@ async def test_chunk_that_was_loaded_again_during_its_write_is_a_chunk_of_its_ow
     held = [await cache.part(await cache.get(key(n), source.download), 0, SIZE) for n in (2, 3)]
     writing = asyncio.ensure_future(cache.part(first, 0, SIZE))
     await turns()
-    cache.forget(PARTITION, 7)
+    cache.forget(PARTITION, 7, 100)
     second = await cache.get(key(0), source.download)
     again = asyncio.ensure_future(cache.part(second, 0, SIZE))
     await turns()

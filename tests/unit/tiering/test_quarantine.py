@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from connection_harness import until
 from faulty_store import FaultyStore
 from structlog.testing import capture_logs
 from tier_handlers import dependencies
@@ -258,9 +259,10 @@ async def test_damage_below_a_new_log_start_and_of_deleted_topics_is_forgotten(n
     damage = node.remote_log.quarantine
     assert damage.objects == 2
     await node.move_log_start(replica, entries[0].end_offset)
+    await until(lambda: damage.objects == 1)
     assert [one.place.first_offset for one in damage.damaged] == [entries[2].base_offset]
     await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
-    assert damage.damaged == []
+    await until(lambda: damage.damaged == [])
 
 
 async def test_fetch_refuses_the_damaged_range_and_serves_the_other_partition(node: TierNode) -> None:
