@@ -11,7 +11,7 @@ removes.
 import asyncio
 import base64
 import random
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
@@ -51,6 +51,9 @@ _LIST_KEYS = 50
 """Keys of one response to a list request: parsing holds the interpreter lock, 54 µs a key."""
 _ABORTS_MAX = 500  # in one call, which must end within a minute
 _FIRST_BACKOFF_S = 0.2  # at most, and twice as long before each further attempt
+_OTHER_SHARE = 4
+"""One in so many threads is never taken by ranges: consumers of cold data keep neither uploads nor manifests
+nor deletions waiting."""
 _ABORT_TIMEOUT_S = 5  # for the abort of an upload that has failed, perhaps because its time was over
 
 
@@ -67,6 +70,8 @@ class S3Store:
         self._prefix = f"{options.prefix}/" if options.prefix else ""
         self._opening = asyncio.Lock()
         self._threads = IoThreads(options.connections)
+        self._reads = asyncio.Semaphore(max(1, options.connections - options.connections // _OTHER_SHARE))
+        """Ranges that are received at a time."""
         self._client: S3Client | None = None
 
     async def put(
@@ -221,13 +226,13 @@ class S3Store:
                     work = partial(getattr(client.api, operation), **arguments)
                     for attempt in range(1, self._options.attempts):
                         try:
-                            return await self._threads.run(work, into)
+                            return await self._run(work, into)
                         except Exception as error:
                             if not is_transient(error):
                                 raise
                             without_frames(error)  # the next attempt does not wait for the garbage collector
                         await asyncio.sleep(_FIRST_BACKOFF_S * 2 ** (attempt - 1) * self._rng.random())
-                    return await self._threads.run(work, into)
+                    return await self._run(work, into)
         except Exception as error:
             translated = translate(self._place(what, error), error)
             if translated is None:
@@ -236,6 +241,12 @@ class S3Store:
                 raise translated from error
             finally:
                 del translated  # it refers to this frame
+
+    async def _run(self, work: Callable[[], Any], into: memoryview | None) -> Any:
+        if into is None:
+            return await self._threads.run(work)
+        async with self._reads:
+            return await self._threads.run(work, into)
 
     def _place(self, what: str, error: Exception) -> str:
         """The subject of an error message: with the endpoint, for operators, if the store was not reached."""

@@ -143,10 +143,10 @@ class HealthyStore:
         found = self.inner.list(prefix)
         with self._count_outcome(prefix):
             first = await anext(found, None)
-        if first is not None:
+        while first is not None:
             yield first
-            async for info in found:
-                yield info
+            with self._count_failure(prefix):  # an object may be of a page that was received before
+                first = await anext(found, None)
 
     async def abort_uploads(self, prefix: str, older_than_s: float) -> int:
         await self._admit()
@@ -214,6 +214,16 @@ class HealthyStore:
             self._on_response()
             raise
         self._on_response()
+
+    @contextmanager
+    def _count_failure(self, key: str) -> Iterator[None]:
+        """Count a call only if it fails."""
+        began = self._next_event()
+        try:
+            yield
+        except (ObjectStoreUnavailable, ObjectStoreTimeout) as error:
+            self._on_unavailable(key, began, error)
+            raise
 
     def _next_event(self) -> int:
         self._events += 1

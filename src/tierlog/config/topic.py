@@ -19,6 +19,7 @@ MAX_LONG = 2**63 - 1
 DEFAULT_TIMESTAMP_AFTER_MAX_MS = 3_600_000  # KIP-1030
 NO_EFFECT_YET = " Checked, kept and shown; it has no effect yet."
 USE_TOTAL_RETENTION = -2  # local.retention.*: as retention.* (KIP-405)
+COMPACTED_LOCAL_MS = 604_800_000  # local.retention.ms of a compacted topic without other limits
 ALL_REPLICAS = "*"
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics of coordinators, which read them whole from local disks. Clients cannot write or tier them."""
@@ -100,8 +101,8 @@ class TopicConfig:
     local_retention_ms: int = long_(
         USE_TOTAL_RETENTION,
         "How long, in milliseconds, a tiered topic keeps records on local disk. Older segments are deleted "
-        "there once they are in the object store. -1: no limit. -2: as retention.ms. Lower it to save disk "
-        "space.",
+        "there once they are in the object store. -1: no limit. -2: as retention.ms, but seven days for a "
+        "compacted topic whose retention.ms and retention.bytes have no limit. Lower it to save disk space.",
         minimum=-2,
     )
     max_compaction_lag_ms: int = long_(
@@ -243,8 +244,13 @@ class TopicConfig:
 
     @property
     def effective_local_retention_ms(self) -> int:
+        """A tiered topic is compacted in the object store once its segments have left the local disk. So with
+        compaction they leave also by default, although their last values are kept without a limit."""
         given = self.local_retention_ms
-        return self.retention_ms if given == USE_TOTAL_RETENTION else given
+        if given != USE_TOTAL_RETENTION:
+            return given
+        is_unlimited = self.retention_ms == -1 and self.effective_local_retention_bytes == -1
+        return COMPACTED_LOCAL_MS if is_unlimited and "compact" in self.cleanup_policy else self.retention_ms
 
     @property
     def effective_local_retention_bytes(self) -> int:

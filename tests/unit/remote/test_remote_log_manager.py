@@ -492,6 +492,25 @@ class WatchedRate(RateLimit):
         await super().take(size_bytes)
 
 
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+@pytest.mark.parametrize("retention_ms", ["604800000", "-1"])
+async def test_segments_of_a_compacted_topic_leave_the_disk_by_default(
+    tmp_path: Path, policy: str, retention_ms: str
+) -> None:
+    """Otherwise they would never be compacted, and fill the disk."""
+    settings = {"cleanup_policy": policy, "retention_ms": retention_ms, "local_retention_ms": "-2"}
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        node.clock.wall_ms = START_MS
+        replica = await node.create("t", **settings)
+        produce(replica, 60)
+        await node.log_manager.flush("t")
+        await node.finish_tiering()
+        assert replica.local_log_start_offset == 0
+        node.clock.pass_time(8 * 86_400_000)
+        await node.finish_tiering()
+        assert replica.local_log_start_offset == replica.log_end_offset
+
+
 async def test_copy_that_waits_for_the_rate_is_not_announced(tmp_path: Path) -> None:
     """The wait is neither a stall nor a part of the time-out, and leaves nothing to abandon."""
     limits = TierLimits(stall_seconds=0, stall_seconds_per_mib=0)

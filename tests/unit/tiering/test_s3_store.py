@@ -47,3 +47,35 @@ async def test_404_of_another_put_is_no_lost_race(store: S3Store, condition: Con
     with pytest.raises(ObjectStoreError) as raised:
         await store.put("k", b"", condition=condition)
     assert not isinstance(raised.value, (PreconditionFailed, ObjectNotFound))
+
+
+async def test_ranges_leave_connections_to_uploads_and_manifests() -> None:
+    ranges, received, all_sent = 8, 0, asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Responds to every request but GET."""
+        nonlocal received
+        while request := await reader.readline():
+            await reader.readuntil(b"\r\n\r\n")
+            if request.startswith(b"GET"):
+                received += 1
+                if received == 3:
+                    all_sent.set()
+                continue
+            writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 0\r\nETag: "e"\r\n\r\n')
+            await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        url = f"s3://bucket?endpoint=http://127.0.0.1:{port}&attempts=1&connections=4"
+        store = S3Store(S3Options.from_url(url, access_key="a", secret_key="s"))
+        buffers = [memoryview(bytearray(8)) for _ in range(ranges)]
+        reads = [asyncio.ensure_future(store.get_into("cold", 0, buffer)) for buffer in buffers]
+        await all_sent.wait()
+        assert (await store.head("root")).etag == "e"
+        assert received == 3 and not any(read.done() for read in reads)
+        for read in reads:
+            read.cancel()
+        await asyncio.wait(reads)
+        await store.close()

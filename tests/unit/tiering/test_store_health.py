@@ -2,6 +2,7 @@
 for all callers."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 from connection_harness import until
@@ -80,6 +81,25 @@ async def test_breaker_opens_after_failures_in_a_row_and_one_probe_closes_it() -
     ]
     assert await store.get("k") == b"content"
     assert (store.health.opened, store.health.refused_calls) == (1, 100)
+    await group.close()
+
+
+async def test_failures_of_later_pages_of_a_listing_open_the_breaker() -> None:
+    class FailsLater(Failing):
+        async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+            yield ObjectInfo("a", 1, "etag")
+            raise ObjectStoreUnavailable("503 SlowDown")
+
+    group = tasks()
+    store = HealthyStore(FailsLater(), group)
+    listings = [store.list(f"{number}/") for number in range(FAILURES_TO_OPEN)]
+    for listing in listings:
+        assert (await anext(listing)).key == "a"
+    assert store.health.is_available
+    for listing in listings:
+        with pytest.raises(ObjectStoreUnavailable):
+            await anext(listing)
+    assert store.health.state is BreakerState.OPEN
     await group.close()
 
 
