@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+import msgspec
 from aiohttp import web
 
 from tierlog.base.network import host_port
@@ -34,7 +35,7 @@ from tierlog.tiering.quarantine import DamagedRange
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-STATUSES_PER_TURN = 50
+STATUSES_PER_TURN = 200
 """Statuses of tiered partitions that are written in one turn of the event loop: a millisecond."""
 
 DISCONNECT_CHECK_S = 1.0
@@ -237,7 +238,7 @@ async def _send(response: web.StreamResponse, event: dict[str, Any]) -> None:
 
 def _tier_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
     async def status(request: web.Request) -> web.Response:
-        return await _statuses("partitions", await current().tiering.status(request.query.get("topic")))
+        return await status_response("partitions", await current().tiering.status(request.query.get("topic")))
 
     async def damaged(_: web.Request) -> web.Response:
         """Ranges of remote objects that this node does not serve."""
@@ -247,7 +248,7 @@ def _tier_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
     async def behind(_: web.Request) -> web.Response:
         """Partitions led by this node with a record that was not uploaded within
         remote.log.copy.max.lag.ms."""
-        return await _statuses("behind", await current().tiering.behind())
+        return await status_response("behind", await current().tiering.behind())
 
     async def flush(request: web.Request) -> web.Response:
         """Respond once the manifests in the bucket cover the log ends. A client that disconnects ends the
@@ -256,7 +257,7 @@ def _tier_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
         with parsing_parameters():
             topic = str((await request.json())["topic"])
         with _translate_errors():
-            return await _statuses("partitions", await _while_connected(request, manager.flush(topic)))
+            return await status_response("partitions", await _while_connected(request, manager.flush(topic)))
 
     async def explain(request: web.Request) -> web.Response:
         manager, query = current().tiering, request.query
@@ -287,13 +288,14 @@ def _damaged_view(damaged: DamagedRange) -> dict[str, Any]:
     }
 
 
-async def _statuses(name: str, found: Sequence[PartitionTierStatus]) -> web.Response:
+async def status_response(name: str, found: Sequence[PartitionTierStatus]) -> web.Response:
     """An object with one list, written in several turns of the event loop."""
-    rows: list[str] = []
+    rows: list[bytes] = []
     for at in range(0, len(found), STATUSES_PER_TURN):
-        rows += [json.dumps(asdict(one)) for one in found[at : at + STATUSES_PER_TURN]]
+        rows += map(msgspec.json.encode, found[at : at + STATUSES_PER_TURN])
         await asyncio.sleep(0)
-    return web.Response(text=f'{{"{name}": [{", ".join(rows)}]}}', content_type="application/json")
+    body = b'{"%s":[%s]}' % (name.encode(), b",".join(rows))
+    return web.Response(body=body, content_type="application/json", charset="utf-8")
 
 
 async def _while_connected(request: web.Request, work: Coroutine[Any, Any, T]) -> T:

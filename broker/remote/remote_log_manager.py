@@ -65,7 +65,7 @@ CHECKS_PER_TURN = 100
 """Jobs that start, and partitions that are checked for changes, in one turn of the event loop: one or two
 milliseconds of work."""
 
-SEGMENTS_PER_TURN = 400
+SEGMENTS_PER_TURN = 200
 SEGMENTS_PER_STATUS = 4
 """Local segments that are described in one turn of the event loop: a millisecond. A partition costs as much
 as some of its segments."""

@@ -1,4 +1,5 @@
-"""Thread counts of a running broker: `num.replica.fetchers` and `remote.log.reader.threads` apply at once."""
+"""Thread counts and rates of a running broker: `num.replica.fetchers`, `remote.log.reader.threads` and the
+rates of `remote.log.manager.*` apply at once."""
 
 import asyncio
 import uuid
@@ -8,14 +9,18 @@ from pathlib import Path
 
 import pytest
 from controller_and_broker import controller_and_broker
+from wire_client import Client
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.broker.app import Broker
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.records import ConfigScope
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import incremental_alter_configs
 from tierlog.tiering.chunk_cache import BatchMarks, ChunkKey
 
 LEADER, HERE = 3, 2
+HUGE = 1 << 61  # more than any rate pays off during a test
 PARTITION = TopicIdPartition(uuid.UUID(int=2), 0)
 
 
@@ -81,3 +86,34 @@ async def test_reader_threads_change_in_a_running_broker(broker: Broker) -> None
     assert started == 2
     gate.set()
     await asyncio.gather(*waiting)
+
+
+@pytest.mark.parametrize("transfer", ["copy", "fetch"])
+async def test_rate_that_a_client_changes_is_that_of_the_running_transfers(
+    broker: Broker, transfer: str
+) -> None:
+    """KIP-956, through IncrementalAlterConfigs."""
+    name = f"remote.log.manager.{transfer}.max.bytes.per.second"
+    rate = {"copy": broker.tier.manager.copy_rate, "fetch": broker.tier.store.fetch_rate}[transfer]
+    await rate.take(HUGE)  # there is no limit
+    await asyncio.to_thread(alter, broker.bootstrap, name, "1")
+    await rate.take(HUGE)
+    waiting = asyncio.ensure_future(rate.take(1))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    await asyncio.to_thread(alter, broker.bootstrap, name, str((1 << 63) - 1))
+    await waiting
+
+
+def alter(bootstrap: str, name: str, value: str) -> None:
+    """Set a setting of all brokers, as kafka-configs does."""
+    config = incremental_alter_configs.AlterableConfig(name=name, config_operation=0, value=value)
+    resource = incremental_alter_configs.AlterConfigsResource(
+        resource_type=4, resource_name="", configs=[config]
+    )
+    request = incremental_alter_configs.IncrementalAlterConfigsRequest(resources=[resource])
+    client = Client(bootstrap)
+    [answer] = client.send("IncrementalAlterConfigs", 1, request).responses
+    client.close()
+    assert answer.error_code == ErrorCode.NONE, answer

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from awaited_image import image_when
 from faulty_store import FaultyStore
+from loop_steps import LoopSteps
 from structlog.testing import capture_logs
 from tier_node import START_MS, TIERED, TierNode, produce
 
@@ -490,6 +491,18 @@ class WatchedRate(RateLimit):
     async def take(self, size_bytes: int) -> None:
         self.requested.set()
         await super().take(size_bytes)
+
+
+async def test_status_of_many_partitions_takes_many_turns(tmp_path: Path) -> None:
+    most = []
+    for partitions in (60, 240):
+        async with TierNode(tmp_path / str(partitions), MemoryStore()) as node:
+            await node.create("t", partitions)
+            await node.finish_tiering()
+            with LoopSteps("broker/remote", "tiering") as steps:
+                assert len(await node.log_manager.status()) == partitions
+            most.append(steps.most)
+    assert most[1] < most[0] * 1.2
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
