@@ -502,7 +502,7 @@ async def test_status_of_many_partitions_takes_many_turns(tmp_path: Path) -> Non
             with LoopSteps("broker/remote", "tiering") as steps:
                 assert len(await node.log_manager.status()) == partitions
             most.append(steps.most)
-    assert most[1] < most[0] * 1.2
+    assert most[1] < most[0] * 1.5, "it would be four times as much"
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
