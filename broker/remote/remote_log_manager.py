@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from uuid import UUID
 
 import structlog
@@ -65,7 +66,7 @@ CHECKS_PER_TURN = 100
 """Jobs that start, and partitions that are checked for changes, in one turn of the event loop: one or two
 milliseconds of work."""
 
-SEGMENTS_PER_TURN = 200
+SEGMENTS_PER_TURN = 100
 SEGMENTS_PER_STATUS = 4
 """Local segments that are described in one turn of the event loop: a millisecond. A partition costs as much
 as some of its segments."""
@@ -590,7 +591,7 @@ class RemoteLogManager:
     ) -> list[PartitionTierStatus]:
         found: list[PartitionTierStatus] = []
         segments = 0
-        for replica in sorted(replicas, key=lambda replica: replica.name):
+        for replica in sorted(replicas, key=attrgetter("name")):
             if topic is not None and replica.name.topic != topic:
                 continue
             if (status := self.status_of(replica)) is not None:
