@@ -13,7 +13,12 @@ def java(classpath: str, *arguments: str, text: str | None = None) -> str:
 
 
 def run_java(classpath: str, *arguments: str, text: str | None = None) -> "subprocess.CompletedProcess[str]":
-    command = [
+    command = java_command(classpath, *arguments)
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
+
+
+def java_command(classpath: str, *arguments: str) -> list[str]:
+    return [
         "java",
         "-Xmx256m",
         "-XX:+UseSerialGC",
@@ -22,4 +27,3 @@ def run_java(classpath: str, *arguments: str, text: str | None = None) -> "subpr
         classpath,
         *arguments,
     ]
-    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
