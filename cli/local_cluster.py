@@ -4,6 +4,7 @@ Its directory holds its plan (`cluster_files`), so that the same cluster can be 
 its detached processes (`cluster_processes`). Used by `tierlog cluster` and by tests.
 """
 
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,15 +35,17 @@ class LocalCluster:
         plan: ClusterPlan | None = None,
         detached: bool = False,
         environment: Mapping[str, str] | None = None,
+        python: str = sys.executable,
     ) -> None:
         """`plan`: replaces `nodes`, `settings` and `voters`. `detached`: the node processes outlive this one.
-        `environment`: variables added to those of this process."""
+        `environment`: variables added to those of this process. `python`: the program of the nodes."""
         self.directory = Path(directory)
         self.plan = plan or cluster_files.load(self.directory) or cluster_files.new_plan(nodes, voters=voters)
         if plan is None and settings:
             self.plan = cluster_files.with_settings(self.plan, settings)
         cluster_files.save(self.directory, self.plan)
         self._detached = detached
+        self._python = python
         self._environment = {**(environment or {}), SECRET: self.plan.secret}
         common = self.plan.all_settings()
         self.nodes = {node.id: self._broker(node, common) for node in self.plan.nodes}
@@ -89,6 +92,7 @@ class LocalCluster:
             object_store=f"file://{(self.directory / 'objects').absolute()}",
             environment=self._environment,
             detached=self._detached,
+            python=self._python,
         )
         broker.bootstrap, broker.admin_url = node.bootstrap or broker.bootstrap, node.admin_url
         return broker

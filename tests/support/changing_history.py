@@ -19,7 +19,9 @@ KEPT, EXPIRED, COMPACTED = TOPICS = ("kept", "expired", "compacted")
 KEYS = 37
 BATCH_RECORDS = 20
 PAUSE_S = 0.2  # between two batches of each topic: the machine also runs the readers
-PASSES = 3  # of each client over each topic, and more until all changes have been seen
+PASSES = 3
+"""Least passes of each client over each topic. More follow until all changes have been seen."""
+
 FIRST_TIMESTAMP = 1_700_000_000_000
 SETTINGS = {
     "remote.log.manager.task.interval.ms": 200,
@@ -193,7 +195,7 @@ class ChangingHistory:
 
 
 def check(topic: str, first: int, found: Sequence[Record], end: int) -> None:
-    """What a client has found in a topic with this first and end offset."""
+    """Check the records that a client found in a topic with this first and end offset."""
     assert found == [record(topic, one.offset) for one in found]
     offsets = [one.offset for one in found]
     if topic != COMPACTED:

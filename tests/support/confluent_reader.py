@@ -1,12 +1,12 @@
-"""Reads a partition from offset 0 to its end with confluent-kafka."""
+"""Reads a partition to its end with confluent-kafka."""
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 POLL_S = 30
 
 
-def read_from_start(bootstrap: str, topic: str, partition: int = 0) -> list[Message]:
-    """All records, whose CRCs are checked. Any error fails, also OFFSET_OUT_OF_RANGE."""
+def read_from_start(bootstrap: str, topic: str, partition: int = 0, first: int = 0) -> list[Message]:
+    """All records from `first` on; their CRCs are checked. Any error fails, also OFFSET_OUT_OF_RANGE."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -17,7 +17,7 @@ def read_from_start(bootstrap: str, topic: str, partition: int = 0) -> list[Mess
             "check.crcs": True,
         }
     )
-    consumer.assign([TopicPartition(topic, partition, 0)])
+    consumer.assign([TopicPartition(topic, partition, first)])
     found: list[Message] = []
     try:
         while True:
