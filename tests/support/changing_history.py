@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from scraping import metric
 
+from tierlog.cli.admin import AdminApi
 from tierlog.testing import TierlogBroker
 
 KEPT, EXPIRED, COMPACTED = TOPICS = ("kept", "expired", "compacted")
@@ -32,12 +33,12 @@ SETTINGS = {
 }
 CONFIG = {
     "remote.storage.enable": "true",
-    "segment.bytes": "4096",
+    "segment.bytes": "65536",
     "local.retention.ms": "0",
     "file.delete.delay.ms": "0",
     "retention.ms": "-1",
 }
-"""A batch of 20 records makes a segment nearly full. Only the active segment stays on local disk."""
+"""Each batch is rolled and uploaded, so there are many small segments, of which twenty make a large one."""
 
 CONFIGS = {
     KEPT: CONFIG,
@@ -62,8 +63,11 @@ class Record(NamedTuple):
 
 
 def record(topic: str, offset: int) -> Record:
-    """Every ninth value is null, in the compacted topic a tombstone."""
-    key = None if topic != COMPACTED and offset % 11 == 0 else b"key %d" % (offset % KEYS)
+    """Every ninth value is null, in the compacted topic a tombstone. Every tenth key is written only once, so
+    that its record must stay."""
+    key: bytes | None = b"once %d" % offset if offset % 10 == 3 else b"key %d" % (offset % KEYS)
+    if topic != COMPACTED and offset % 11 == 0:
+        key = None
     text = b"%s %06d " % (topic.encode(), offset)
     value = None if offset % 9 == 0 else text * (offset % 17)
     headers = (("offset", b"%d" % offset), ("empty", b""), ("offset", b"again"))[: offset % 4]
@@ -106,6 +110,7 @@ class ChangingHistory:
         self._compressing = Producer(
             {"bootstrap.servers": broker.bootstrap, "linger.ms": 1000, "compression.type": "gzip"}
         )
+        self._api = AdminApi(broker.admin_url, timeout_s=60)
         self._failures: list[KafkaError] = []
         self._writing = threading.Lock()
         self._stopped = threading.Event()
@@ -132,6 +137,8 @@ class ChangingHistory:
             with self._writing:
                 for topic in TOPICS:
                     self._write_batch(topic)
+            for topic in TOPICS:
+                self._api.post("/v1/tier/flush", {"topic": topic})
 
     def _write_batch(self, topic: str) -> None:
         producer = self._compressing if topic == COMPACTED else self._producer

@@ -152,7 +152,11 @@ class KilledLog:
         return self.await_kill(step)
 
     def await_kill(self, step: str) -> TierlogBroker:
-        until(lambda: self.switch.has_killed, f"no {step}, but:\n" + "\n".join(self.switch.steps()))
+        try:
+            until(lambda: self.switch.has_killed, step)
+        except AssertionError as missing:
+            steps = "\n".join(self.switch.steps())
+            raise AssertionError(f"no step {step!r}, but:\n{steps}") from missing
         until(lambda: len(self.running) < len(self.brokers), "a broker is killed")
         [killed] = [broker for broker in self.brokers if not broker.running]
         killed.kill()  # its end is awaited
