@@ -34,6 +34,7 @@ FAULTS ?=
 JOBS ?= 2
 ROUNDS ?= 3
 SECONDS ?= 3
+TESTS ?=
 KILLS ?= 1
 CALM_MINUTES ?= 10
 MINUTES ?= 5
@@ -88,13 +89,13 @@ s3-server:
 	@localstack/get-s3-server.sh versitygw >/dev/null
 
 fast: venv s3-server
-	$(PYTEST) -m "not slow and not clients"
+	$(PYTEST) -m "not slow and not clients" $(TESTS)
 
 test: venv s3-server
 	$(PYTEST) -m "not clients" -rs
 
 slow: venv s3-server
-	$(PYTEST) -m "slow and not clients" -rs
+	$(PYTEST) -m "slow and not clients and not nightly" -rs
 
 fuzz: venv
 	$(BIN)/pytest tests/fuzz -s

@@ -83,6 +83,7 @@ def test_kills_at_each_step_of_a_copy(log: KilledLog) -> None:
     assert log.kills == len(COPY) * ROUNDS
 
 
+@pytest.mark.nightly
 async def test_kills_at_each_step_of_an_upload_in_parts(log: KilledLog, s3: s3_servers.S3Server) -> None:
     """Parts of interrupted uploads are in no listing of objects. They are removed by their age."""
 
@@ -109,6 +110,7 @@ async def test_kills_at_each_step_of_an_upload_in_parts(log: KilledLog, s3: s3_s
     await store.close()
 
 
+@pytest.mark.nightly
 def test_kills_at_each_step_of_merges_and_deletions(log: KilledLog) -> None:
     log.create_topic()
     log.brokers[0].stop()
@@ -122,6 +124,7 @@ def test_kills_at_each_step_of_merges_and_deletions(log: KilledLog) -> None:
     assert log.kills == len(REPLACE + DELETE) * ROUNDS
 
 
+@pytest.mark.nightly
 def test_kills_at_each_step_of_a_compaction(log: KilledLog) -> None:
     """It replaces segments one by one, by the same steps as a merge."""
     log.create_topic(**COMPACTION)
@@ -148,6 +151,7 @@ def kill_at_replacement(log: KilledLog, step: str) -> None:
     log.kill_at(step, None if "AbandonCopy" in step else fill)
 
 
+@pytest.mark.nightly
 def test_kills_at_each_step_of_a_spill(log: KilledLog, s3: s3_servers.S3Server) -> None:
     log.create_topic(segment_bytes=SEGMENT_BYTES)
     for step in SPILL * ROUNDS:
@@ -162,6 +166,7 @@ def test_kills_at_each_step_of_a_spill(log: KilledLog, s3: s3_servers.S3Server) 
     assert log.kills == len(SPILL) * ROUNDS
 
 
+@pytest.mark.nightly
 def test_kills_at_each_step_of_the_deletion_of_pages(log: KilledLog, s3: s3_servers.S3Server) -> None:
     log.create_topic(segment_bytes=SEGMENT_BYTES)
     for number, step in enumerate((*TRIM, *DELETE_PAGE) * ROUNDS):
@@ -178,6 +183,7 @@ def test_kills_at_each_step_of_the_deletion_of_pages(log: KilledLog, s3: s3_serv
     assert log.kills == len(TRIM + DELETE_PAGE) * ROUNDS
 
 
+@pytest.mark.nightly
 def test_kills_at_each_step_of_the_deletion_of_a_topic(log: KilledLog, s3: s3_servers.S3Server) -> None:
     for _ in range(ROUNDS):
         log.create_topic(segment_bytes=SEGMENT_BYTES)

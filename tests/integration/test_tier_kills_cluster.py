@@ -24,7 +24,7 @@ from tierlog.cli.errors import CliError
 from tierlog.cli.local_cluster import LocalCluster
 
 ROUNDS = int(os.environ.get("TIER_KILL_ROUNDS", "1"))
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900 * ROUNDS)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(900 * ROUNDS)]
 
 NODES = 3
 SETTINGS = {
