@@ -177,7 +177,8 @@ class ChunkCache:
         )
         self._downloads_at_once = downloads_at_once
         self._reading_ahead = 0
-        self._loop: asyncio.AbstractEventLoop | None = None  # from the first load on
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """While a load takes memory. Otherwise no release is reported: there is one for each response."""
         self._released = asyncio.Event()
         self._room = asyncio.Lock()
         self._names = count()
@@ -334,18 +335,20 @@ class ChunkCache:
     async def _take(self, size: int) -> Buffer:
         """A buffer, after other chunks have left memory if necessary. Loads take turns, so that none
         starves."""
-        self._loop = asyncio.get_running_loop()  # before the first attempt: a release after it is noticed
         async with self._room:
-            while True:
-                self._released.clear()
-                if (buffer := self.pool.take(size)) is not None:
-                    return buffer
-                if not self._free_one():
-                    try:
+            self._loop = asyncio.get_running_loop()  # before the first attempt: a release after it is noticed
+            try:
+                while True:
+                    self._released.clear()
+                    if (buffer := self.pool.take(size)) is not None:
+                        return buffer
+                    if not self._free_one():
                         async with asyncio.timeout(MEMORY_WAIT_S):
                             await self._released.wait()
-                    except TimeoutError:
-                        break
+            except TimeoutError:
+                pass
+            finally:
+                self._loop = None
         self._on_starved(size)
         buffer = self.pool.take(size, above_budget=True)
         if buffer is None:

@@ -1,6 +1,7 @@
 """HTTP/1.1 connections to an object store: blocking requests in I/O threads of their own.
 
-Bodies are not copied: a response is received into the caller's buffer, and a request is sent from it. A
+Bodies are not copied: a response is received into the caller's buffer, and a request is sent from it, a MiB
+with each system call, since a thread needs the interpreter lock after each. A
 call that is cancelled shuts its connection down, and ends once the thread no longer uses the buffer. There
 are at most as many connections as threads; idle ones are kept. Called by the S3 client.
 """
@@ -10,6 +11,7 @@ import base64
 import select
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,7 +24,7 @@ from tierlog.base.daemon_threads import DaemonThreads
 
 T = TypeVar("T")
 
-SEND_BYTES = 1 << 20  # at a time: the socket's timeout is for each send
+PIECE_BYTES = 1 << 20  # sent or received with one system call, which ends early if nothing moves for `read_s`
 ERROR_BODY_BYTES = 1 << 20  # read of an error response; the connection is then closed
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -164,8 +166,8 @@ class HttpConnections:
         keep = False
         try:
             with transfer.using(connection.sock):
-                _send(connection, method, target, {**headers, "Host": _host(parts)}, body)
-                response, keep = _receive(connection, transfer.into)
+                _send(connection, method, target, {**headers, "Host": _host(parts)}, body, self._read_s)
+                response, keep = _receive(connection, transfer.into, self._read_s)
         except BaseException:
             keep = False
             raise
@@ -259,27 +261,34 @@ def _is_readable(idle: socket.socket) -> bool:
 
 
 def _send(
-    connection: HTTPConnection, method: str, target: str, headers: Mapping[str, str], body: bytes | memoryview
+    connection: HTTPConnection,
+    method: str,
+    target: str,
+    headers: Mapping[str, str],
+    body: bytes | memoryview,
+    timeout_s: float,
 ) -> None:
     connection.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
     for name, value in headers.items():
         connection.putheader(name, value)
     connection.endheaders()
     view = memoryview(body)
+    if not view:
+        return
     # perhaps there is a response, which says why
-    with suppress(BrokenPipeError, ConnectionResetError, ssl.SSLError):
-        for at in range(0, len(view), SEND_BYTES):
-            connection.send(view[at : at + SEND_BYTES])
+    with suppress(BrokenPipeError, ConnectionResetError, ssl.SSLError), _blocking(connection.sock, timeout_s):
+        for at in range(0, len(view), PIECE_BYTES):
+            connection.sock.sendall(view[at : at + PIECE_BYTES])
 
 
-def _receive(connection: HTTPConnection, into: memoryview | None) -> tuple[Response, bool]:
+def _receive(connection: HTTPConnection, into: memoryview | None, timeout_s: float) -> tuple[Response, bool]:
     """The response, and whether the connection can be used again."""
     response = connection.getresponse()
     headers = dict(response.headers.items())
     if into is not None and response.status in (200, 206):
         if response.length != len(into):
             return Response(response.status, headers, b""), False
-        _fill(response, into)
+        _fill(connection.sock, response, into, timeout_s)
         body = b""
     elif response.status < 300:
         body = response.read()
@@ -288,12 +297,34 @@ def _receive(connection: HTTPConnection, into: memoryview | None) -> tuple[Respo
     return Response(response.status, headers, body), response.isclosed() and not response.will_close
 
 
-def _fill(response: HTTPResponse, into: memoryview) -> None:
-    at = 0
-    while at < len(into):
-        received = response.readinto(into[at:])
-        if not received:
-            raise IncompleteRead(b"", len(into) - at)
-        at += received
-    if not response.isclosed():
-        response.read()  # nothing; ends the response
+def _fill(connected: socket.socket, response: HTTPResponse, into: memoryview, timeout_s: float) -> None:
+    """Receive a body of the buffer's size. The response's reader may have received its beginning."""
+    at = response.fp.readinto1(into)
+    with _blocking(connected, timeout_s) as flags:
+        while at < len(into):
+            received = connected.recv_into(into[at : at + PIECE_BYTES], 0, flags)
+            if not received:
+                raise IncompleteRead(b"", len(into) - at)
+            at += received
+    response.length = 0
+    response.read()  # nothing; ends the response
+
+
+@contextmanager
+def _blocking(connected: socket.socket, timeout_s: float) -> Iterator[int]:
+    """Let the kernel wait until a piece is complete, for bodies: a socket with a timeout of Python's would be
+    asked for each packet that has arrived. Gives the flags for `recv_into`. TLS has records of 16 KiB, and
+    remains as it is."""
+    if isinstance(connected, ssl.SSLSocket):
+        yield 0
+        return
+    limit = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    connected.settimeout(None)
+    try:
+        yield socket.MSG_WAITALL
+    except BlockingIOError:
+        raise TimeoutError("timed out") from None
+    finally:
+        connected.settimeout(timeout_s)

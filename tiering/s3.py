@@ -23,6 +23,8 @@ from crc32c import crc32c as checksum_of
 
 from tierlog.base.checksums import crc32c_combine
 from tierlog.base.failures import raise_again, without_frames
+from tierlog.base.types import InvariantViolation
+from tierlog.tiering.buffers import BufferPool
 from tierlog.tiering.http_connections import IoThreads
 from tierlog.tiering.object_store import (
     CALL_TIMEOUT_S,
@@ -46,6 +48,8 @@ from tierlog.tiering.s3_options import S3Options
 PART_BYTES = 8 << 20  # smaller bodies are uploaded in one request
 _PARTS_MAX = 10_000  # S3's limit
 _PARTS_AT_ONCE = 2  # bounds the memory of one upload: this many times the part size
+_KEPT_BYTES = 2 * PART_BYTES  # body buffers are kept for later uploads up to this total
+_CHECKED_AT_ONCE = 256 << 10  # bytes of which the event loop computes the checksum itself
 _DELETE_BATCH = 1000  # S3's limit for DeleteObjects
 _LIST_KEYS = 50
 """Keys of one response to a list request: parsing holds the interpreter lock, 54 µs a key."""
@@ -72,6 +76,7 @@ class S3Store:
         self._threads = IoThreads(options.connections)
         self._reads = asyncio.Semaphore(max(1, options.connections - options.connections // _OTHER_SHARE))
         """Ranges that are received at a time."""
+        self._bodies = BufferPool(_KEPT_BYTES)
         self._client: S3Client | None = None
 
     async def put(
@@ -270,9 +275,9 @@ class S3Store:
     async def _put_whole(
         self, key: str, body: Body, expected: int | None, condition: dict[str, Any]
     ) -> ObjectInfo:
-        content = memoryview(bytearray(body.size))
+        content = self._buffer(body.size)
         await body.read_into(content)
-        checksum = checksum_of(content) if expected is None else expected  # the server compares it
+        checksum = await self._checksum(content) if expected is None else expected  # the server compares it
         response = await self._call(
             "put_object",
             key,
@@ -311,6 +316,21 @@ class S3Store:
                     await self._call("abort_multipart_upload", key, **address)
             raise
 
+    async def _checksum(self, content: memoryview) -> int:
+        """In a thread if it takes longer than the hand-over to one."""
+        if len(content) <= _CHECKED_AT_ONCE:
+            return checksum_of(content)
+        return await asyncio.to_thread(checksum_of, content)
+
+    def _buffer(self, size: int) -> memoryview:
+        """A buffer for a body, which returns to the pool when nothing refers to it."""
+        if not size:
+            return memoryview(bytearray())
+        buffer = self._bodies.take(size, above_budget=True)
+        if buffer is None:
+            raise InvariantViolation("the pool has refused a buffer above its budget")
+        return buffer.view(0, size)
+
     async def _complete(
         self,
         key: str,
@@ -345,7 +365,7 @@ class S3Store:
     ) -> tuple[Sequence[dict[str, Any]], int]:
         """The parts in order, and the CRC-32C of all bytes that were sent."""
         part_bytes = max(PART_BYTES, -(-body.size // _PARTS_MAX))
-        buffers = [memoryview(bytearray(part_bytes)) for _ in range(_PARTS_AT_ONCE)]
+        buffers = [self._buffer(part_bytes) for _ in range(_PARTS_AT_ONCE)]
         sends: list[asyncio.Task[dict[str, Any]]] = []
         checksum = 0
         # raised first: a failed part may only be its consequence
@@ -362,7 +382,7 @@ class S3Store:
                     except Exception as error:
                         body_error = error
                         raise
-                    part_checksum = await asyncio.to_thread(checksum_of, part)
+                    part_checksum = await self._checksum(part)
                     checksum = crc32c_combine(checksum, part_checksum, len(part))
                     sends.append(group.create_task(self._send(key, address, number + 1, part, part_checksum)))
         except BaseExceptionGroup as failures:

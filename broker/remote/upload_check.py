@@ -46,31 +46,33 @@ class CheckedSegment:
         self._is_current = is_current
         self._timeout_s = timeout_s
         self._chunks = ChunkBuilder()
-        self._batches: deque[memoryview] = deque()  # verified, and not yet sent
+        self._target: memoryview | None = None  # where the next verified bytes belong
+        self._batches: deque[memoryview] = deque()  # verified, and did not fit into the last target
         self._scrub = SegmentScrub(replica.log, segment)
 
     def add(self, header: BatchHeader, content: memoryview) -> None:
-        """Called by the scrub."""
+        """Called by the scrub, in the thread of its step. Copies the batch while it is in the CPU's cache."""
         self._chunks.add(header, content)
-        self._batches.append(content)
+        self._put(content)
 
     async def read_into(self, buffer: memoryview) -> None:
-        at = 0
-        while at < len(buffer):
-            if not self._batches:
+        rest, self._batches, self._target = self._batches, deque(), buffer
+        try:
+            for content in rest:
+                self._put(content)
+            while self._target:
                 await self._step()
-            at = self._fill(buffer, at)
+        finally:
+            self._target = None
 
-    def _fill(self, buffer: memoryview, at: int) -> int:
-        """Copy verified batches. Returns the end of the filled part."""
-        while self._batches and at < len(buffer):
-            batch = self._batches.popleft()
-            taken = min(len(batch), len(buffer) - at)
-            buffer[at : at + taken] = batch[:taken]
-            at += taken
-            if taken < len(batch):
-                self._batches.appendleft(batch[taken:])
-        return at
+    def _put(self, content: memoryview) -> None:
+        target = self._target
+        taken = 0 if target is None else min(len(content), len(target))
+        if target is not None and taken:
+            target[:taken] = content[:taken]
+            self._target = target[taken:]
+        if taken < len(content):
+            self._batches.append(content[taken:])
 
     async def _step(self) -> None:
         if self._scrub.done:
@@ -167,5 +169,5 @@ async def _step(
 
 
 def _rolled_at(log: PartitionLog, base_offset: int) -> Segment | None:
-    rolled = log.rolled_below(log.log_end_offset)
-    return next((segment for segment in rolled if segment.base_offset == base_offset), None)
+    found = (segment for segment in log.segment_files if segment.base_offset == base_offset)
+    return next((segment for segment in found if segment.rolled), None)

@@ -27,7 +27,9 @@ from tierlog.records.errors import RecordsError
 LARGEST_BATCH = 100 * 1024 * 1024
 """No request is larger (`socket.request.max.bytes`): a greater length is a torn header, not a batch."""
 
-_WINDOW_BYTES = 1024 * 1024
+_WINDOW_BYTES = 192 * 1024
+"""Less than `MAPPED_FROM_BYTES`: the allocator keeps the pages of such a buffer. The kernel clears and maps
+each page of a larger one for every read, which takes longer than the read."""
 
 
 class CheckedBatch(NamedTuple):

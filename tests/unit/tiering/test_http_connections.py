@@ -1,11 +1,17 @@
-"""HTTP connections to an object store: headers of requests, errors of TLS."""
+"""HTTP connections to an object store: headers of requests, bodies, errors of TLS."""
 
 import asyncio
+import socket
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from http.client import HTTPResponse
+from typing import Any
 
-from tierlog.tiering.http_connections import HttpConnections, Transfer
+import pytest
+
+from tierlog.tiering.http_connections import PIECE_BYTES, HttpConnections, Transfer, _blocking, _fill
 from tierlog.tiering.object_store import ObjectStoreUnavailable
 from tierlog.tiering.s3_client import is_transient, translate
 
@@ -54,3 +60,56 @@ def test_certificate_that_is_not_valid_means_that_the_store_is_not_reached() -> 
     error = ssl.SSLCertVerificationError(1, "certificate has expired")
     assert isinstance(translate("k", error), ObjectStoreUnavailable)
     assert not is_transient(error)
+
+
+class CountingSocket(socket.socket):
+    """Counts the system calls that receive."""
+
+    calls = 0
+
+    def recv_into(self, *arguments: Any) -> int:
+        self.calls += 1
+        return super().recv_into(*arguments)
+
+
+@contextmanager
+def responding(size: int, body: bytes) -> Iterator[tuple[CountingSocket, HTTPResponse]]:
+    """A response with a body of `size`, of which a thread sends `body` in small pieces."""
+    near, far = socket.socketpair()
+    receiving = CountingSocket(fileno=near.detach())
+    receiving.settimeout(30)
+
+    def serve() -> None:
+        far.sendall(b"HTTP/1.1 206 Partial Content\r\nContent-Length: %d\r\n\r\n" % size)
+        for at in range(0, len(body), 10_000):
+            far.sendall(body[at : at + 10_000])
+
+    sender = threading.Thread(target=serve)
+    sender.start()
+    response = HTTPResponse(receiving)
+    response.begin()
+    with receiving, far:
+        yield receiving, response
+        sender.join()
+
+
+def test_body_is_received_with_a_system_call_for_each_piece() -> None:
+    body = bytes(range(256)) * (5 * PIECE_BYTES // 512)
+    buffer = bytearray(len(body))
+    with responding(len(body), body) as (receiving, response):
+        begun = receiving.calls
+        _fill(receiving, response, memoryview(buffer), 30)
+        assert bytes(buffer) == body
+        assert response.isclosed() and receiving.gettimeout() == 30  # ready for the next request
+        assert receiving.calls - begun <= 1 + -(-len(body) // PIECE_BYTES)
+
+
+def test_body_that_stalls_ends_with_a_timeout() -> None:
+    with responding(200_000, bytes(100_000)) as (receiving, response), pytest.raises(TimeoutError):
+        _fill(receiving, response, memoryview(bytearray(200_000)), 0.2)
+
+
+def test_send_that_stalls_ends_with_a_timeout() -> None:
+    near, far = socket.socketpair()
+    with near, far, pytest.raises(TimeoutError), _blocking(near, 0.2):
+        near.sendall(bytes(8 * PIECE_BYTES))  # more than the socket's buffer
