@@ -72,6 +72,11 @@ the admin server."""
 GC_THRESHOLD = 50_000
 """Allocations between two collections of the youngest generation; requests create hardly any cycles."""
 
+SWITCH_INTERVAL_S = 0.000_5
+"""After this time a thread hands the interpreter lock to one that waits for it; Python's default is ten times
+as long. The event loop needs the lock after each of its system calls, while threads of the object store,
+disks and the metadata log compute."""
+
 RESERVE_CHECK_S = 1.0
 QUORUM_RETRY_S = 1.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -503,6 +508,7 @@ def run(settings: NodeSettings, on_ready: OnReady | None = None) -> None:
             f"RLIMIT_NOFILE is {descriptor_limit}: a node needs at least {LEAST_DESCRIPTORS} descriptors"
         )
     gc.set_threshold(GC_THRESHOLD, 20, 50)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(settings, on_ready))
 

@@ -15,7 +15,8 @@ One broker (hot modules compiled), one S3 server ({server}), and the load genera
 ({cores} cores, {cpu}, Linux {kernel}, Python {python}). The history has
 {gib:.3g} GiB in segments of {segment_mib} MiB. The speed of such machines varies: the plain GETs of the same
 ranges, measured in the same run, show what the server and the machine allow. *Slow link*: a proxy adds 40 ms
-to each response and limits each connection to 90 MB/s.
+to each response and limits each connection to 90 MB/s. *Beside cold readers and uploads*: the server and the
+cold readers, which stand for other machines, run with the scheduling policy SCHED_IDLE.
 
 | figure | measured | goal | met |
 | --- | ---: | ---: | :---: |"""
