@@ -36,6 +36,11 @@ class CopySlots:
         self._oldest_is_next = False
         self._given_up_at = -math.inf
 
+    @property
+    def has_free(self) -> bool:
+        """Whether a copy that has not timed out gets a slot at once."""
+        return len(self._holding) < self._count and not self._waiting
+
     @asynccontextmanager
     async def slot(
         self, lag_bytes: int, *, due_ms: int | None = None, timed_out: bool = False

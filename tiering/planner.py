@@ -13,17 +13,21 @@ returns actions in order. Invariants:
 
 Retention counts disjoint ranges (pages, entries, then local segments above them), so it also works while
 uploads fail. Each replica rolls its own segments, so the remote part may end within a segment of the current
-leader. Called by the remote log manager.
+leader. A log may have thousands of segments, and most plans read only the oldest few that are not copied, and
+as many of the newest as a limit of bytes keeps (`DescribedSegments`). Called by the remote log manager.
 """
 
 import uuid
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import NamedTuple, Protocol
 
 from tierlog.base.safeguards import safeguard
 from tierlog.base.segments import SegmentDescriptor
 from tierlog.metadata.image import RemotePartition
-from tierlog.metadata.records import ManifestNode, PageRef
+from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
 from tierlog.tiering.page_tree import (
     TREE_LIMITS_1,
     Pages,
@@ -34,6 +38,9 @@ from tierlog.tiering.page_tree import (
     spill_of,
     trimmed,
 )
+
+ROOT_SEGMENTS, ROOT_BYTES, ROOT_INTERVAL_MS = 16, 64 << 20, 1000
+"""One write of a manifest root lists at most so many new segments and bytes, or all of so much time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,26 +149,36 @@ def plan(
     now_ms: int,
 ) -> list[Action]:
     """Actions in the order in which they must run. `segments`: oldest first, the last one active."""
-    actions: list[Action] = [Abandon(copy.uuid) for copy in remote.started if copy.uuid not in view.running]
+    return list(actions(remote, segments, policy, view, now_ms))
+
+
+def actions(
+    remote: RemotePartition,
+    segments: Sequence[SegmentDescriptor],
+    policy: TierPolicy,
+    view: LeaderView,
+    now_ms: int,
+) -> Iterator[Action]:
+    """`plan`, for a caller that needs only its first actions."""
+    yield from (Abandon(copy.uuid) for copy in remote.started if copy.uuid not in view.running)
     start = max(remote.log_start_offset, min(view.log_start_offset, view.high_watermark))
     if policy.delete:
         start = max(start, _retained_from(remote, segments, policy, view, now_ms))
     if start > remote.log_start_offset:
-        actions.append(MoveLogStart(start))
+        yield MoveLogStart(start)
     if not policy.enabled:
         local_start = max(start, segments[0].base_offset)
         if local_start <= view.high_watermark and (remote.first_offset is not None or local_start > start):
-            actions.append(DropRemote(local_start))
+            yield DropRemote(local_start)
     # a new leader's high watermark may be behind what previous leaders uploaded
     tiered = min(_readable_end(remote, policy), view.bucket_end or 0, view.high_watermark)
     dropped = _droppable_end(segments, policy, tiered, min(start, view.high_watermark), now_ms)
     if dropped > segments[0].base_offset:
-        actions.append(DropLocal(dropped))
+        yield DropLocal(dropped)
     if policy.enabled:
-        actions += _page_changes(remote, view)
+        yield from _page_changes(remote, view)
     if policy.enabled and policy.copy:
-        actions += _copies(remote, segments, view, start)
-    return actions
+        yield from _copies(remote, segments, view, start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +232,14 @@ def needs_log_start_pages(
         return True
     if not is_limited:
         return False
-    size = known.page_bytes + sum(node.log_bytes for node in remote.nodes[1:])
-    size += sum(part.size_bytes for part in _local_ranges(remote, segments))
-    past_size = 0 <= policy.retention_bytes <= size - known.entry_bytes
-    return past_size or _expired(known.max_timestamp, policy.retention_ms, now_ms)
+    if _expired(known.max_timestamp, policy.retention_ms, now_ms):
+        return True
+    if policy.retention_bytes < 0:
+        return False
+    size = known.page_bytes - known.entry_bytes + sum(node.log_bytes for node in remote.nodes[1:])
+    end = _remote_end(remote)
+    size += sum(part.size_bytes for part in _oldest_first(segments, _number_below(end, segments), end))
+    return policy.retention_bytes <= size
 
 
 def _page_changes(remote: RemotePartition, view: LeaderView) -> Iterator[Action]:
@@ -260,6 +281,35 @@ def upload_lag(remote: RemotePartition, segments: Sequence[SegmentDescriptor], n
     )
 
 
+class WrittenRoot(Protocol):
+    """The remote state in the bucket's manifest root."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def pages(self) -> tuple[PageRef, ...]: ...
+    @property
+    def entries(self) -> tuple[RemoteSegment, ...]: ...
+
+
+def unlisted_copies(root: WrittenRoot | None, remote: RemotePartition) -> tuple[RemoteSegment, ...]:
+    """The finished copies after those that the root lists, if that is all in which it differs."""
+    if root is None or (root.log_start_offset, root.pages) != (remote.log_start_offset, remote.pages):
+        return ()
+    listed = len(root.entries)
+    return remote.entries[listed:] if remote.entries[:listed] == root.entries else ()
+
+
+def root_may_wait(unlisted: Sequence[RemoteSegment], action: Action | None, age_ms: int) -> bool:
+    """Whether the next action may begin before the root lists these copies: one write of the root serves
+    several small segments, since with its verification it costs as much as a small copy. `age_ms`: time since
+    the root was written."""
+    if not unlisted or not isinstance(action, Copy):
+        return False
+    size = sum(entry.log_bytes for entry in unlisted) + action.segment.size_bytes
+    return len(unlisted) < ROOT_SEGMENTS and size <= ROOT_BYTES and age_ms < ROOT_INTERVAL_MS
+
+
 def _done_end(remote: RemotePartition) -> int:
     """End of the offsets that need no upload, because they are copied or deleted."""
     return max(_remote_end(remote), remote.log_start_offset)
@@ -280,11 +330,11 @@ def _copies(
             f"a replica that has the offsets between, or delete the records before {first.base_offset}"
         )
         return
-    for segment in segments:
+    done_end = max(log_start, -1 if next_offset is None else next_offset)  # below the log start, or copied
+    for at in range(_number_below(done_end, segments), len(segments)):
+        segment = segments[at]
         if not segment.rolled or segment.end_offset > limit:
             return
-        if segment.end_offset <= max(log_start, -1 if next_offset is None else next_offset):
-            continue  # below the log start, or already copied
         base = segment.base_offset
         start = next_offset if next_offset is not None and base < next_offset else None
         if segment.damaged_end > (base if start is None else start):
@@ -321,23 +371,35 @@ def _droppable_end(
 ) -> int:
     """End of the local segments that may be deleted: below the log start, or remote and past local
     retention."""
-    size = sum(segment.size_bytes for segment in segments)
+    past_sizes = 0
+    if policy.local_retention_bytes >= 0:
+        sizes = (segments[at].size_bytes for at in range(len(segments) - 1, -1, -1))
+        past_sizes = len(segments) - _kept_by_size(sizes, policy.local_retention_bytes)
     end = -1
-    for segment in segments:
+    for number, segment in enumerate(segments):
         below_start = segment.end_offset <= log_start
         past_time = _expired(segment.newest_ms, policy.local_retention_ms, now_ms)
-        past_size = 0 <= policy.local_retention_bytes <= size - segment.size_bytes
+        past_size = number < past_sizes
         if not segment.rolled or not (
             below_start or (segment.end_offset <= tiered_end and (past_time or past_size))
         ):
             break
-        size -= segment.size_bytes
         end = segment.end_offset
     return end
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
+def _kept_by_size(newest_first: Iterable[int], limit: int) -> int:
+    """How many of the newest sizes a limit of bytes keeps: those up to the limit, and the one that exceeds
+    it."""
+    kept, size = 0, 0
+    for one in newest_first:
+        if size >= limit:
+            break
+        kept, size = kept + 1, size + one
+    return kept
+
+
+class _Range(NamedTuple):
     """A range that retention can only delete completely."""
 
     end_offset: int
@@ -355,35 +417,46 @@ def _retained_from(
     now_ms: int,
 ) -> int:
     """First offset that retention keeps: as in Kafka, complete segments are deleted, oldest first."""
-    ranges = [part for part in _ranges(remote, segments, view) if part.end_offset > remote.log_start_offset]
-    size = sum(part.size_bytes for part in ranges)
-    start = remote.log_start_offset
-    for part in ranges:
+    start, end = remote.log_start_offset, _remote_end(remote)
+    nodes = _remote_ranges(remote.nodes, view.pages)
+    remote_ranges: Iterable[_Range] = (part for part in nodes if part.end_offset > remote.log_start_offset)
+    first_local = _number_below(max(start, end), segments)
+    past_sizes = 0
+    if policy.retention_bytes >= 0:
+        remote_ranges = list(remote_ranges)
+        newest_first = chain(_newest_first(segments, first_local, end), reversed(remote_ranges))
+        kept = _kept_by_size((part.size_bytes for part in newest_first), policy.retention_bytes)
+        past_sizes = len(remote_ranges) + len(segments) - first_local - kept
+    for number, part in enumerate(chain(remote_ranges, _oldest_first(segments, first_local, end))):
         past_time = _expired(part.max_timestamp, policy.retention_ms, now_ms)
-        past_size = 0 <= policy.retention_bytes <= size - part.size_bytes
+        past_size = number < past_sizes
         if not (past_time or past_size) or not part.closed or part.end_offset > view.high_watermark:
             break
-        size -= part.size_bytes
         start = part.end_offset
     return start
 
 
-def _ranges(
-    remote: RemotePartition, segments: Sequence[SegmentDescriptor], view: LeaderView
-) -> Iterator[_Range]:
-    """Disjoint ranges, oldest first. Inexact sizes may delay a deletion but never cause one early: a page
-    that is not loaded is one range, and a local segment that starts in the remote part counts no bytes (as in
-    Kafka), since only its batches show how many are above."""
-    yield from _remote_ranges(remote.nodes, view.pages)
-    yield from _local_ranges(remote, segments)
+# Retention counts disjoint ranges, oldest first. Inexact sizes may delay a deletion but never cause one
+# early: a page that is not loaded is one range, and a local segment that starts in the remote part counts no
+# bytes (as in Kafka), since only its batches show how many are above.
 
 
-def _local_ranges(remote: RemotePartition, segments: Sequence[SegmentDescriptor]) -> Iterator[_Range]:
-    end = _remote_end(remote)
-    for segment in segments:
-        if segment.end_offset > end:
-            size = segment.size_bytes if segment.base_offset >= end else 0
-            yield _Range(segment.end_offset, size, segment.newest_ms, segment.rolled)
+def _oldest_first(segments: Sequence[SegmentDescriptor], first: int, remote_end: int) -> Iterator[_Range]:
+    return (_local_range(segments[at], remote_end) for at in range(first, len(segments)))
+
+
+def _newest_first(segments: Sequence[SegmentDescriptor], first: int, remote_end: int) -> Iterator[_Range]:
+    return (_local_range(segments[at], remote_end) for at in range(len(segments) - 1, first - 1, -1))
+
+
+def _local_range(segment: SegmentDescriptor, remote_end: int) -> _Range:
+    size = segment.size_bytes if segment.base_offset >= remote_end else 0
+    return _Range(segment.end_offset, size, segment.newest_ms, segment.rolled)
+
+
+def _number_below(offset: int, segments: Sequence[SegmentDescriptor]) -> int:
+    """How many segments end at or below an offset."""
+    return bisect_right(segments, offset, key=lambda segment: segment.end_offset)
 
 
 def _oldest_ms(segment: SegmentDescriptor) -> int:

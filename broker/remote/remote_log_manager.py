@@ -2,12 +2,12 @@
 
 Each partition has at most one job: plan, perform the first action, plan again, until nothing is left to do.
 A rolled segment, a change of the remote state and a timer wake it. This order keeps every offset readable:
-segment uploaded (`segment_uploader`) -> manifest root written -> local log start raised -> files unlinked. A
-deletion raises the log start first, and deletes objects after the grace. A failure shows in the status, and
-the job retries with growing, jittered backoff. An upload runs beside the job, one at a time: retention waits
-neither for a copy slot nor for the store. Produce and fetch never wait for either. A partition whose topic
-was tiered stays here: what is remote is deleted, and the quorum still commits its log start (ADR 0025).
-Called by app.py and the admin API.
+segment uploaded (`segment_uploader`) -> manifest root written, once for several small segments -> local log
+start raised -> files unlinked. A deletion raises the log start first, and deletes objects after the grace. A
+failure shows in the status, and the job retries with growing, jittered backoff. An upload runs beside the
+job, one at a time: retention waits neither for a copy slot nor for the store. Produce and fetch never wait
+for either. A partition whose topic was tiered stays here: what is remote is deleted, and the quorum still
+commits its log start (ADR 0025). Called by app.py and the admin API.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ import structlog
 from tierlog.base.clock import Clock
 from tierlog.base.files import Files
 from tierlog.base.safeguards import safeguard
+from tierlog.base.segments import DescribedSegments
 from tierlog.base.tasks import TaskGroup, WakeQueue
 from tierlog.base.types import TopicIdPartition
 from tierlog.broker.remote.copy_lag import CopyLags
@@ -102,6 +103,7 @@ class _State:
 
     replica: Replica
     root: ManifestRoot | None = None
+    root_ms: int = 0  # when it was found to be up to date, by the monotonic clock
     seen: RemotePartition | None = None  # the remote state at the last step
     job: asyncio.Task[None] | None = None
     again: bool = False
@@ -209,7 +211,7 @@ class RemoteLogManager:
                 continue
             remote = self._metadata.image.remote_partition(*replica.id)
             now_ms, start = self._clock.now_ms(), replica.log_start_offset
-            segments = replica.segments
+            segments = replica.described_segments
             kept_from = planner.follower_local_start(remote, segments, _policy(replica), start, now_ms)
             # Above its high watermark the follower's log may differ from the uploaded one.
             kept_from = min(kept_from, replica.high_watermark)
@@ -387,21 +389,39 @@ class RemoteLogManager:
         state.seen = image.remote.get(where)
         if remote.log_start_offset > replica.log_start_offset:
             replica.raise_log_start(remote.log_start_offset)
-        store_error = await self._write_root(where, state, remote, image.index)
-        view = await self._view(where, state, remote)
-        actions = planner.plan(remote, replica.segments, _policy(replica), view, self._clock.now_ms())
-        if store_error is not None or state.upload is not None:
-            actions = [action for action in actions if isinstance(action, WITHOUT_STORE)]
-        if actions:
-            if state.failures and isinstance(actions[0], PAGE_CHANGES):
+        store_error, upload = None, state.upload
+        if not await self._root_may_wait(where, state, remote):
+            store_error = await self._write_root(where, state, remote, image.index)
+        without_store = store_error is not None or upload is not None
+        action = await self._next_action(where, state, remote, without_store=without_store)
+        if action is not None:
+            if state.failures and isinstance(action, PAGE_CHANGES):
                 await self._manager.probe()
-            await self._perform(where, state, actions[0])
-            return not isinstance(actions[0], planner.Blocked | planner.Copy)  # an upload's end wakes the job
+            await self._perform(where, state, action)
+            return not isinstance(action, planner.Blocked | planner.Copy)  # an upload's end wakes the job
         if store_error is not None and (_is_enabled(replica) or remote.first_offset is not None):
             raise store_error  # else nothing is remote, and the store may be gone for good
         if state.upload is None:
             state.failures, state.error = 0, None
         return False
+
+    async def _next_action(
+        self, where: TopicIdPartition, state: _State, remote: RemotePartition, *, without_store: bool = False
+    ) -> planner.Action | None:
+        """The first action of a new plan. `without_store`: only one that does not need the store."""
+        replica = state.replica
+        segments = replica.described_segments
+        view = await self._view(where, state, remote, segments)
+        actions = planner.actions(remote, segments, _policy(replica), view, self._clock.now_ms())
+        return next((one for one in actions if not without_store or isinstance(one, WITHOUT_STORE)), None)
+
+    async def _root_may_wait(self, where: TopicIdPartition, state: _State, remote: RemotePartition) -> bool:
+        """Not for a copy that waits for a slot, and not after a failure."""
+        unlisted = planner.unlisted_copies(state.root, remote)
+        if not unlisted or state.failures or not self._manager.copies.has_free:
+            return False
+        following = state.upload.action if state.upload else await self._next_action(where, state, remote)
+        return planner.root_may_wait(unlisted, following, self._clock.monotonic_ms() - state.root_ms)
 
     async def _write_root(
         self, where: TopicIdPartition, state: _State, remote: RemotePartition, index: int
@@ -416,17 +436,22 @@ class RemoteLogManager:
             return None
         try:
             state.root = await self._manager.write_root(where, remote, state.replica.leader_epoch, index)
+            state.root_ms = self._clock.monotonic_ms()
         except ObjectStoreError as failure:
             return failure
         return None
 
     async def _view(
-        self, where: TopicIdPartition, state: _State, remote: RemotePartition
+        self,
+        where: TopicIdPartition,
+        state: _State,
+        remote: RemotePartition,
+        segments: DescribedSegments,
     ) -> planner.LeaderView:
         replica, image = state.replica, self._metadata.image
         pages: page_tree.Pages = {}
         policy, now_ms = _policy(replica), self._clock.now_ms()
-        if planner.needs_log_start_pages(remote, replica.segments, policy, state.log_start_pages, now_ms):
+        if planner.needs_log_start_pages(remote, segments, policy, state.log_start_pages, now_ms):
             start = max(remote.log_start_offset, remote.pages[0].base_offset)
             with suppress(ObjectStoreError):  # then retention treats the page as one range
                 pages = await self._remote_log.pages_to(where, remote.pages, start)
@@ -502,8 +527,8 @@ class RemoteLogManager:
         try:
             if state.failures:
                 await self._manager.probe()
-            remote = self._metadata.image.remote_partition(*where)
-            lag_bytes = planner.pending_bytes(remote, state.replica.segments)
+            base, files = upload.action.segment.base_offset, state.replica.log.segment_files
+            lag_bytes = sum(segment.size for segment in files if segment.base_offset >= base)
             due_ms = self.lags.due_ms(where)
             timed_out = state.timed_out
             async with self._manager.copies.slot(lag_bytes, due_ms=due_ms, timed_out=timed_out) as slot:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tierlog.base.leader_epochs import UNKNOWN_END, EpochEnd
 from tierlog.base.safeguards import safeguard
-from tierlog.base.segments import SegmentDescriptor
+from tierlog.base.segments import DescribedSegments, SegmentDescriptor
 from tierlog.base.slices import LogSlice, empty_slice
 from tierlog.base.types import NO_EPOCH, NO_LEADER, TopicIdPartition, TopicPartition, require
 from tierlog.broker.replication.core.follower import FollowerCore
@@ -27,7 +27,7 @@ from tierlog.broker.replication.replica_state import LogDirState
 from tierlog.broker.storage.core.retention import count_expired
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.log_flusher import SyncFailed
-from tierlog.broker.storage.lookups import TimestampSearch
+from tierlog.broker.storage.lookups import TimestampSearch, described
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.config.topic import TopicConfig
 from tierlog.protocol.errors import ErrorCode
@@ -155,6 +155,11 @@ class Replica:
     @property
     def segments(self) -> tuple[SegmentDescriptor, ...]:
         return self.log.segments
+
+    @property
+    def described_segments(self) -> DescribedSegments:
+        """`segments`, for callers that need only some of them."""
+        return described(self.log.segment_files, self.log.epochs)
 
     @property
     def is_tiered(self) -> bool:
@@ -431,15 +436,16 @@ class Replica:
         """Delete the segments which retention.ms, retention.bytes and the log start allow; returns their
         number."""
         log = self.log
-        count = count_expired(log.segments, log.config, log.log_start_offset, self.high_watermark, now_ms)
-        if count == len(log.segments):
+        segments = self.described_segments
+        count = count_expired(segments, log.config, log.log_start_offset, self.high_watermark, now_ms)
+        if count == len(segments):
             try:
                 log.roll(now_ms)
             except OSError:
                 count -= 1  # no space for a new segment before the older ones are deleted
         if not count:
             return 0
-        return self.delete_local_before(log.segments[count].base_offset, now_ms)
+        return self.delete_local_before(log.segment_files[count].base_offset, now_ms)
 
     def delete_local_before(self, offset: int, now_ms: int) -> int:
         """Delete rolled segments which end at or below an offset; the local log start is raised first."""

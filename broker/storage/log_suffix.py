@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
+import msgspec
+
 from tierlog.base.files import Files
 from tierlog.base.leader_epochs import EpochEntry, LeaderEpochs
 from tierlog.base.segments import SegmentExport
@@ -59,7 +61,7 @@ def copy_suffix(
         suffix.close()
     export = replace(
         exported,
-        descriptor=replace(
+        descriptor=msgspec.structs.replace(
             whole,
             base_offset=offset,
             size_bytes=suffix.size,

@@ -5,8 +5,8 @@ handlers.
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import NamedTuple
 
-from tierlog.base.leader_epochs import EpochEntry
-from tierlog.base.segments import SegmentDescriptor, SegmentExport
+from tierlog.base.leader_epochs import EpochEntry, LeaderEpochs
+from tierlog.base.segments import DescribedSegments, SegmentDescriptor, SegmentExport
 from tierlog.base.types import NO_TIMESTAMP
 from tierlog.broker.storage.names import LOG, SNAPSHOT, segment_file, segment_file_name
 from tierlog.broker.storage.segment import BatchAt, CorruptLog, Segment
@@ -132,6 +132,16 @@ def _window(segment: Segment, batch: BatchAt) -> Window:
 
 def _found(batch: BatchAt, record: RecordAt) -> FoundTimestamp:
     return FoundTimestamp(record.offset, record.timestamp, batch.header.leader_epoch)
+
+
+def described(segments: Sequence[Segment], epochs: LeaderEpochs) -> DescribedSegments:
+    """Descriptions of segments that are made when they are needed."""
+
+    def at(number: int) -> SegmentDescriptor:
+        segment = segments[number]
+        return describe(segment, epochs.covering(segment.base_offset, segment.end_offset))
+
+    return DescribedSegments(len(segments), at)
 
 
 def describe(segment: Segment, leader_epochs: tuple[EpochEntry, ...]) -> SegmentDescriptor:

@@ -61,7 +61,7 @@ class TieringModel(RuleBasedStateMachine):
     def roll(self) -> None:
         last = self.segments[-1]
         if last.end_offset > last.base_offset:
-            self.segments[-1] = dataclasses.replace(last, rolled=True)
+            self.segments[-1] = replace(last, rolled=True)
             self.segments.append(empty_segment(self.end))
 
     @rule(data=st.data())

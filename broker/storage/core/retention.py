@@ -120,7 +120,8 @@ def count_expired(
     which knows what has been uploaded, decides about the rest.
     """
     policy_deletes = "delete" in config.cleanup_policy and not config.remote_storage_enable
-    excess = sum(segment.size_bytes for segment in segments) - config.retention_bytes
+    is_limited = policy_deletes and config.retention_bytes != NO_LIMIT
+    excess = sum(segment.size_bytes for segment in segments) - config.retention_bytes if is_limited else 0
     count = 0
     for segment in segments:
         below_start = segment.end_offset <= log_start_offset and segment.rolled
@@ -129,12 +130,7 @@ def count_expired(
             and config.retention_ms != NO_LIMIT
             and _too_old(segment, config.retention_ms, now_ms)
         )
-        too_large = (
-            policy_deletes
-            and config.retention_bytes != NO_LIMIT
-            and segment.rolled
-            and excess >= segment.size_bytes
-        )
+        too_large = is_limited and segment.rolled and excess >= segment.size_bytes
         if segment.end_offset > high_watermark or not (below_start or too_old or too_large):
             break
         if segment.size_bytes == 0 and not segment.rolled:

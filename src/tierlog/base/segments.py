@@ -3,14 +3,17 @@
 Read by the rules of retention, the tiering planner and the segment copier.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
+
+import msgspec
 
 from tierlog.base.leader_epochs import EpochEntry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentDescriptor:
+class SegmentDescriptor(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets [base_offset, end_offset); timestamps in milliseconds, -1 if no record has one."""
 
     base_offset: int
@@ -59,3 +62,27 @@ class SegmentExport:
     leader_epochs: tuple[
         EpochEntry, ...
     ]  # all up to its end: a replica that starts after it has no other source
+
+
+class DescribedSegments(Sequence[SegmentDescriptor]):
+    """The segments of a log at one moment, oldest first, each described when it is read first: a log may have
+    thousands, of which retention and tiering need the oldest few and the newest."""
+
+    def __init__(self, count: int, describe: Callable[[int], SegmentDescriptor]) -> None:
+        self._describe = describe
+        self._known: list[SegmentDescriptor | None] = [None] * count
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @overload
+    def __getitem__(self, at: int) -> SegmentDescriptor: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[SegmentDescriptor]: ...
+    def __getitem__(self, at: int | slice) -> SegmentDescriptor | list[SegmentDescriptor]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(len(self)))]
+        found = self._known[at]
+        if found is None:
+            found = self._known[at] = self._describe(at)
+        return found

@@ -5,6 +5,7 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from awaited_image import image_when
@@ -23,7 +24,8 @@ from tierlog.tiering.format.manifest import TopicDocument, decode_root, decode_t
 from tierlog.tiering.local_store import LocalStore
 from tierlog.tiering.manager import KEYS_PER_REQUEST, UPLOAD_AGE_S, TierLimits
 from tierlog.tiering.memory_store import MemoryStore
-from tierlog.tiering.object_store import ObjectStoreError
+from tierlog.tiering.object_store import ObjectInfo, ObjectStoreError
+from tierlog.tiering.planner import ROOT_SEGMENTS
 from tierlog.tiering.rate_limit import RateLimit
 
 
@@ -77,6 +79,42 @@ async def test_rolled_segments_are_uploaded_automatically(tmp_path: Path) -> Non
         assert replica.local_log_start_offset == replica.log.active_base_offset
         root = decode_root(await node.store.get(node.keys.root(node.where(replica))))
         assert root.entries == node.remote(replica).entries
+
+
+class RootCountingStore(MemoryStore):
+    """`roots`: successful puts of manifest roots."""
+
+    roots = 0
+
+    async def put(self, key: str, *body: Any, **more: Any) -> ObjectInfo:
+        info = await super().put(key, *body, **more)
+        self.roots += key.endswith("/root")
+        return info
+
+
+async def test_one_root_lists_several_small_segments(tmp_path: Path) -> None:
+    store = RootCountingStore()
+    async with TierNode(tmp_path, store) as node:
+        replica = await node.create("t")
+        produce(replica, 400)
+        await node.finish_tiering()
+        copied = len(node.remote(replica).entries)
+        assert copied > 2 * ROOT_SEGMENTS
+        assert store.roots <= -(-copied // ROOT_SEGMENTS) + 2
+        root = decode_root(await store.get(node.keys.root(node.where(replica))))
+        assert root.entries == node.remote(replica).entries
+        assert replica.local_log_start_offset == replica.log.active_base_offset
+
+
+async def test_root_does_not_wait_for_a_copy_that_waits_for_a_slot(tmp_path: Path) -> None:
+    store = RootCountingStore()
+    async with TierNode(tmp_path, store, limits=TierLimits(copies_at_once=1)) as node:
+        one, other = await node.create("one"), await node.create("other")
+        produce(one, 200)
+        produce(other, 200)
+        await node.finish_tiering()
+        copied = len(node.remote(one).entries) + len(node.remote(other).entries)
+        assert store.roots > copied // 4
 
 
 async def test_timestamp_is_found_in_a_remote_segment(tmp_path: Path) -> None:

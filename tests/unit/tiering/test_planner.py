@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from remote_segments import local_segment, remote_segment
 
-from tierlog.base.segments import SegmentDescriptor
+from tierlog.base.segments import DescribedSegments, SegmentDescriptor
 from tierlog.metadata.image import RemotePartition, StartedCopy
 from tierlog.metadata.records import PageRef, RemoteSegment
 from tierlog.tiering import page_tree
@@ -21,6 +21,7 @@ from tierlog.tiering.planner import (
     MoveLogStart,
     TierPolicy,
     UploadLag,
+    actions,
     follower_local_start,
     needs_log_start_pages,
     pending_bytes,
@@ -72,6 +73,45 @@ def view(high: int, *, stable: int | None = None, bucket: int | None = None, **m
 def test_rolled_segments_are_copied_in_order():
     segments = [local(0, 10), local(10, 20), active(20, 25)]
     assert plan(RemotePartition(), segments, KEEP, view(25), NOW) == [Copy(segments[0]), Copy(segments[1])]
+
+
+def described(segments: list[SegmentDescriptor], read: set[int]) -> DescribedSegments:
+    def describe(at: int) -> SegmentDescriptor:
+        read.add(at)
+        return segments[at]
+
+    return DescribedSegments(len(segments), describe)
+
+
+@pytest.mark.parametrize(
+    "policy", [KEEP, TierPolicy(local_retention_bytes=300), TierPolicy(retention_bytes=1000, retention_ms=1)]
+)
+def test_first_action_reads_few_of_many_segments(policy: TierPolicy) -> None:
+    segments = [local(base, base + 10, at=NOW) for base in range(0, 50_000, 10)] + [active(50_000, 50_005)]
+    remote = RemotePartition(entries=(entry(0, 100, at=NOW), entry(100, 49_900, at=NOW)))
+    read: set[int] = set()
+    leader = view(50_005, bucket=100)
+    first = next(actions(remote, described(segments, read), policy, leader, NOW))
+    assert first == plan(remote, segments, policy, leader, NOW)[0]
+    assert len(read) <= 40
+
+
+def test_local_drop_reads_what_it_deletes_and_what_it_keeps() -> None:
+    segments = [local(base, base + 10) for base in range(0, 50_000, 10)] + [active(50_000, 50_005)]
+    remote, read = RemotePartition(entries=(entry(0, 100),)), set[int]()
+    policy = TierPolicy(local_retention_bytes=300)
+    first = next(actions(remote, described(segments, read), policy, view(50_005, bucket=100), NOW))
+    assert first == DropLocal(100)
+    assert len(read) <= 40
+
+
+def test_described_segments_are_a_sequence() -> None:
+    segments = [local(0, 10), local(10, 20), active(20, 25)]
+    lazy = described(segments, set())
+    assert len(lazy) == 3 and lazy[-1] is segments[2]
+    assert list(lazy) == segments and lazy[1:] == segments[1:]
+    with pytest.raises(IndexError):
+        lazy[3]
 
 
 @pytest.mark.parametrize(("high", "stable"), [(15, 15), (25, 15), (15, 25)])
