@@ -84,10 +84,10 @@ def produce_handler(deps: Dependencies) -> Handler:
     def handle(context: RequestContext, request: ProduceRequest) -> Reply | Pending:
         now_ms = deps.clock.now_ms()
         by_id = context.version >= TOPIC_IDS_FROM
-        response = ProduceResponse()
+        must_verify = _must_verify(deps, request)
+        response, failed = ProduceResponse(), False
         pending: list[_UnacknowledgedBatch] = []
         unvalidated: dict[Replica, list[UnvalidatedBatch]] = {}
-        failed = False
         for topic in request.topic_data:
             key = topic.topic_id if by_id else topic.name
             results = []
@@ -99,7 +99,7 @@ def produce_handler(deps: Dependencies) -> Handler:
                 if context.version < ZSTD_FROM and isinstance(found, Replica) and _is_zstd(data):
                     found = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
                 result = (
-                    _append(deps, found, data, request.acks, now_ms, pending, unvalidated)
+                    _append(deps, found, data, request.acks, now_ms, pending, unvalidated, must_verify)
                     if isinstance(found, Replica)
                     else _error_response(data.index, found)
                 )
@@ -128,7 +128,7 @@ def produce_handler(deps: Dependencies) -> Handler:
             pending[:] = [item for item in pending if not item.is_complete()]
             return finish(context, request, response, pending, any(_codes(response)))
 
-        append = partial(_append_validated, deps, acks=request.acks, pending=pending)
+        append = partial(_append_validated, deps, request.acks, pending, _must_verify(deps, request))
         kept_bytes = keep_bytes(request, unvalidated)
         appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         work = append_validated(deps.batch_validator, unvalidated, appended, append, respond)
@@ -150,6 +150,12 @@ def produce_handler(deps: Dependencies) -> Handler:
     return handle
 
 
+def _must_verify(deps: Dependencies, request: ProduceRequest) -> bool:
+    """Whether a batch may open a transaction only after its verification (KIP-890)."""
+    is_transactional = request.transactional_id is not None
+    return not is_transactional or deps.effective_settings.transaction_partition_verification_enable
+
+
 def _append(
     deps: Dependencies,
     replica: Replica,
@@ -158,6 +164,7 @@ def _append(
     now_ms: int,
     pending: list[_UnacknowledgedBatch],
     unvalidated: dict[Replica, list[UnvalidatedBatch]],
+    must_verify: bool,
 ) -> PartitionProduceResponse:
     if acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
         return _error_response(data.index, ErrorCode.INVALID_REQUIRED_ACKS)
@@ -168,7 +175,7 @@ def _append(
         response = PartitionProduceResponse(index=data.index)
         queue.append(UnvalidatedBatch(replica, records, response))
         return response
-    result = replica.as_leader.append(records, now_ms, acks=acks, at_once=False)
+    result = replica.as_leader.append(records, now_ms, acks=acks, at_once=False, must_verify=must_verify)
     response = PartitionProduceResponse(index=data.index)
     if result.validation is not None:
         unvalidated[replica] = [UnvalidatedBatch(replica, records, response, result.validation)]
@@ -179,10 +186,11 @@ def _append(
 
 def _append_validated(
     deps: Dependencies,
-    batch: UnvalidatedBatch,
-    validated: ValidationResult | None,
     acks: int,
     pending: list[_UnacknowledgedBatch],
+    must_verify: bool,
+    batch: UnvalidatedBatch,
+    validated: ValidationResult | None,
 ) -> None:
     replica = batch.replica
     if not deps.replicas.holds(replica):
@@ -190,7 +198,9 @@ def _append_validated(
         batch.response.error_code, batch.response.base_offset = _error_of_removed(deps, replica), -1
         return
     now_ms = deps.clock.now_ms()
-    result = replica.as_leader.append(batch.records, now_ms, acks=acks, at_once=False, validated=validated)
+    result = replica.as_leader.append(
+        batch.records, now_ms, acks=acks, at_once=False, validated=validated, must_verify=must_verify
+    )
     batch.validation = result.validation
     if result.validation is None:
         _fill_in(deps, batch.response, replica, result, acks, pending)

@@ -25,10 +25,12 @@ from tierlog.broker.storage.core.batch_validation import (
 )
 from tierlog.broker.storage.core.producer_state import (
     Duplicate,
+    EndMarker,
     InvalidRecord,
     Rejection,
 )
 from tierlog.broker.storage.core.record_validation import BatchValidation, ValidationResult
+from tierlog.broker.storage.core.verification import VerificationGuard
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import (
     BatchHeader,
@@ -39,6 +41,7 @@ from tierlog.records.batch import (
     set_log_append_time,
 )
 from tierlog.records.errors import RecordsError
+from tierlog.records.writer import encode_end_marker
 
 
 class AppendResult(NamedTuple):
@@ -76,14 +79,18 @@ class LeaderRole:
         from_client: bool = True,
         at_once: bool = True,
         validated: ValidationResult | None = None,
+        guard: VerificationGuard | None = None,
+        must_verify: bool = True,
     ) -> AppendResult:
         """Append one batch in place: offset and epoch are written into `records`, which must be writable.
 
-        `from_client=False` is for coordinators, which build their batches in this process: only the CRC and
-        leadership are checked. With `at_once=False`, a batch whose records take long to validate is not
-        written, and the result contains the validation to run. Call again with its result as `validated`;
-        everything else is checked again.
-        """
+        `from_client=False` is for coordinators, which build their batches in this process: only the CRC,
+        leadership, the producer's epoch and its transaction are checked.
+
+        A batch that would open a transaction needs a guard of `begin_verification`, unless `must_verify` is
+        False (transaction.partition.verification.enable). With `at_once=False`, a batch whose records take
+        long to validate is not written, and the result contains the validation to run. Call again with its
+        result as `validated`; everything else is checked again."""
         config = self._log.config
         if self._replica.failed is not None:
             return self._refuse(Rejection(ErrorCode.KAFKA_STORAGE_ERROR, self._replica.failed))
@@ -99,6 +106,8 @@ class LeaderRole:
             self._log.producers,
             acks=acks,
             from_client=from_client,
+            guard=guard,
+            must_verify=must_verify,
         )
         if verdict is not None:
             return self._result_of(verdict)
@@ -120,6 +129,57 @@ class LeaderRole:
         if verdict is not None:
             return self._result_of(verdict)
         return self._write(records, header, now_ms)
+
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, first_sequence: int, *, supports_epoch_bump: bool = False
+    ) -> VerificationGuard | Rejection | None:
+        """Begin to verify that a transaction may be opened in this partition (KIP-890).
+
+        With the guard, ask the transaction coordinator, and then append. None: the transaction is open, and
+        the coordinator need not be asked. `supports_epoch_bump`: the request is of transaction protocol v2.
+        The sequence is that of the first batch, or -1 for the group coordinator."""
+        if not self._core.is_leader:
+            return Rejection(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, "this replica is not the leader of the partition"
+            )
+        return self._log.producers.begin_verification(
+            producer_id, producer_epoch, first_sequence, supports_epoch_bump=supports_epoch_bump
+        )
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        marker: EndMarker,
+        now_ms: int,
+        *,
+        transaction_version: int,
+    ) -> AppendResult:
+        """Append a marker that ends a transaction, as with acks=-1. A marker which the coordinator sends
+        again is appended again, and ends nothing.
+
+        Refused are markers of an older epoch (INVALID_PRODUCER_EPOCH) and of a former coordinator
+        (TRANSACTION_COORDINATOR_FENCED).
+        """
+        if self._replica.failed is not None:
+            return self._refuse(Rejection(ErrorCode.KAFKA_STORAGE_ERROR, self._replica.failed))
+        refused = self._core.decide_marker(
+            producer_id,
+            producer_epoch,
+            marker,
+            self._log.producers,
+            transaction_version=transaction_version,
+        )
+        if refused is not None:
+            return self._refuse(refused)
+        batch = encode_end_marker(
+            producer_id,
+            producer_epoch,
+            committed=marker.committed,
+            coordinator_epoch=marker.coordinator_epoch,
+            timestamp=now_ms,
+        )
+        return self._write(memoryview(batch), read_header(batch), now_ms)
 
     def _must_validate_records(self, records: memoryview, header: BatchHeader, now_ms: int) -> bool:
         """Whether the header and the first records of a client's batch are not enough to validate it. Raises

@@ -24,6 +24,7 @@ from tierlog.broker.replication.core.leader import LeaderCore
 from tierlog.broker.replication.follower_role import FollowerRole
 from tierlog.broker.replication.leader_role import LeaderRole
 from tierlog.broker.replication.replica_state import LogDirState
+from tierlog.broker.storage.core.producer_state import ActiveProducer
 from tierlog.broker.storage.core.retention import count_expired
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.log_flusher import SyncFailed
@@ -118,6 +119,7 @@ class Replica:
         self.bytes_out = 0
         """Bytes sent to consumers, from both tiers; counted by the Fetch handler."""
         self._opened_at = log.log_end_offset
+        log.producers.on_high_watermark_updated(self._core.high_watermark)
         self.repairs = 0
         """Number of damaged ranges of the log that were repaired."""
         self.failed_end = 0
@@ -133,7 +135,9 @@ class Replica:
 
     @property
     def last_stable_offset(self) -> int:
-        return self._core.last_stable_offset(self.log.producers)
+        """The first record of an open transaction, at most the high watermark. If DeleteRecords or retention
+        has passed that record, the log start offset."""
+        return max(self._core.last_stable_offset(self.log.producers), self.log.log_start_offset)
 
     @property
     def log_end_offset(self) -> int:
@@ -254,6 +258,10 @@ class Replica:
         """False just after an election: more may be committed than this leader knows (KIP-207)."""
         core = self._core
         return core.is_leader and core.high_watermark >= core.epoch_start_offset
+
+    def active_producers(self) -> list[ActiveProducer]:
+        """The producers that have not expired (DescribeProducers)."""
+        return self.log.producers.active()
 
     # -- roles --
 

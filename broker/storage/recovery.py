@@ -49,11 +49,11 @@ from tierlog.records.batch import HEADER_SIZE, BatchHeader, read_header
 from tierlog.records.errors import RecordsError
 from tierlog.records.indexes import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY, AbortedTxn
 from tierlog.records.record import iter_records
+from tierlog.records.writer import COMMIT_MARKER
 
 _RESTORE_WINDOWS = tuple(size * 1024 * 1024 for size in (1, 4, 16, 64))
 _RESTORE_BATCHES = 512  # this many headers are enough; large batches need the larger windows
 _CONTROL_RECORD_BYTES = 64 * 1024
-_COMMIT = 1
 
 
 @dataclass(slots=True)
@@ -308,9 +308,9 @@ def read_marker(batch: bytes | memoryview) -> EndMarker | None:
     ):
         return None
     kind = int.from_bytes(record.key[2:4], "big")
-    if kind > _COMMIT:
+    if kind > COMMIT_MARKER:
         return None
-    return EndMarker(kind == _COMMIT, int.from_bytes(record.value[2:6], "big", signed=True))
+    return EndMarker(kind == COMMIT_MARKER, int.from_bytes(record.value[2:6], "big", signed=True))
 
 
 def restore_earlier_batches(state: ProducerStateManager, segments: Sequence[Segment], at: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from record_files import encode_offset_index, encode_time_index
 
-from tierlog.records.batch import check_batch
+from tierlog.records.batch import assign, check_batch
 from tierlog.records.indexes import (
     decode_offset_index,
     decode_time_index,
@@ -18,7 +18,7 @@ from tierlog.records.indexes import (
     encode_txn_index,
 )
 from tierlog.records.record import iter_records
-from tierlog.records.writer import NewRecord, encode_batch
+from tierlog.records.writer import NewRecord, encode_batch, encode_end_marker
 
 HERE = Path(__file__).parent / "records"
 BATCHES: dict[str, Any] = json.loads((HERE / "batches.json").read_text())
@@ -49,6 +49,21 @@ def test_a_golden_batch_reads_as_described(name: str) -> None:
         }
         for record in iter_records(data, max_bytes=1 << 20)
     ] == described["records"]
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_a_marker_has_the_bytes_that_kafka_writes(end: str) -> None:
+    written = (HERE / f"kafka-{end}.bin").read_bytes()
+    header = check_batch(written)
+    marker = encode_end_marker(
+        header.producer_id,
+        header.producer_epoch,
+        committed=end == "commit",
+        coordinator_epoch=0,
+        timestamp=header.base_timestamp,
+    )
+    assign(marker, 0, header.base_offset, header.leader_epoch)
+    assert bytes(marker) == written
 
 
 def test_every_golden_file_is_described() -> None:

@@ -130,7 +130,7 @@ class ReplicaDriver(RuleBasedStateMachine):
         if producer >= 0:
             self.idle_since_ms[producer] = None
         result = self.replica.as_leader.append(
-            memoryview(data), self.now, from_client=not transactional and ends is None
+            memoryview(data), self.now, from_client=ends is None, must_verify=False
         )
         if result.error or result.base_offset != base:
             self.model.batches.pop()

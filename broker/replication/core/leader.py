@@ -22,7 +22,13 @@ from tierlog.broker.replication.core.in_sync import (
     InSyncSet,
     IsrProposal,
 )
-from tierlog.broker.storage.core.producer_state import Duplicate, ProducerStateManager, Rejection
+from tierlog.broker.storage.core.producer_state import (
+    Duplicate,
+    EndMarker,
+    ProducerStateManager,
+    Rejection,
+)
+from tierlog.broker.storage.core.verification import VerificationGuard
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import BatchHeader
 
@@ -197,12 +203,40 @@ class LeaderCore:
     # -- appends --
 
     def decide_append(
-        self, header: BatchHeader, producers: ProducerStateManager, *, acks: int, from_client: bool = True
+        self,
+        header: BatchHeader,
+        producers: ProducerStateManager,
+        *,
+        acks: int,
+        from_client: bool = True,
+        guard: VerificationGuard | None = None,
+        must_verify: bool = True,
     ) -> Duplicate | Rejection | None:
-        """Check leadership, min.insync.replicas and idempotence; changes nothing.
+        """Check leadership, min.insync.replicas, idempotence and transactions; changes nothing.
 
         Returns None if the batch is to be appended at `log_end_offset`.
         """
+        if (refused := self._refusal(acks)) is not None or header.producer_id < 0:
+            return refused
+        if from_client:
+            return producers.validate(header, guard, must_verify=must_verify)
+        return producers.validate_coordinator(header, guard, must_verify=must_verify)
+
+    def decide_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        marker: EndMarker,
+        producers: ProducerStateManager,
+        *,
+        transaction_version: int,
+        acks: int = ALL_IN_SYNC,
+    ) -> Rejection | None:
+        """Check leadership, min.insync.replicas and epochs for a marker of a transaction; changes nothing."""
+        refused = self._refusal(acks)
+        return refused or producers.validate_marker(producer_id, producer_epoch, marker, transaction_version)
+
+    def _refusal(self, acks: int) -> Rejection | None:
         if not self.is_leader:
             return Rejection(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, "this replica is not the leader of the partition"
@@ -212,14 +246,7 @@ class LeaderCore:
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{len(self.in_sync)} replicas in sync, min.insync.replicas is {self.min_in_sync}",
             )
-        if header.producer_id < 0 or not from_client:
-            return None
-        if header.is_transactional:
-            # tierlog has no transaction coordinator, so the batch cannot belong to a transaction.
-            return Rejection(
-                ErrorCode.INVALID_TXN_STATE, f"producer {header.producer_id} has no transaction here"
-            )
-        return producers.validate(header)
+        return None
 
     def appended(self, log_end_offset: int) -> bool:
         """Set the local log end. Returns whether the high watermark advanced."""

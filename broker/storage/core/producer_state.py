@@ -1,11 +1,12 @@
 """Producer state of one partition: makes retries idempotent and transactions visible (KIP-98, KIP-360).
 
 For each producer id it keeps the epoch, the last five batches and the first offset of the open transaction.
-`validate` decides and changes nothing; `apply` records an appended batch. The log owns one instance, writes a
-snapshot at each roll, and rebuilds the state from a snapshot and the batches after it.
+`validate` and its like decide and change nothing; `apply` records an appended batch. The log owns one
+instance, writes a snapshot at each roll, and rebuilds the state from a snapshot and the batches after it.
 
 A snapshot has Kafka's format, which holds one batch per producer, followed by what Kafka leaves out: the
-earlier batches and how long each producer has been idle (docs/adr/0012-what-a-restart-knows-of-producers.md).
+earlier batches and how long each producer has been idle (docs/adr/0012-what-a-restart-knows-of-producers.md),
+and the complete transactions whose markers were not committed yet.
 
 Invariants: a producer's kept batches follow each other in sequence and offset; a transaction is open or
 complete, never both; no offset at or above the first unstable offset is stable.
@@ -21,6 +22,7 @@ from crc32c import crc32c
 
 from tierlog.base.safeguards import safeguard
 from tierlog.base.types import NO_TIMESTAMP, require
+from tierlog.broker.storage.core.verification import VerificationGuard, Verifications
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import BatchHeader
 
@@ -36,6 +38,9 @@ _CRC_FROM = 6
 _ENTRY = struct.Struct(">qhiqiqiq")
 _REST = struct.Struct(">4sH")  # after Kafka's entries: magic, version, then one entry for each of them
 _REST_MAGIC, _REST_VERSION = b"TLPB", 1
+_COMPLETE = struct.Struct(">4sHi")  # after the rest: magic, version, number of complete transactions
+_COMPLETE_MAGIC, _COMPLETE_VERSION = b"TLCT", 1
+_COMPLETE_ENTRY = struct.Struct(">qq")  # offset of the marker, first offset
 _EARLIER = tuple(struct.Struct(">Bqq" + "iqiq" * count) for count in range(BATCHES_KEPT))
 """Layouts by number of earlier batches: that number, idle milliseconds, the timestamp of the last batch
 (Kafka's entry has the time at which it was written), and the earlier batches.
@@ -88,6 +93,18 @@ class EndMarker(NamedTuple):
     coordinator_epoch: int
 
 
+class ActiveProducer(NamedTuple):
+    """A row of DescribeProducers (KIP-664). `last_timestamp`: when the last batch was written, by this
+    broker's clock. -1 stands for no sequence, no coordinator and no open transaction."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_first_offset: int
+
+
 class CompletedTransaction(NamedTuple):
     """Offsets are inclusive; `last_offset` is that of the marker."""
 
@@ -130,17 +147,29 @@ class ProducerStateEntry:
 
 
 class ProducerStateManager:
-    __slots__ = ("_complete", "_expired_at_ms", "_open", "_producers", "has_all_batches")
+    __slots__ = (
+        "_complete",
+        "_expired_at_ms",
+        "_first_open",
+        "_first_unstable",
+        "_open",
+        "_producers",
+        "has_all_batches",
+        "verifications",
+    )
 
     def __init__(self) -> None:
         self.has_all_batches = True
         """Whether it has the last five batches of each producer. False after loading a snapshot written by
         Kafka.
         """
+        self.verifications = Verifications()
         self._expired_at_ms: int | None = None  # monotonic time of the last call of `expire`
         self._producers: dict[int, ProducerStateEntry] = {}
-        self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction
-        self._complete: dict[int, int] = {}  # marker offset -> first offset, until below the high watermark
+        self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction, ascending
+        self._complete: dict[int, int] = {}  # marker offset -> first offset; from the high watermark on
+        self._first_open = -1  # the first value of `_open`
+        self._first_unstable = -1  # the smallest value of both; each read asks for it
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -151,21 +180,145 @@ class ProducerStateManager:
     def get(self, producer_id: int) -> ProducerStateEntry | None:
         return self._producers.get(producer_id)
 
-    def validate(self, header: BatchHeader) -> Duplicate | Rejection | None:
-        """Check whether a client's batch can be appended: None means yes. Changes nothing."""
+    def active(self) -> list[ActiveProducer]:
+        return [
+            ActiveProducer(
+                producer.producer_id,
+                producer.epoch,
+                producer.batches[-1].last_sequence if producer.batches else -1,
+                producer.timestamp,
+                producer.coordinator_epoch,
+                producer.transaction_first_offset,
+            )
+            for producer in self._producers.values()
+        ]
+
+    # -- decisions --
+
+    def validate(
+        self, header: BatchHeader, guard: VerificationGuard | None = None, *, must_verify: bool = True
+    ) -> Duplicate | Rejection | None:
+        """Check whether a client's batch can be appended: None means yes. Changes nothing.
+
+        A transactional batch that would open a transaction needs a valid guard, unless `must_verify` is
+        False."""
         known = self._producers.get(header.producer_id)
+        if header.is_transactional:
+            return self._validate_transactional(known, header, guard, must_verify)
         if known is None or known.epoch < 0:
             return None  # the state may have expired: any sequence is accepted (KIP-360)
         if header.producer_epoch < known.epoch:
-            return Rejection(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {known.epoch}, the batch {header.producer_epoch}",
-            )
+            return _stale_epoch(known, header.producer_epoch)
         if header.producer_epoch > known.epoch:
-            if header.base_sequence == 0:
-                return None
+            if header.base_sequence != 0:
+                return _gap(header, expected=0)
+        elif (verdict := _validate_sequence(known, header)) is not None:
+            return verdict
+        if known.transaction_first_offset >= 0:
+            return Rejection(
+                ErrorCode.INVALID_TXN_STATE, f"producer {header.producer_id} has an open transaction"
+            )
+        return None
+
+    def validate_coordinator(
+        self, header: BatchHeader, guard: VerificationGuard | None, *, must_verify: bool
+    ) -> Rejection | None:
+        """As `validate`, for a batch of the group coordinator, which has no sequence."""
+        known = self._producers.get(header.producer_id)
+        if known is not None and header.producer_epoch < known.epoch:
+            return _stale_epoch(known, header.producer_epoch)
+        if not header.is_transactional or header.is_control:
+            return None
+        return self._validate_opening(known, header, guard, must_verify)
+
+    def validate_marker(
+        self, producer_id: int, epoch: int, marker: EndMarker, transaction_version: int
+    ) -> Rejection | None:
+        """Check whether a marker can be appended.
+
+        From transaction version 2 on, the coordinator increments the epoch at the end of each transaction, so
+        the marker's epoch is higher than that of the data. An equal epoch then belongs to a retry of a marker
+        that was written, or to the next transaction, which it must not end (KIP-890)."""
+        known = self._producers.get(producer_id)
+        if known is None:
+            return None
+        is_open = known.transaction_first_offset >= 0
+        if epoch < known.epoch or (transaction_version >= 2 and epoch == known.epoch and is_open):
+            return _stale_epoch(known, epoch)
+        if marker.coordinator_epoch < known.coordinator_epoch:
+            return Rejection(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"coordinator epoch {marker.coordinator_epoch} in the marker of producer {producer_id} is"
+                f" older than {known.coordinator_epoch}",
+            )
+        return None
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, supports_epoch_bump: bool
+    ) -> VerificationGuard | Rejection | None:
+        """The guard for the first batch of a transaction; None if the transaction is open in this
+        partition."""
+        known = self._producers.get(producer_id)
+        if known is not None and epoch < known.epoch:
+            return _stale_epoch(known, epoch)
+        if known is not None and _is_open(known, epoch):
+            return None
+        return self.verifications.begin(producer_id, epoch, sequence, supports_epoch_bump=supports_epoch_bump)
+
+    def _validate_transactional(
+        self,
+        known: ProducerStateEntry | None,
+        header: BatchHeader,
+        guard: VerificationGuard | None,
+        must_verify: bool,
+    ) -> Duplicate | Rejection | None:
+        """The checks in Kafka's order: a retry is acknowledged even if its transaction has ended."""
+        verdict: Duplicate | Rejection | None = None
+        if known is not None and known.epoch >= 0:
+            if header.producer_epoch < known.epoch:
+                return _stale_epoch(known, header.producer_epoch)
+            if header.producer_epoch == known.epoch:
+                verdict = _validate_sequence(known, header)
+            elif header.base_sequence != 0:
+                verdict = _gap(header, expected=0)
+        if isinstance(verdict, Duplicate):
+            return verdict
+        return (
+            self._validate_opening(known, header, guard, must_verify)
+            or verdict
+            or self._wait_for_earlier(known, header)
+        )
+
+    def _validate_opening(
+        self,
+        known: ProducerStateEntry | None,
+        header: BatchHeader,
+        guard: VerificationGuard | None,
+        must_verify: bool,
+    ) -> Rejection | None:
+        """Check that the batch belongs to an open transaction, or may open one (KIP-890)."""
+        if not must_verify or (known is not None and _is_open(known, header.producer_epoch)):
+            return None
+        if self.verifications.is_valid(header.producer_id, guard):
+            return None
+        return Rejection(
+            ErrorCode.INVALID_TXN_STATE,
+            f"the batch of producer {header.producer_id} is not part of an ongoing transaction",
+        )
+
+    def _wait_for_earlier(self, known: ProducerStateEntry | None, header: BatchHeader) -> Rejection | None:
+        """Refuse a batch while an earlier one of the same transaction has yet to be verified again."""
+        pending = self.verifications.get(header.producer_id)
+        if pending is None or pending.epoch != header.producer_epoch:
+            return None
+        has_batches = known is not None and len(known.batches) > 0
+        if pending.supports_epoch_bump and header.base_sequence != 0 and not has_batches:
             return _gap(header, expected=0)
-        return _validate_sequence(known, header) or _validate_transaction(known, header)
+        if header.base_sequence > pending.lowest_sequence:
+            return _gap(header, expected=pending.lowest_sequence)
+        return None
+
+    # -- changes --
 
     def apply(
         self,
@@ -191,26 +344,42 @@ class ProducerStateManager:
         producer.batches.append(
             BatchMetadata(last_sequence, base_offset + delta, delta, header.max_timestamp)
         )
-        if header.is_transactional and producer.transaction_first_offset < 0:
-            producer.transaction_first_offset = base_offset
-            self._open[producer.producer_id] = base_offset
+        if header.is_transactional:
+            self.verifications.end(producer.producer_id)
+            if producer.transaction_first_offset < 0:
+                producer.transaction_first_offset = base_offset
+                self._open[producer.producer_id] = base_offset
+                if self._first_open < 0:
+                    self._set_first_open()
         return None
 
     def first_unstable_offset(self) -> int | None:
         """First offset of a transaction that is open, or whose marker is not yet below the high watermark."""
-        if not self._open and not self._complete:
-            return None
-        return min((*self._open.values(), *self._complete.values()))
+        return self._first_unstable if self._first_unstable >= 0 else None
 
     def last_stable_offset_after(self, completed: CompletedTransaction) -> int:
-        """The last stable offset once that transaction is complete; stored in the transaction index."""
-        others = [first for producer_id, first in self._open.items() if producer_id != completed.producer_id]
-        return min(others, default=completed.last_offset + 1)
+        """The last stable offset once that transaction is complete; stored in the transaction index. Call it
+        right after `apply`."""
+        return self._first_open if self._first_open >= 0 else completed.last_offset + 1
 
     def on_high_watermark_updated(self, high_watermark: int) -> None:
         """Stop holding the last stable offset for transactions whose markers are committed."""
         if self._complete:
+            self._drop_committed(high_watermark)
+
+    def _drop_committed(self, high_watermark: int) -> None:
+        if next(iter(self._complete)) < high_watermark:
             self._complete = {at: first for at, first in self._complete.items() if at >= high_watermark}
+            self._set_first_unstable()
+
+    def _set_first_open(self) -> None:
+        self._first_open = next(iter(self._open.values()), -1)
+        self._set_first_unstable()
+
+    def _set_first_unstable(self) -> None:
+        first = min(self._complete.values(), default=-1)
+        is_open = self._first_open >= 0 and (first < 0 or self._first_open < first)
+        self._first_unstable = self._first_open if is_open else first
 
     def expire(self, monotonic_ms: int, after_ms: int) -> int:
         """Remove producers without an open transaction that have been idle for `after_ms`; returns their
@@ -222,6 +391,8 @@ class ProducerStateManager:
         """
         passed_ms = 0 if self._expired_at_ms is None else max(0, monotonic_ms - self._expired_at_ms)
         self._expired_at_ms = monotonic_ms
+        if len(self.verifications):
+            self.verifications.expire(passed_ms, after_ms)
         gone = []
         for producer in self._producers.values():
             producer.idle_ms = 0 if producer.idle_ms < 0 else producer.idle_ms + passed_ms
@@ -246,6 +417,9 @@ class ProducerStateManager:
             timestamp = batches[-1].timestamp if batches else NO_TIMESTAMP
             earlier = chain.from_iterable(islice(batches, count))
             yield _EARLIER[count].pack(count, max(producer.idle_ms, 0), timestamp, *earlier)
+        if self._complete and self.has_all_batches:
+            yield _COMPLETE.pack(_COMPLETE_MAGIC, _COMPLETE_VERSION, len(self._complete))
+            yield from (_COMPLETE_ENTRY.pack(at, first) for at, first in self._complete.items())
 
     @classmethod
     def decode(cls, content: bytes) -> "ProducerStateManager":
@@ -278,9 +452,11 @@ class ProducerStateManager:
             if offset >= 0:
                 producer.batches.append(BatchMetadata(sequence, offset, delta, timestamp))
             producer.transaction_first_offset = txn_first
-            if txn_first >= 0:
-                state._open[producer_id] = txn_first
+        with_transaction = [one for one in state if one.transaction_first_offset >= 0]
+        for producer in sorted(with_transaction, key=lambda one: one.transaction_first_offset):
+            state._open[producer.producer_id] = producer.transaction_first_offset
         state._decode_rest(content[end:])
+        state._set_first_open()
         return state
 
     def _decode_rest(self, rest: bytes) -> None:
@@ -298,9 +474,20 @@ class ProducerStateManager:
                     producer.batches[-1] = producer.batches[-1]._replace(timestamp=timestamp)
                 earlier = [BatchMetadata(*fields[n : n + 4]) for n in range(0, len(fields), 4)]
                 producer.batches.extendleft(reversed(earlier))
+            self._decode_complete(rest, at)
         except (struct.error, IndexError):
             raise MalformedSnapshot("the part after Kafka's entries is truncated") from None
         self.has_all_batches = True
+
+    def _decode_complete(self, rest: bytes, at: int) -> None:
+        """Read the complete transactions, which older snapshots lack. Unknown versions are ignored."""
+        if len(rest) - at < _COMPLETE.size:
+            return
+        magic, version, count = _COMPLETE.unpack_from(rest, at)
+        if (magic, version) == (_COMPLETE_MAGIC, _COMPLETE_VERSION):
+            at += _COMPLETE.size
+            entries = _COMPLETE_ENTRY.iter_unpack(rest[at : at + count * _COMPLETE_ENTRY.size])
+            self._complete = dict(entries)
 
     def check(self) -> None:
         """Raise InvariantViolation if a producer's batches do not follow each other."""
@@ -314,10 +501,16 @@ class ProducerStateManager:
             require(
                 open_at == producer.transaction_first_offset, f"producer {producer.producer_id}: transaction"
             )
+        first_offsets = list(self._open.values())
+        require(first_offsets == sorted(first_offsets), "open transactions are not in the order of offsets")
+        require(list(self._complete) == sorted(self._complete), "complete transactions are not in order")
+        unstable = min((*first_offsets, *self._complete.values()), default=-1)
+        require(unstable == self._first_unstable, f"first unstable offset {unstable}, {self._first_unstable}")
 
     def _end_transaction(
         self, producer: ProducerStateEntry, marker_offset: int, marker: EndMarker | None
     ) -> CompletedTransaction | None:
+        self.verifications.end(producer.producer_id)
         if marker is None:
             return None
         producer.coordinator_epoch = marker.coordinator_epoch
@@ -326,6 +519,8 @@ class ProducerStateManager:
         if first is None:
             return None  # the transaction has no records in this partition
         self._complete[marker_offset] = first
+        if first == self._first_open:
+            self._set_first_open()
         return CompletedTransaction(producer.producer_id, first, marker_offset, not marker.committed)
 
 
@@ -352,12 +547,17 @@ def _validate_sequence(known: ProducerStateEntry, header: BatchHeader) -> Duplic
     return _gap(header, expected)
 
 
-def _validate_transaction(known: ProducerStateEntry, header: BatchHeader) -> Rejection | None:
-    if known.transaction_first_offset >= 0 and not header.is_transactional:
-        return Rejection(
-            ErrorCode.INVALID_TXN_STATE, f"producer {header.producer_id} has an open transaction"
-        )
-    return None
+def _is_open(known: ProducerStateEntry, epoch: int) -> bool:
+    """Whether the producer has an open transaction of that epoch. With a newer epoch the marker of the open
+    one is on its way."""
+    return known.transaction_first_offset >= 0 and known.epoch == epoch
+
+
+def _stale_epoch(known: ProducerStateEntry, epoch: int) -> Rejection:
+    return Rejection(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {known.producer_id} has epoch {known.epoch}, the batch {epoch}",
+    )
 
 
 def _gap(header: BatchHeader, expected: int) -> Rejection:

@@ -48,6 +48,7 @@ DYNAMIC_SETTINGS = REPLICATION_RATES | {
     "remote.log.scrub.max.bytes.per.second",
     "remote.log.scrub.max.requests.per.second",
     "replica.alter.log.dirs.io.max.bytes.per.second",
+    "transaction.partition.verification.enable",
 }
 
 

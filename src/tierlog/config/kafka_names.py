@@ -114,7 +114,6 @@ INERT_SETTINGS: dict[str, Setting] = {
             "Share groups are not supported.",
             minimum=524_288,
         ),
-        _inert("transaction.partition.verification.enable", BOOLEAN, True, "Transactions are not supported."),
     )
 }
 """Kafka's default and bounds of each setting, and why it has no effect."""

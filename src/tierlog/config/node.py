@@ -437,6 +437,11 @@ class NodeSettings(BackgroundSettings):
         "it if millions of short-lived producers take too much memory.",
         minimum=1,
     )
+    transaction_partition_verification_enable: bool = boolean_(
+        True,
+        "Whether a partition asks the transaction coordinator before the first record of a transaction is "
+        "appended (KIP-890). Leave it on: without it, a late record can open a transaction that never ends.",
+    )
 
     # Quotas
     quota_window_num: int = int_(

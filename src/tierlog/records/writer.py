@@ -3,6 +3,7 @@
 The batches have their CRC and may be appended as they are. The layout is in KIP-98.
 """
 
+import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -22,6 +23,11 @@ from tierlog.records.batch import (
 )
 from tierlog.records.codecs import Codec, compress
 from tierlog.records.record import Header
+
+ABORT_MARKER, COMMIT_MARKER = 0, 1
+_MARKER_VERSION = 0
+_MARKER_KEY = struct.Struct(">hh")  # version, type
+_MARKER_VALUE = struct.Struct(">hi")  # version, coordinator epoch
 
 
 class NewRecord(NamedTuple):
@@ -83,6 +89,21 @@ def encode_batch(
     batch[HEADER_SIZE:] = section
     seal(batch, 0, len(batch))
     return batch
+
+
+def encode_end_marker(
+    producer_id: int, producer_epoch: int, *, committed: bool, coordinator_epoch: int, timestamp: int
+) -> bytearray:
+    """The control batch that commits or aborts a transaction in one partition (KIP-98)."""
+    key = _MARKER_KEY.pack(_MARKER_VERSION, COMMIT_MARKER if committed else ABORT_MARKER)
+    value = _MARKER_VALUE.pack(_MARKER_VERSION, coordinator_epoch)
+    return encode_batch(
+        [NewRecord(timestamp, key, value)],
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+    )
 
 
 def with_section(header: BatchHeader, section: Buffer, codec: Codec) -> bytearray:

@@ -2,7 +2,6 @@
 
 import errno
 import random
-import struct
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,7 @@ from tierlog.broker.replication.core.follower import (
     Truncate,
 )
 from tierlog.broker.replication.replica import ReadResult, Replica
-from tierlog.broker.storage.core.producer_state import ProducerStateManager
+from tierlog.broker.storage.core.producer_state import EndMarker, ProducerStateManager
 from tierlog.config.topic import TopicConfig
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import assign, iter_batches
@@ -172,14 +171,9 @@ def test_fetched_batches_are_one_write_and_roll_by_the_followers_settings(tmp_pa
 def test_follower_builds_producer_state_and_transactions_from_batches(pair: tuple[Replica, Replica]) -> None:
     leader, follower = pair
     leader.as_leader.append(batch(2, producer_id=5, producer_epoch=0, base_sequence=0), NOW)
-    transactional = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
-    leader.as_leader.append(batch(2, base_sequence=0, **transactional), NOW, from_client=False)
-    marker = encode_batch(
-        [NewRecord(NOW, struct.pack(">hh", 0, 0), struct.pack(">hi", 0, 0), ())],
-        control=True,
-        **transactional,  # type: ignore[arg-type]
-    )
-    leader.as_leader.append(memoryview(marker), NOW, from_client=False)
+    opening = batch(2, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    leader.as_leader.append(opening, NOW, must_verify=False)
+    leader.as_leader.append_marker(7, 0, EndMarker(False, 0), NOW, transaction_version=1)
     fetch(follower, leader)
     fetch(follower, leader)
     assert follower.log.aborted(0, 5) == leader.log.aborted(0, 5) != []
