@@ -154,6 +154,19 @@ class RemoteLog:
         """
         return await self._retrying(where, lambda state: self._read(where, state, offset, max_bytes, min_one))
 
+    async def read_committed(
+        self, where: TopicIdPartition, offset: int, max_bytes: int, *, min_one: bool
+    ) -> tuple[LogSlice, list[tuple[int, int]]]:
+        """`read`, and the (producer id, first offset) of the aborted transactions that overlap the result.
+
+        Both are from one version of the manifest. Compaction removes aborted records together with their
+        entries in the transaction index: with records of the older version and the index of the newer one, a
+        consumer would take aborted records for committed ones.
+        """
+        return await self._retrying(
+            where, lambda state: self._read_committed(where, state, offset, max_bytes, min_one)
+        )
+
     async def offset_for_timestamp(self, where: TopicIdPartition, timestamp: int) -> FoundRecord | None:
         """The first remote record at or after a timestamp, or None."""
         return await self._retrying(where, lambda state: self._find_time(where, state, timestamp))
@@ -161,17 +174,6 @@ class RemoteLog:
     async def largest_timestamp(self, where: TopicIdPartition, above: int) -> FoundRecord | None:
         """The first remote record with the largest timestamp; None if none is larger than `above`."""
         return await self._retrying(where, lambda state: self._find_largest(where, state, above))
-
-    async def aborted(
-        self, where: TopicIdPartition, start_offset: int, end_offset: int
-    ) -> list[tuple[int, int]]:
-        """(producer id, first offset) of the aborted transactions that overlap [start, end).
-
-        Each segment's index lists all aborted transactions that overlap the segment.
-        """
-        return await self._retrying(
-            where, lambda state: self._aborted(where, state, start_offset, end_offset)
-        )
 
     async def locate(self, where: TopicIdPartition, offset: int) -> RemotePlace:
         """Object, position and batch of an offset; for `tier explain`."""
@@ -295,6 +297,14 @@ class RemoteLog:
         chunk, base = batch.chunk, batch.chunk.key.start
         part = await self.cache.part(chunk, batch.position - base, end - base)
         return self._served(reader, batch, part, end, end_offset)
+
+    async def _read_committed(
+        self, where: TopicIdPartition, remote: RemotePartition, offset: int, max_bytes: int, min_one: bool
+    ) -> tuple[LogSlice, list[tuple[int, int]]]:
+        found = await self._read(where, remote, offset, max_bytes, min_one)
+        if not found.size:
+            return found, []
+        return found, await self._aborted(where, remote, offset, found.end_offset)
 
     def read_cached(
         self, where: TopicIdPartition, offset: int, max_bytes: int, *, min_one: bool, committed: bool = False
@@ -483,7 +493,7 @@ class RemoteLog:
     async def _aborted(
         self, where: TopicIdPartition, remote: RemotePartition, start: int, end: int
     ) -> list[tuple[int, int]]:
-        await self._entry(where, remote, start)  # retention may have passed it since its records were read
+        """Each segment's index lists all aborted transactions that overlap the segment."""
         found: set[AbortedTxn] = set()  # a transaction may span several segments
         async for entry in self._entries_from(where, remote, start):
             if entry.base_offset >= end:

@@ -155,8 +155,13 @@ class _Lookups:
         end = remote.end_offset
         has_remote = end is not None and replica.log_start_offset < replica.local_log_start_offset
         if target == MAX_TIMESTAMP:
-            local = replica.log.max_timestamp()
-            return self._max_timestamp(replica, local) if has_remote else self._local(local)
+            limit = replica.last_stable_offset if self._committed_only else replica.high_watermark
+            newest = replica.log.max_timestamp()
+            return (
+                self._max_timestamp(replica, newest, limit)
+                if has_remote
+                else self._local(_only_below(limit, newest))
+            )
         local = replica.offset_for_timestamp(target, committed_only=self._committed_only)
         return self._by_timestamp(replica, target, local) if has_remote else self._local(local)
 
@@ -211,14 +216,20 @@ class _Lookups:
             return found
         return await self._local_in_turns(local)
 
-    async def _max_timestamp(self, replica: Replica, search: TimestampSearch) -> Result:
+    async def _max_timestamp(self, replica: Replica, search: TimestampSearch, limit: int) -> Result:
         """If both are equal, the remote one comes first."""
         local = await self._local_in_turns(search)
         if isinstance(local, ErrorCode):
             return local
         above = NO_TIMESTAMP if local is NOTHING else local.timestamp - 1
         found = await _search_remote(self._deps, lambda remote: remote.largest_timestamp(replica.id, above))
-        return local if found is NOTHING else found
+        return (local if local.offset < limit else NOTHING) if found is NOTHING else found
+
+
+def _only_below(limit: int, search: TimestampSearch) -> TimestampSearch:
+    """The result of a search if the client may read that record. As in Kafka, no other record is searched."""
+    found = yield from search
+    return found if found is not None and found.offset < limit else None
 
 
 def _at(replica: Replica, offset: int) -> FoundTimestamp:

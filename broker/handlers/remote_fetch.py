@@ -127,13 +127,16 @@ async def _read(
     fetches.requests.add(topic_id)
     begun = clock()
     try:
-        found = await remote.read(item.replica.id, item.offset, item.max_bytes, min_one=item.min_one)
+        aborted: list[tuple[int, int]] = []
+        if committed_only:
+            found, aborted = await remote.read_committed(
+                item.replica.id, item.offset, item.max_bytes, min_one=item.min_one
+            )
+        else:
+            found = await remote.read(item.replica.id, item.offset, item.max_bytes, min_one=item.min_one)
         fetches.bytes.add(topic_id, found.size)
         if not found.size and found.base_offset > item.offset:
             return _read_local(item, found.base_offset, committed_only)
-        aborted: list[tuple[int, int]] = []
-        if committed_only and found.size:
-            aborted = await remote.aborted(item.replica.id, item.offset, found.end_offset)
     except CorruptObject:
         fetches.errors.add(topic_id)
         return ErrorCode.CORRUPT_MESSAGE, []

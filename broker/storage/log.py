@@ -35,6 +35,7 @@ from tierlog.broker.storage.lookups import (
     TimestampSearch,
     describe,
     export,
+    find_aborted,
     find_first,
     find_largest,
     retry_if_replaced,
@@ -44,7 +45,7 @@ from tierlog.broker.storage.segment import BatchAt, CorruptLog, Damage, Segment
 from tierlog.broker.storage.segment_swap import Swaps
 from tierlog.config.topic import TopicConfig
 from tierlog.records.batch import BatchHeader
-from tierlog.records.indexes import AbortedTxn, find_aborted
+from tierlog.records.indexes import AbortedTxn
 
 
 class PartitionLog:
@@ -345,11 +346,7 @@ class PartitionLog:
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """Aborted transactions that overlap [start_offset, end_offset)."""
-        found: list[AbortedTxn] = []
-        for segment in self._segments[self._index_of(start_offset) :]:
-            if segment.has_aborts:
-                found += find_aborted(segment.txn_index, start_offset, end_offset)
-        return found
+        return find_aborted(self._segments[self._index_of(start_offset) :], start_offset, end_offset)
 
     # -- truncation and deletion --
 

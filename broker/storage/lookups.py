@@ -12,7 +12,7 @@ from tierlog.broker.storage.names import LOG, SNAPSHOT, segment_file, segment_fi
 from tierlog.broker.storage.segment import BatchAt, CorruptLog, Segment
 from tierlog.config.topic import MAX_LONG
 from tierlog.records.errors import RecordsError
-from tierlog.records.indexes import AbortedTxn, encode_txn_entry
+from tierlog.records.indexes import AbortedTxn, encode_txn_entry, search_aborted
 from tierlog.records.record import record_pieces
 from tierlog.records.unpacking import NO_BOUND
 from tierlog.records.walk import RecordAt, find_timestamp
@@ -66,6 +66,19 @@ def retry_if_replaced(
             continue
         if found is None or any(one.base_offset <= found.offset < one.end_offset for one in current()):
             return found
+
+
+def find_aborted(segments: Iterable[Segment], start: int, end: int) -> list[AbortedTxn]:
+    """The aborted transactions that overlap [start, end), in segments from that of `start` on. A transaction
+    is in the index of the segment that has its marker, which may be far behind the end."""
+    found: list[AbortedTxn] = []
+    for segment in segments:
+        if segment.has_aborts:
+            overlapping, is_complete = search_aborted(segment.txn_index, start, end)
+            found += overlapping
+            if is_complete:
+                break
+    return found
 
 
 def find_first(

@@ -141,7 +141,13 @@ def find_offset_for_time(index: Buffer, base_offset: int, timestamp: int) -> int
 
 
 def find_aborted(index: Buffer, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-    """The aborted transactions that overlap [start_offset, end_offset), in the order of last offsets.
+    """The aborted transactions of `search_aborted`."""
+    return search_aborted(index, start_offset, end_offset)[0]
+
+
+def search_aborted(index: Buffer, start_offset: int, end_offset: int) -> tuple[list[AbortedTxn], bool]:
+    """The aborted transactions that overlap [start_offset, end_offset), in the order of last offsets, and
+    whether all are found, so that the indexes of later segments need not be searched.
 
     A binary search finds the first that ends late enough. After one whose last stable offset is at or above
     the end, all begin there or later (as in Kafka). Raises as `decode_txn_index`.
@@ -152,8 +158,8 @@ def find_aborted(index: Buffer, start_offset: int, end_offset: int) -> list[Abor
         if txn.first_offset < end_offset:
             found.append(txn)
         if txn.last_stable_offset >= end_offset:
-            break
-    return found
+            return found, True
+    return found, False
 
 
 def _last_at_or_below(entry: struct.Struct, index: Buffer, field: int, target: int) -> int:

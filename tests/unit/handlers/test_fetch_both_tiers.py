@@ -130,12 +130,30 @@ async def test_largest_timestamp_is_found_if_its_segment_is_tiered_during_the_lo
         assert await largest_timestamp(deps) == (ErrorCode.NONE, last, START_MS + last)
 
 
-async def largest_timestamp(deps: Dependencies) -> tuple[int, int, int]:
+@pytest.mark.parametrize("isolation_level", [0, 1])
+async def test_largest_timestamp_of_an_open_transaction_is_not_shown_to_read_committed(
+    tmp_path: Path, isolation_level: int
+) -> None:
+    """As in Kafka, no other record is searched then."""
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t")
+        produce(replica, 1)
+        newest = write_transactional(replica, [NewRecord(START_MS + 10**6, b"k", b"v", ())], base_sequence=0)
+        replica.after_append()
+        assert replica.last_stable_offset == newest < replica.high_watermark
+        expected = (newest, START_MS + 10**6) if isolation_level == 0 else (-1, -1)
+        assert await largest_timestamp(dependencies(node), isolation_level) == (ErrorCode.NONE, *expected)
+
+
+async def largest_timestamp(deps: Dependencies, isolation_level: int = 0) -> tuple[int, int, int]:
     """Error code, offset and timestamp of a ListOffsets response."""
     partition = ListOffsetsPartition(partition_index=0, timestamp=MAX_TIMESTAMP)
-    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[partition])])
+    request = ListOffsetsRequest(
+        isolation_level=isolation_level, topics=[ListOffsetsTopic(name="t", partitions=[partition])]
+    )
     context = RequestContext(2, 8, 1, "test", Connection(1, "127.0.0.1", 1))
-    response = await list_offsets_handler(deps)(context, request)  # type: ignore[misc]
+    reply: Any = list_offsets_handler(deps)(context, request)
+    response = await reply if isinstance(reply, Pending) else reply
     [result] = response.topics[0].partitions
     return result.error_code, result.offset, result.timestamp
 

@@ -20,6 +20,7 @@ from tierlog.records.indexes import (
     find_end_position,
     find_offset_for_time,
     find_position,
+    search_aborted,
 )
 
 BASE = 5_000_000_000
@@ -106,6 +107,10 @@ def test_aborted_transactions_of_a_range_are_those_that_a_scan_finds(seed: int) 
             overlapping = [txn for txn in txns if txn.last_offset >= start and txn.first_offset < end]
             found = find_aborted(index, start, end)
             assert found == overlapping, (start, end)
+            first_segment, is_complete = search_aborted(encode_txn_index(txns[:20]), start, end)
+            assert first_segment == overlapping[: len(first_segment)]
+            assert not is_complete or first_segment == overlapping, "no later segment has another"
+    assert search_aborted(encode_txn_index(txns[:20]), 0, txns[0].first_offset + 1)[1]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from faulty_store import FAULTS, FaultyStore
 from structlog.testing import capture_logs
-from tier_node import ABORT, START_MS, TierNode, content, write_transactional
+from tier_node import ABORT, PRODUCER, START_MS, TierNode, content, write_transactional
 
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.controller import commands as c
@@ -262,6 +262,25 @@ async def test_aborted_records_go_and_their_marker_stays_for_its_time(tmp_path: 
         found = await read_all(node, replica)
         assert (3, b"k", b"2") in found and b"aborted" not in [value for _, _, value in found]
         assert [offset for offset, _, _ in found] == [marker, 3]
+
+
+async def test_aborted_list_is_of_the_same_manifest_as_the_records(tmp_path: Path) -> None:
+    """Compaction replaces the segments while a consumer's read runs: its old records need the old index."""
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t", **COMPACTED)
+        first = write_transactional(replica, [NewRecord(START_MS, b"k", b"aborted")])
+        replica.log.roll(START_MS)
+        write_transactional(replica, ABORT, control=True)
+        await tiered(node, replica, [[(b"k", b"1")], [(b"k", b"2")]])
+        before = node.remote(replica)
+        await node.merger.merge_all()
+        assert node.remote(replica).entries != before.entries
+        log = node.fresh_remote_log(
+            before
+        )  # its first look at the manifest finds this version, later ones the new
+        found, aborted = await log.read_committed(replica.id, first, 1, min_one=True)
+        assert read_header(content(found)).is_transactional
+        assert aborted == [(PRODUCER, first)]
 
 
 async def test_compacted_and_deleted_by_retention(tmp_path: Path) -> None:

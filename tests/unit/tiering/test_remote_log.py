@@ -350,16 +350,6 @@ async def test_deletion_of_many_partitions_that_were_read_takes_many_turns(
     assert most[1] < most[0] * 1.5
 
 
-async def test_aborted_transactions_of_records_that_retention_has_passed_are_refused(node):
-    """An empty list would show the consumer their records."""
-    replica, _ = await tiered(node)
-    where, entries = node.where(replica), node.remote(replica).entries
-    assert await node.remote_log.aborted(where, 0, entries[0].end_offset) == []
-    await node.move_log_start(replica, entries[1].base_offset)
-    with pytest.raises(ObjectStoreError):
-        await node.remote_log.aborted(where, 0, entries[0].end_offset)
-
-
 async def test_wrong_base_offset_at_the_end_of_a_chunk_is_refused(node):
     """No batch after it in the chunk shows the damage, and offsets may have gaps."""
     replica, _ = await tiered(node)
