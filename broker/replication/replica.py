@@ -325,6 +325,7 @@ class Replica:
             core.resign(leader_epoch, partition_epoch)
             self.log.drop_empty_epochs()
         if was_leader:
+            self.log.producers.drop_verifications()
             self.notify()  # requests wait for an acknowledgement, which now fails
 
     # -- appends --

@@ -318,6 +318,10 @@ class ProducerStateManager:
             return _gap(header, expected=pending.lowest_sequence)
         return None
 
+    def drop_verifications(self) -> None:
+        """Invalidate all guards: the partition has another leader, which takes the markers now."""
+        self.verifications = Verifications()
+
     # -- changes --
 
     def apply(
@@ -396,7 +400,7 @@ class ProducerStateManager:
         gone = []
         for producer in self._producers.values():
             producer.idle_ms = 0 if producer.idle_ms < 0 else producer.idle_ms + passed_ms
-            if producer.idle_ms >= after_ms and producer.transaction_first_offset < 0:
+            if _is_expired(producer, after_ms):
                 gone.append(producer.producer_id)
         for producer_id in gone:
             del self._producers[producer_id]
@@ -545,6 +549,12 @@ def _validate_sequence(known: ProducerStateEntry, header: BatchHeader) -> Duplic
         if batch.last_sequence == last_sequence and batch.offset_delta == header.last_offset_delta:
             return Duplicate(batch.first_offset, batch.last_offset, batch.timestamp)
     return _gap(header, expected)
+
+
+def _is_expired(producer: ProducerStateEntry, after_ms: int) -> bool:
+    """Whether the producer may be forgotten. Without its state, an open transaction would seem to have
+    ended."""
+    return producer.idle_ms >= after_ms and producer.transaction_first_offset < 0
 
 
 def _is_open(known: ProducerStateEntry, epoch: int) -> bool:

@@ -206,6 +206,18 @@ def test_follower_verifies_nothing_and_appends_no_marker(replica: Replica) -> No
     assert end(replica) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+@pytest.mark.parametrize("truncated", [False, True])
+def test_guard_does_not_outlive_the_leadership(replica: Replica, truncated: bool) -> None:
+    replica.as_leader.append(batch(2), NOW)
+    guard = verify(replica)
+    replica.become_follower(2, 1, 1)
+    if truncated:
+        replica.as_follower.truncate_to(0, NOW)
+    replica.become_leader(2, 2, [1])
+    assert produce(replica, 0, guard).error == ErrorCode.INVALID_TXN_STATE
+    assert produce(replica, 0, verify(replica)).error == ErrorCode.NONE
+
+
 def test_marker_of_an_older_producer_epoch_is_refused(replica: Replica) -> None:
     produce(replica, 0, verify(replica, epoch=3), epoch=3)
     for version in (V1, V2):
