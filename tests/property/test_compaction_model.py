@@ -43,6 +43,7 @@ class Compaction(RuleBasedStateMachine):
         self.fates: dict[int, str] = {}
         self.open_transactions: dict[int, int] = {}  # producer -> transaction
         self.sequences: dict[int, int] = {}
+        self.epochs = dict.fromkeys([5, 6], 0)
         self.now = NOW
         self.log = open_log(Path(self._home.name), self.config)
 
@@ -79,7 +80,8 @@ class Compaction(RuleBasedStateMachine):
             if producer >= 0:
                 sequence = self.sequences.get(producer, 0)
                 self.sequences[producer] = sequence + len(new)
-                options |= {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequence}
+                epoch = self.epochs[producer]
+                options |= {"producer_id": producer, "producer_epoch": epoch, "base_sequence": sequence}
                 options |= {"transactional": transactional}
             append(self.log, new, **options)
             transaction = None
@@ -90,10 +92,14 @@ class Compaction(RuleBasedStateMachine):
                 kept = Record(base + n, record.timestamp, record.key, record.value, tuple(record.headers))
                 self.written[base + n] = (kept, transaction)
 
-    @rule(producer=st.sampled_from([5, 6]), commit=st.booleans())
-    def end_transaction(self, producer: int, commit: bool) -> None:
+    @rule(producer=st.sampled_from([5, 6]), commit=st.booleans(), bump=st.booleans())
+    def end_transaction(self, producer: int, commit: bool, bump: bool) -> None:
+        """`bump`: as transaction version 2 does, with a new epoch (KIP-890)."""
+        if bump:
+            self.epochs[producer] += 1
+            self.sequences[producer] = 0
         marker = [NewRecord(NOW, struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 0))]
-        options = {"producer_id": producer, "producer_epoch": 0, "base_sequence": -1}
+        options = {"producer_id": producer, "producer_epoch": self.epochs[producer], "base_sequence": -1}
         append(self.log, marker, transactional=True, control=True, **options)
         self.log.producers.on_high_watermark_updated(self.log.log_end_offset)
         transaction = self.open_transactions.pop(producer, None)
