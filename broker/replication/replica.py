@@ -9,7 +9,7 @@ and the fetchers.
 """
 
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Executor
 from typing import NamedTuple
 
@@ -259,8 +259,8 @@ class Replica:
         core = self._core
         return core.is_leader and core.high_watermark >= core.epoch_start_offset
 
-    def active_producers(self) -> list[ActiveProducer]:
-        """The producers that have not expired (DescribeProducers)."""
+    def active_producers(self) -> Iterator[ActiveProducer]:
+        """The producers that have not expired (DescribeProducers). There may be many: iterate in turns."""
         return self.log.producers.active()
 
     # -- roles --

@@ -180,9 +180,10 @@ class ProducerStateManager:
     def get(self, producer_id: int) -> ProducerStateEntry | None:
         return self._producers.get(producer_id)
 
-    def active(self) -> list[ActiveProducer]:
-        return [
-            ActiveProducer(
+    def active(self) -> Iterator[ActiveProducer]:
+        """The producers of now. Batches may be appended before the caller reaches the end."""
+        for producer in list(self._producers.values()):
+            yield ActiveProducer(
                 producer.producer_id,
                 producer.epoch,
                 producer.batches[-1].last_sequence if producer.batches else -1,
@@ -190,8 +191,6 @@ class ProducerStateManager:
                 producer.coordinator_epoch,
                 producer.transaction_first_offset,
             )
-            for producer in self._producers.values()
-        ]
 
     # -- decisions --
 

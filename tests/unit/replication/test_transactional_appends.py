@@ -274,9 +274,9 @@ def test_active_producers_show_their_transaction(replica: Replica) -> None:
     produce(replica, 0, verify(replica))
     produce(replica, 1)
     replica.as_leader.append(batch(3, producer_id=8, producer_epoch=2, base_sequence=0), NOW)
-    assert replica.active_producers() == [
+    assert list(replica.active_producers()) == [
         ActiveProducer(PRODUCER, 0, 1, NOW, -1, 0),
         ActiveProducer(8, 2, 2, NOW, -1, -1),
     ]
     end(replica, EndMarker(True, 6), epoch=1, version=V2)
-    assert replica.active_producers()[0] == ActiveProducer(PRODUCER, 1, -1, NOW, 6, -1)
+    assert next(replica.active_producers()) == ActiveProducer(PRODUCER, 1, -1, NOW, 6, -1)
