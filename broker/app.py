@@ -18,9 +18,10 @@ from tierlog.base.network import Network, host_port
 from tierlog.base.process_limits import LEAST_DESCRIPTORS, keep_malloc_small, raise_descriptor_limit
 from tierlog.base.tasks import TaskGroup, done_before
 from tierlog.base.types import random_uuid
+from tierlog.broker.coordinators.shards import Host, Lease
 from tierlog.broker.gateway.admin import url_for_others
 from tierlog.broker.gateway.node import Serving
-from tierlog.broker.groups.group_service import GroupService, Lease
+from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.batch_validator import BatchValidator
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
@@ -138,9 +139,8 @@ class Broker(NodeBase):
         self._parts.push_async_callback(self.tasks.close)
         self._parts.push_async_callback(self.repair.stop)  # after all parts that report damage
         self._parts.push_async_callback(self.tier.close)
-        self.groups = GroupService(
-            settings, self.metadata, self.replicas, self.clock, self.rng, self.tasks, self._lease()
-        )
+        host = Host(settings.node_id, self.metadata, self.replicas, self.clock, self.tasks, self._lease())
+        self.groups = GroupService(settings, host, self.rng)
         self._build_listener()
         self.bootstrap = host_port(*await self.listener.bind())
         self._parts.push_async_callback(self.listener.close)
@@ -266,7 +266,7 @@ class Broker(NodeBase):
             self.reporter.on_replica_event,
             self.scrubber.on_replica_event,
             self.repair.on_replica_event,
-            self.groups.on_replica_event,
+            self.groups.shards.on_replica_event,
             self.tiering.log_manager.on_replica_event,
             self.tiering.diverged_segments.on_replica_event,
         )

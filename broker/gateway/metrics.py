@@ -113,7 +113,7 @@ def _connection_families(listener: Listener) -> Iterator[Family]:
 
 def _group_families(groups: GroupService) -> Iterator[Family]:
     yield "tierlog_group_member_bytes", single(groups.member_bytes)
-    yield "tierlog_group_records_skipped", single(groups.skipped_records)
+    yield "tierlog_group_records_skipped", single(groups.shards.skipped_records)
 
 
 _QUOTA_METRICS = {

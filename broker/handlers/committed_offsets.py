@@ -8,15 +8,14 @@ from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from tierlog.base.types import TopicPartition
+from tierlog.broker.coordinators.core.effects import ErrorResponse, Token
 from tierlog.broker.groups.core.events import (
     Commit,
     DeleteOffsets,
-    ErrorResponse,
     OffsetsResponse,
     OffsetToCommit,
     Request,
     Response,
-    Token,
 )
 from tierlog.broker.groups.core.offsets import OffsetsByPartition
 from tierlog.broker.groups.group_service import GroupService

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition
-from tierlog.broker.groups.group_service import Lease
+from tierlog.broker.coordinators.shards import Lease
 from tierlog.broker.handlers.batch_validator import BatchValidator
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.producer_ids import ProducerIds

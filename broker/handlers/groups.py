@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from tierlog.broker.coordinators.core.effects import ErrorResponse
 from tierlog.broker.groups.core.events import (
     DeleteGroup,
-    ErrorResponse,
     Heartbeat,
     Join,
     JoinResponse,
@@ -91,12 +91,12 @@ class _Handlers:
     # ---- coordinator ----
 
     def find_coordinator(self, context: RequestContext, request: FindCoordinatorRequest) -> Reply | Pending:
-        if request.key_type == GROUP_KEY_TYPE and not self._service.has_topic:
+        if request.key_type == GROUP_KEY_TYPE and not self._service.shards.has_topic:
             return Pending(self._find_after_creation(context, request))
         return self._found(context, request)
 
     async def _find_after_creation(self, context: RequestContext, request: FindCoordinatorRequest) -> Reply:
-        await self._service.create_topic()  # if that fails, no group has a coordinator
+        await self._service.shards.create_topic()  # if that fails, no group has a coordinator
         found = self._found(context, request)
         return await found if isinstance(found, Pending) else found
 
@@ -120,7 +120,7 @@ class _Handlers:
     def _coordinator(self, key: str, key_type: int) -> Coordinator:
         if key_type != GROUP_KEY_TYPE:
             return _no_coordinator(key, key_type)
-        broker = self._service.coordinator_of(key)
+        broker = self._service.shards.coordinator_of(key)
         if broker is None:
             return _without_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return Coordinator(

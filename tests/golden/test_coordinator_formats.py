@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tierlog.broker.coordinators.core.stored import FormatError
 from tierlog.broker.groups.core.formats import (
     CommittedOffset,
-    FormatError,
     GroupKey,
     OffsetKey,
     StoredGroup,

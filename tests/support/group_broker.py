@@ -12,6 +12,7 @@ from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition
+from tierlog.broker.coordinators.shards import Host
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.context import Connection, Pending, RawReply, RequestContext
 from tierlog.broker.handlers.groups import group_handlers
@@ -64,7 +65,8 @@ class OneBroker:
         self.metadata = self.node
         self.replicas: dict[TopicPartition, Replica] = {}
         self.offline: set[TopicPartition] = set()
-        self.service = GroupService(settings, self.metadata, self, self.clock, self.rng, self.tasks, lease)
+        host = Host(settings.node_id, self.metadata, self, self.clock, self.tasks, lease)
+        self.service = GroupService(settings, host, self.rng)
         self.handlers = group_handlers(self.service)
         self.connection = Connection(1, "127.0.0.1", 5000)
 

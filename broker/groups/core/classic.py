@@ -7,9 +7,10 @@ in SyncGroup), KIP-814 (skip_assignment). States and transitions: states.py. Cal
 
 from typing import NamedTuple
 
+from tierlog.broker.coordinators.core.effects import ErrorResponse
+from tierlog.broker.coordinators.core.turn import response_error
 from tierlog.broker.groups.core.events import (
     NO_MEMBER_ID,
-    ErrorResponse,
     Heartbeat,
     Join,
     JoinResponse,
@@ -41,7 +42,7 @@ from tierlog.broker.groups.core.rebalance import (
     wait_to_sync,
 )
 from tierlog.broker.groups.core.states import GroupState
-from tierlog.broker.groups.core.turn import GroupSettings, Turn, response_error
+from tierlog.broker.groups.core.turn import GroupSettings, Turn
 from tierlog.protocol.errors import ErrorCode
 
 

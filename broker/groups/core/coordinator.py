@@ -1,26 +1,32 @@
 """Coordinator core: the groups of one `__consumer_offsets` partition.
 
-All events pass `handle(event, now_ms)`; its effects must be performed in order (events.py). `replay` and
-`finish_replay` rebuild the core from its partition. Membership changes take effect in memory at once, as in
-Kafka; they become durable with the assignment of the next generation. A committed offset counts once it is
-durable. A deleted group and the offsets of a deleted topic are removed from memory at once; if the append
-fails, the group is restored. Owned by groups/group_shard.py.
+All events pass `handle(event, now_ms)`; its effects must be performed in order (`coordinators.core.effects`).
+`replay` and `finish_replay` rebuild the core from its partition. Membership changes take effect in memory at
+once, as in Kafka; they become durable with the assignment of the next generation. A committed offset counts
+once it is durable. A deleted group and the offsets of a deleted topic are removed from memory at once; if the
+append fails, the group is restored. Owned by a shard (`coordinators.shard`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from uuid import UUID
 
 from tierlog.base.types import TopicPartition, require
+from tierlog.broker.coordinators.core.effects import (
+    Appended,
+    AppendTimedOut,
+    Effect,
+    ErrorResponse,
+    TimerFired,
+    WriteId,
+)
+from tierlog.broker.coordinators.core.stored import StoredRecord
+from tierlog.broker.coordinators.core.turn import PendingWrites, response_error
 from tierlog.broker.groups.core import classic
 from tierlog.broker.groups.core.events import (
     NO_MEMBER_ID,
-    Appended,
-    AppendTimedOut,
     Commit,
     DeleteGroup,
     DeleteOffsets,
-    Effect,
-    ErrorResponse,
     Event,
     ExpireOffsets,
     Heartbeat,
@@ -32,15 +38,12 @@ from tierlog.broker.groups.core.events import (
     Request,
     Sync,
     SyncResponse,
-    TimerFired,
     TopicsChanged,
-    WriteId,
 )
 from tierlog.broker.groups.core.formats import (
     CommittedOffset,
     GroupKey,
     OffsetKey,
-    StoredRecord,
     decode_group,
     decode_key,
     decode_offset,
@@ -58,7 +61,10 @@ from tierlog.broker.groups.core.offsets import (
 )
 from tierlog.broker.groups.core.rebalance import prepare_rebalance, restart_session
 from tierlog.broker.groups.core.states import Cause, GroupState
-from tierlog.broker.groups.core.turn import AfterAppend, GroupSettings, Turn, response_error, without_replies
+from tierlog.broker.groups.core.turn import (
+    GroupSettings,
+    Turn,
+)
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from tierlog.protocol.schema import ZERO_UUID
@@ -73,15 +79,14 @@ class Coordinator:
         self._offsets = Offsets()
         self._memory = MemberMemory()
         self._topic_ids: Mapping[str, UUID] = {}
-        self._writes: dict[WriteId, AfterAppend] = {}
+        self._writes = PendingWrites()
         self._committing: dict[WriteId, tuple[str, OffsetsByPartition]] = {}
         """Commits that are appended and not durable yet."""
-        self._next_write = 0
 
     # ---- events ----
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        turn = Turn(now_ms, self._settings, self._register_write)
+        turn = Turn(now_ms, self._writes, self._settings)
         match event:
             case Heartbeat():
                 self._heartbeat(event, turn)
@@ -89,11 +94,9 @@ class Coordinator:
                 self._commit(event, turn)
             case Appended():
                 self._committing.pop(event.write_id, None)
-                self._writes.pop(event.write_id)(turn, event.error)
+                self._writes.appended(event, turn)
             case AppendTimedOut():
-                then = self._writes[event.write_id]
-                then(turn, ErrorCode.REQUEST_TIMED_OUT)
-                self._writes[event.write_id] = without_replies(then)
+                self._writes.timed_out(event, turn)
             case Join():
                 self._join(event, turn)
             case Sync():
@@ -136,7 +139,7 @@ class Coordinator:
         leaders accepted a commit only if they knew the topic, so its creation precedes that image. A topic
         that is not in the image was therefore deleted while another broker coordinated.
         """
-        turn = Turn(now_ms, self._settings, self._register_write)
+        turn = Turn(now_ms, self._writes, self._settings)
         self._topic_ids = topic_ids
         self._remove_offsets_of_deleted_topics(turn, lambda name: name not in topic_ids)
         for group_id in self._offsets.groups():
@@ -366,8 +369,8 @@ class Coordinator:
 
     # ---- queries ----
 
-    def adds_member(self, request: Request) -> bool:
-        """Whether a request would add a member to its group."""
+    def may_refuse(self, request: Request) -> bool:
+        """Whether a request may be refused while too many wait: it would add a member to its group."""
         if not isinstance(request, Join):
             return False
         group = self._groups.get(request.group_id)
@@ -425,12 +428,6 @@ class Coordinator:
 
     def _new_group(self, group_id: str) -> Group:
         return Group(group_id, self._memory)
-
-    def _register_write(self, then: AfterAppend) -> WriteId:
-        self._next_write += 1
-        write_id = WriteId(self._next_write)
-        self._writes[write_id] = then
-        return write_id
 
 
 def _no_group(group_id: str) -> ErrorCode:

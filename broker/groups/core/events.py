@@ -1,25 +1,23 @@
-"""Coordinator events: the events, effects and responses of the coordinator core.
-
-`Coordinator.handle(event, now_ms)` returns effects, which must be performed in order. A `Token` identifies a
-request that waits for a response; each token gets exactly one `Reply`, at once or after a later event. State
-that must be durable before it counts is returned as `AppendRecords`. The driver submits `Appended`, in the
-order of the appends, when the records are below the high watermark or have failed. Only then does the core
-reply, unless the append is late: then it replies before, with REQUEST_TIMED_OUT.
-"""
+"""Group events: the requests, other events and responses of the group coordinator's core. What all
+coordinators share is in coordinators/core/effects.py."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, NewType
+from typing import NamedTuple
 from uuid import UUID
 
 from tierlog.base.types import TopicPartition
-from tierlog.broker.groups.core.formats import StoredRecord
+from tierlog.broker.coordinators.core.effects import (
+    Appended,
+    AppendTimedOut,
+    ErrorResponse,
+    TimerFired,
+    Token,
+)
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.schema import ZERO_UUID
 
-Token = NewType("Token", int)
-WriteId = NewType("WriteId", int)
 Protocol = tuple[str, bytes]  # name, metadata
 
 NO_MEMBER_ID = ""
@@ -131,11 +129,6 @@ class DeleteGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimerFired:
-    key: TimerKey
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireOffsets:
     """Submitted every offsets.retention.check.interval.ms."""
 
@@ -150,56 +143,8 @@ class TopicsChanged:
     deleted: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Appended:
-    """The records of an AppendRecords are durable, or have failed with `error`."""
-
-    write_id: WriteId
-    error: ErrorCode = ErrorCode.NONE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendTimedOut:
-    """The records of an AppendRecords are not durable after offsets.commit.timeout.ms. The waiting requests
-    time out; `Appended` still follows.
-    """
-
-    write_id: WriteId
-
-
 Request = Join | Sync | Heartbeat | Leave | Commit | DeleteOffsets | DeleteGroup
 Event = Request | TimerFired | ExpireOffsets | TopicsChanged | Appended | AppendTimedOut
-
-
-# ---- effects --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class AppendRecords:
-    write_id: WriteId
-    records: tuple[StoredRecord, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SetTimer:
-    """Sets the timer of this key, replacing an earlier one."""
-
-    key: TimerKey
-    delay_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class CancelTimer:
-    key: TimerKey
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    token: Token
-    response: "Response"
-
-
-Effect = AppendRecords | SetTimer | CancelTimer | Reply
 
 
 # ---- responses ------------------------------------------------------------------------------------
@@ -225,13 +170,6 @@ class SyncResponse:
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignment: bytes = b""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorResponse:
-    """For Heartbeat, DeleteGroup, and any request that failed completely."""
-
-    error: ErrorCode = ErrorCode.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

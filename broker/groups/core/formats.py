@@ -11,12 +11,11 @@ Kafka.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 from uuid import UUID
 
 from tierlog.base.safeguards import safeguard
-from tierlog.protocol.codec import decode_from, encode
-from tierlog.protocol.primitives import MalformedFrame
+from tierlog.broker.coordinators.core.stored import decode_stored, encode_stored, stored_version
 from tierlog.protocol.schema import (
     ZERO_UUID,
     Bytes,
@@ -30,19 +29,7 @@ from tierlog.protocol.schema import (
     versions,
 )
 
-M = TypeVar("M", bound=Message)
 NO_EXPIRY = -1
-
-
-class FormatError(Exception):
-    """A record of `__consumer_offsets` that is malformed, or that no coordinator writes."""
-
-
-class StoredRecord(NamedTuple):
-    """One record to append; a value of None deletes the key."""
-
-    key: bytes
-    value: bytes | None
 
 
 class OffsetKey(NamedTuple):
@@ -132,17 +119,17 @@ class StoredGroup(Message):
 
 def encode_key(key: OffsetKey | GroupKey) -> bytes:
     if isinstance(key, GroupKey):
-        return _encode(_GroupMetadataKey(group_id=key.group_id), 2)
-    return _encode(_OffsetCommitKey(group_id=key.group_id, topic=key.topic, partition=key.partition), 1)
+        return encode_stored(_GroupMetadataKey(group_id=key.group_id), 2)
+    return encode_stored(_OffsetCommitKey(group_id=key.group_id, topic=key.topic, partition=key.partition), 1)
 
 
 def decode_key(data: bytes | memoryview) -> OffsetKey | GroupKey | None:
     """None for an unknown key type. Raises FormatError for an incomplete or malformed key."""
-    version = _version(data)
+    version = stored_version(data)
     if version in (0, 1):
-        offset = _decode(_OffsetCommitKey, version, data)
+        offset = decode_stored(_OffsetCommitKey, version, data)
         return OffsetKey(offset.group_id, offset.topic, offset.partition)
-    return GroupKey(_decode(_GroupMetadataKey, version, data).group_id) if version == 2 else None
+    return GroupKey(decode_stored(_GroupMetadataKey, version, data).group_id) if version == 2 else None
 
 
 def encode_offset(committed: CommittedOffset) -> bytes:
@@ -156,12 +143,12 @@ def encode_offset(committed: CommittedOffset) -> bytes:
         expire_timestamp_ms=committed.expire_timestamp_ms,
         topic_id=committed.topic_id,
     )
-    return _encode(value, 4 if committed.expire_timestamp_ms == NO_EXPIRY else 1)
+    return encode_stored(value, 4 if committed.expire_timestamp_ms == NO_EXPIRY else 1)
 
 
 @safeguard("committed offsets are stored with the topic id")
 def decode_offset(data: bytes | memoryview) -> CommittedOffset:
-    found = _decode(_OffsetCommitValue, _version(data), data)
+    found = decode_stored(_OffsetCommitValue, stored_version(data), data)
     return CommittedOffset(
         found.offset,
         found.leader_epoch,
@@ -173,32 +160,12 @@ def decode_offset(data: bytes | memoryview) -> CommittedOffset:
 
 
 def encode_group(group: StoredGroup) -> bytes:
-    return _encode(group, 3)
+    return encode_stored(group, 3)
 
 
 def decode_group(data: bytes | memoryview) -> StoredGroup:
-    group = _decode(StoredGroup, _version(data), data)
+    group = decode_stored(StoredGroup, stored_version(data), data)
     for member in group.members:
         if member.rebalance_timeout_ms < 0:
             member.rebalance_timeout_ms = member.session_timeout_ms
     return group
-
-
-def _encode(message: Message, version: int) -> bytes:
-    return version.to_bytes(2, "big") + encode(message, version)
-
-
-def _version(data: bytes | memoryview) -> int:
-    if len(data) < 2:
-        raise FormatError(f"{len(data)} bytes are too few for a version")
-    return int.from_bytes(data[:2], "big", signed=True)
-
-
-def _decode(kind: type[M], version: int, data: bytes | memoryview) -> M:
-    least, most = kind.VERSIONS
-    if not least <= version <= most:
-        raise FormatError(f"{kind.__name__}: version {version} is not known")
-    try:
-        return decode_from(kind, version, data, 2, elements_max=len(data))[0]
-    except MalformedFrame as fault:
-        raise FormatError(str(fault)) from None

@@ -9,13 +9,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tierlog.base.types import require
-from tierlog.broker.groups.core.events import NO_MEMBER_ID, JoinResponse, Protocol, Token
+from tierlog.broker.coordinators.core.effects import Token
+from tierlog.broker.coordinators.core.stored import FormatError, StoredRecord
+from tierlog.broker.groups.core.events import (
+    NO_MEMBER_ID,
+    JoinResponse,
+    Protocol,
+)
 from tierlog.broker.groups.core.formats import (
-    FormatError,
     GroupKey,
     StoredGroup,
     StoredMember,
-    StoredRecord,
     encode_group,
     encode_key,
 )

@@ -9,12 +9,16 @@ from collections.abc import Iterator
 
 from tierlog.base.safeguards import safeguard
 from tierlog.base.types import TopicPartition
-from tierlog.broker.groups.core.events import NO_MEMBER_ID, Commit, OffsetToCommit
+from tierlog.broker.coordinators.core.stored import StoredRecord
+from tierlog.broker.groups.core.events import (
+    NO_MEMBER_ID,
+    Commit,
+    OffsetToCommit,
+)
 from tierlog.broker.groups.core.formats import (
     NO_EXPIRY,
     CommittedOffset,
     OffsetKey,
-    StoredRecord,
     encode_key,
     encode_offset,
 )

@@ -5,10 +5,17 @@ waiting request is always answered: when its phase ends or fails, when its membe
 when the same member sends another.
 """
 
-from tierlog.broker.groups.core.events import JoinResponse, SyncResponse, TimerKey, TimerKind, Token
+from tierlog.broker.coordinators.core.effects import Token
+from tierlog.broker.coordinators.core.turn import response_error
+from tierlog.broker.groups.core.events import (
+    JoinResponse,
+    SyncResponse,
+    TimerKey,
+    TimerKind,
+)
 from tierlog.broker.groups.core.group import Group, Member
 from tierlog.broker.groups.core.states import Cause, GroupState
-from tierlog.broker.groups.core.turn import Turn, response_error
+from tierlog.broker.groups.core.turn import Turn
 from tierlog.protocol.errors import ErrorCode
 
 STATIC_MEMBERS_CHECK_MS = 1_000

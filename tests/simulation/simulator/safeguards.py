@@ -161,7 +161,7 @@ def _(original: Function, replica: Any) -> None:
 # --- group coordinators
 
 
-@without("a group coordinator replays its partition before it serves", breaks="committed offsets go back")
+@without("a coordinator replays its partition before it serves", breaks="committed offsets go back")
 async def _(original: Function, shard: Any) -> None:
     shard.start_empty()
 

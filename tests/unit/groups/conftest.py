@@ -8,15 +8,22 @@ from uuid import UUID
 import pytest
 
 from tierlog.base.types import TopicPartition
-from tierlog.broker.groups.core.coordinator import Coordinator
-from tierlog.broker.groups.core.events import (
+from tierlog.broker.coordinators.core.effects import (
     Appended,
     AppendRecords,
     AppendTimedOut,
     CancelTimer,
+    Effect,
+    Reply,
+    SetTimer,
+    TimerFired,
+    Token,
+)
+from tierlog.broker.coordinators.core.stored import StoredRecord
+from tierlog.broker.groups.core.coordinator import Coordinator
+from tierlog.broker.groups.core.events import (
     Commit,
     DeleteGroup,
-    Effect,
     Event,
     Heartbeat,
     Join,
@@ -26,16 +33,12 @@ from tierlog.broker.groups.core.events import (
     LeaveResponse,
     OffsetsResponse,
     OffsetToCommit,
-    Reply,
-    SetTimer,
     Sync,
     SyncResponse,
-    TimerFired,
     TimerKey,
-    Token,
     TopicsChanged,
 )
-from tierlog.broker.groups.core.formats import StoredRecord, decode_key
+from tierlog.broker.groups.core.formats import decode_key
 from tierlog.broker.groups.core.turn import GroupSettings
 from tierlog.protocol.errors import ErrorCode
 

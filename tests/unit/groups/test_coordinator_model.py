@@ -10,8 +10,17 @@ import random
 import pytest
 
 from tierlog.base.types import TopicPartition
-from tierlog.broker.groups.core.events import DeleteOffsets, ExpireOffsets, JoinResponse, Leaver
-from tierlog.broker.groups.core.formats import OffsetKey, decode_key, decode_offset
+from tierlog.broker.groups.core.events import (
+    DeleteOffsets,
+    ExpireOffsets,
+    JoinResponse,
+    Leaver,
+)
+from tierlog.broker.groups.core.formats import (
+    OffsetKey,
+    decode_key,
+    decode_offset,
+)
 from tierlog.protocol.errors import ErrorCode as E
 
 SEEDS = range(60)

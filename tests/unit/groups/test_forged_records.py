@@ -6,15 +6,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tierlog.broker.groups.core.events import ExpireOffsets, Leaver, TimerFired
+from tierlog.broker.coordinators.core.effects import TimerFired
+from tierlog.broker.coordinators.core.stored import FormatError, StoredRecord
+from tierlog.broker.groups.core.events import ExpireOffsets, Leaver
 from tierlog.broker.groups.core.formats import (
     CommittedOffset,
-    FormatError,
     GroupKey,
     OffsetKey,
     StoredGroup,
     StoredMember,
-    StoredRecord,
     encode_group,
     encode_key,
     encode_offset,

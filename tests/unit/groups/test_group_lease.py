@@ -17,7 +17,8 @@ from group_broker import (
 from msgspec import structs
 
 from tierlog.base.types import TopicPartition
-from tierlog.broker.groups.group_service import OFFSETS_TOPIC, partition_of
+from tierlog.broker.coordinators.shards import partition_of
+from tierlog.broker.groups.group_service import OFFSETS_TOPIC
 from tierlog.protocol.errors import ErrorCode as E
 from tierlog.protocol.messages import find_coordinator, heartbeat, list_groups
 
@@ -25,7 +26,7 @@ from tierlog.protocol.messages import find_coordinator, heartbeat, list_groups
 @pytest.fixture
 async def broker(tmp_path):
     async with OneBroker(tmp_path) as running:
-        await running.service.create_topic()
+        await running.service.shards.create_topic()
         await running.create("t")
         yield running
 
@@ -33,7 +34,7 @@ async def broker(tmp_path):
 async def test_shard_of_an_older_leader_epoch_is_loaded_again(broker):
     """Another broker may have been leader in an image which was skipped."""
     await broker.call("OffsetCommit", 9, commit_request(5))
-    before = dict(broker.service._shards)
+    before = dict(broker.service.shards._shards)
     image = broker.metadata.image
     topic = image.topic(OFFSETS_TOPIC)
     later = tuple(structs.replace(each, leader_epoch=each.leader_epoch + 2) for each in topic.partitions)
@@ -41,10 +42,10 @@ async def test_shard_of_an_older_leader_epoch_is_loaded_again(broker):
         replica = broker.replicas[TopicPartition(OFFSETS_TOPIC, number)]
         replica.become_leader(each.leader_epoch, each.partition_epoch + 1, [1])
     changed = structs.replace(topic, partitions=later)
-    broker.service._follow(structs.replace(image, topics=image.topics.set(topic.topic_id, changed)))
-    assert all(broker.service._shards[number] is not shard for number, shard in before.items())
+    broker.service.shards.follow(structs.replace(image, topics=image.topics.set(topic.topic_id, changed)))
+    assert all(broker.service.shards._shards[number] is not shard for number, shard in before.items())
     assert await fetched_error(broker) == E.COORDINATOR_LOAD_IN_PROGRESS
-    await broker.service._shards[partition_of("g", 2)].load()
+    await broker.service.shards._shards[partition_of("g", 2)].load()
     assert await fetched(broker) == 5
 
 
@@ -54,7 +55,7 @@ async def test_shard_of_an_older_leader_epoch_is_loaded_again(broker):
 async def test_broker_without_a_lease_is_not_a_coordinator(tmp_path):
     lease = Lease()
     async with OneBroker(tmp_path, SETTINGS, lease) as broker:
-        await broker.service.create_topic()
+        await broker.service.shards.create_topic()
         await broker.create("t")
         member = await broker.member()
         await broker.call("OffsetCommit", 9, commit_request(7, group="h"))
@@ -79,7 +80,7 @@ async def test_waiting_requests_fail_when_the_lease_ends(tmp_path):
     lease = Lease()
     settings = replace(SETTINGS, group_initial_rebalance_delay_ms=60_000)
     async with OneBroker(tmp_path, settings, lease) as broker:
-        await broker.service.create_topic()
+        await broker.service.shards.create_topic()
         await broker.create("t")
         request = join_request("g")
         request.member_id = (await broker.call("JoinGroup", 9, request)).member_id
@@ -99,7 +100,7 @@ async def test_waiting_requests_fail_when_the_lease_ends(tmp_path):
 
 async def test_commit_times_out_if_replicas_are_slow(tmp_path):
     async with OneBroker(tmp_path, replace(SETTINGS, offsets_commit_timeout_ms=20)) as broker:
-        await broker.service.create_topic()
+        await broker.service.shards.create_topic()
         await broker.create("t")
         lag_behind(broker)
         first = broker.begin("OffsetCommit", 9, commit_request(7))
@@ -115,7 +116,7 @@ async def test_commit_times_out_if_replicas_are_slow(tmp_path):
 
 async def test_assignment_that_times_out_starts_another_rebalance(tmp_path):
     async with OneBroker(tmp_path, replace(SETTINGS, offsets_commit_timeout_ms=20)) as broker:
-        await broker.service.create_topic()
+        await broker.service.shards.create_topic()
         await broker.create("t")
         request = join_request("g")
         request.member_id = (await broker.call("JoinGroup", 9, request)).member_id

@@ -24,11 +24,13 @@ from loop_steps import LoopSteps
 from structlog.testing import capture_logs
 
 from tierlog.base.types import TopicPartition
-from tierlog.broker.groups import group_service, group_shard
-from tierlog.broker.groups.core.events import Appended, WriteId
+from tierlog.broker.coordinators import shard as shard_module
+from tierlog.broker.coordinators import shards as shards_module
+from tierlog.broker.coordinators.core.effects import Appended, WriteId
+from tierlog.broker.coordinators.shard import RESPONSES_PER_TURN
+from tierlog.broker.coordinators.shards import partition_of
 from tierlog.broker.groups.core.formats import GroupKey, encode_key
-from tierlog.broker.groups.group_service import OFFSETS_TOPIC, partition_of
-from tierlog.broker.groups.group_shard import RESPONSES_PER_TURN
+from tierlog.broker.groups.group_service import OFFSETS_TOPIC
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN
 from tierlog.broker.replication.replica_events import ReplicasCreated
 from tierlog.metadata.controller.commands import (
@@ -53,7 +55,7 @@ from tierlog.records.writer import NewRecord, encode_batch
 @pytest.fixture
 async def broker(tmp_path):
     async with OneBroker(tmp_path) as running:
-        await running.service.create_topic()
+        await running.service.shards.create_topic()
         await running.create("t")
         yield running
 
@@ -89,7 +91,7 @@ async def test_groups_wait_for_brokers_for_all_replicas_of_the_offsets_topic(tmp
         known = [why.partition(":")[0] for why in reasons]
         assert known == [f"its replicas need 3 brokers, and {count} are registered" for count in (1, 2)]
         assert "offsets.topic.replication.factor" in reasons[0]
-        await broker.service.create_topic()
+        await broker.service.shards.create_topic()
         partitions = broker.metadata.image.topic(OFFSETS_TOPIC).partitions
         assert [sorted(each.replicas) for each in partitions] == [[1, 2, 3]] * 2
 
@@ -101,24 +103,24 @@ async def test_calls_that_need_the_topic_share_one_attempt_to_create_it(tmp_path
         submitted.append(command)
         await silent.wait()
 
-    monkeypatch.setattr(group_service, "CREATE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(shards_module, "CREATE_TIMEOUT_S", 0.05)
     async with OneBroker(tmp_path) as broker:
         monkeypatch.setattr(broker.metadata, "submit", submit)
         with capture_logs() as logs:
-            await asyncio.gather(*(broker.service.create_topic() for _ in range(5)))
+            await asyncio.gather(*(broker.service.shards.create_topic() for _ in range(5)))
         assert len(submitted) == 1
         assert [line["why"] for line in logs] == ["no response from the controller within 0.05 s"]
         monkeypatch.undo()
-        await broker.service.create_topic()
-        assert broker.service.has_topic
+        await broker.service.shards.create_topic()
+        assert broker.service.shards.has_topic
 
 
 async def test_list_groups_reports_partitions_whose_replicas_do_not_exist_yet(tmp_path):
     async with OneBroker(tmp_path) as broker:
-        await broker.service.create_topic()
+        await broker.service.shards.create_topic()
         assert (await broker.call("ListGroups", 5, list_groups.ListGroupsRequest())).error_code == E.NONE
         replica = broker.replicas.pop(TopicPartition(OFFSETS_TOPIC, 1))
-        broker.service._shards.pop(1).close()
+        broker.service.shards._shards.pop(1).close()
         response = await broker.call("ListGroups", 5, list_groups.ListGroupsRequest())
         assert response.error_code == E.COORDINATOR_LOAD_IN_PROGRESS
         broker.replicas[replica.name] = replica
@@ -128,14 +130,14 @@ async def test_standalone_node_creates_one_replica(tmp_path):
     async with OneBroker(
         tmp_path, dataclasses.replace(SETTINGS, offsets_topic_replication_factor=3)
     ) as broker:
-        await broker.service.create_topic()
+        await broker.service.shards.create_topic()
         assert broker.metadata.image.topic(OFFSETS_TOPIC).partitions[0].replicas == (1,)
 
 
 @pytest.mark.parametrize("version", range(7))
 async def test_first_find_coordinator_creates_the_topic(tmp_path, version):
     async with OneBroker(tmp_path) as broker:
-        assert broker.service.coordinator_of("g") is None
+        assert broker.service.shards.coordinator_of("g") is None
         request = find_coordinator.FindCoordinatorRequest(key="g", coordinator_keys=["g", "h"])
         response = await broker.call("FindCoordinator", version, request)
         found = response.coordinators if version >= 4 else [response]
@@ -341,7 +343,7 @@ async def test_new_topic_does_not_get_offsets_of_a_deleted_topic(broker):
 
 async def test_topic_created_again_while_its_coordinator_is_down_has_no_offsets(tmp_path):
     async with OneBroker(tmp_path) as broker:
-        await broker.service.create_topic()
+        await broker.service.shards.create_topic()
         await broker.create("t")
         await broker.call("OffsetCommit", 9, commit_request(1000))
         await broker.service.close()
@@ -356,7 +358,7 @@ async def test_topic_created_again_while_its_coordinator_is_down_has_no_offsets(
 
 async def test_groups_and_offsets_survive_a_restart(tmp_path):
     async with OneBroker(tmp_path) as broker:
-        await broker.service.create_topic()
+        await broker.service.shards.create_topic()
         await broker.create("t")
         member = await broker.member(instance="static")
         for offset in range(100):
@@ -375,7 +377,7 @@ async def test_groups_and_offsets_survive_a_restart(tmp_path):
 
 async def test_failed_core_is_rebuilt_from_its_log(broker):
     await broker.call("OffsetCommit", 9, commit_request(5))
-    shard = broker.service._shards[partition_of("g", 2)]
+    shard = broker.service.shards._shards[partition_of("g", 2)]
     waiting = broker.begin("JoinGroup", 3, join_request("g"))
     shard.submit(Appended(write_id=WriteId(99)))  # the core knows no append with this id
     assert (await waiting).error_code == E.NOT_COORDINATOR
@@ -388,7 +390,7 @@ async def test_load_replays_in_turns(broker, monkeypatch):
     for offset in range(60):
         await broker.call("OffsetCommit", 9, commit_request(offset))
     shard = failed_shard(broker)
-    monkeypatch.setattr(group_shard, "RECORDS_PER_TURN", 10)
+    monkeypatch.setattr(shard_module, "RECORDS_PER_TURN", 10)
     with LoopSteps() as steps:
         await shard.load()
     assert steps.most < steps.total / 3
@@ -397,14 +399,14 @@ async def test_load_replays_in_turns(broker, monkeypatch):
 
 def failed_shard(broker: OneBroker):
     """The shard of group g after its core failed; its state is gone until it has loaded."""
-    shard = broker.service._shards[partition_of("g", 2)]
+    shard = broker.service.shards._shards[partition_of("g", 2)]
     shard.submit(Appended(write_id=WriteId(99)))
     assert not shard.ready
     return shard
 
 
 def reloads(broker: OneBroker) -> int:
-    return sum(key[0] == OFFSETS_TOPIC for key in broker.service._timers._timers)
+    return sum(key[0] == OFFSETS_TOPIC for key in broker.service.shards.timers._timers)
 
 
 async def test_topic_deleted_during_a_load_leaves_no_offsets(broker):
@@ -429,17 +431,17 @@ async def test_failed_load_is_retried(broker):
     await broker.call("OffsetCommit", 9, commit_request(5))
     shard = failed_shard(broker)
     sound, shard.replica = shard.replica, Unreadable()
-    broker.service._timers.close()
-    await broker.service._load_shard(shard)
+    broker.service.shards.timers.close()
+    await broker.service.shards._load_shard(shard)
     assert not shard.ready and reloads(broker) == 1
     shard.replica = sound
-    path = next((broker.directory / f"{OFFSETS_TOPIC}-{shard.partition}").glob("*.log"))
+    path = next((broker.directory / str(shard.name)).glob("*.log"))
     content = path.read_bytes()
     path.write_bytes(content[:-1])
-    await broker.service._load_shard(shard)
+    await broker.service.shards._load_shard(shard)
     assert not shard.ready
     path.write_bytes(content)
-    await broker.service._load_shard(shard)
+    await broker.service.shards._load_shard(shard)
     assert await fetched(broker) == 5
 
 
@@ -447,7 +449,7 @@ async def test_damaged_commit_is_skipped(broker):
     await broker.call("OffsetCommit", 9, commit_request(5))
     await broker.call("OffsetCommit", 9, commit_request(6))
     shard = failed_shard(broker)
-    path = next((broker.directory / f"{OFFSETS_TOPIC}-{shard.partition}").glob("*.log"))
+    path = next((broker.directory / str(shard.name)).glob("*.log"))
     content = bytearray(path.read_bytes())
     at = content.rindex((6).to_bytes(8, "big"))
     content[at + 7] = 99
@@ -461,21 +463,21 @@ async def test_damaged_commit_counts_once_it_is_repaired(broker):
     await broker.call("OffsetCommit", 9, commit_request(5))
     await broker.call("OffsetCommit", 9, commit_request(6))
     shard = failed_shard(broker)
-    broker.service._timers.close()
+    broker.service.shards.timers.close()
     suspected = []
     shard.replica.suspect = lambda offset, why: suspected.append(offset)
-    path = next((broker.directory / f"{OFFSETS_TOPIC}-{shard.partition}").glob("*.log"))
+    path = next((broker.directory / str(shard.name)).glob("*.log"))
     whole = path.read_bytes()
     content = bytearray(whole)
     content[whole.rindex((6).to_bytes(8, "big")) + 7] = 99
     path.write_bytes(content)
-    await broker.service._load_shard(shard)
+    await broker.service.shards._load_shard(shard)
     assert await fetched(broker) == 5
     assert suspected == [shard.replica.log_end_offset - 1]
     path.write_bytes(whole)
     shard.replica.repaired()
     assert not shard.ready and reloads(broker) == 1
-    await broker.service._load_shard(shard)
+    await broker.service.shards._load_shard(shard)
     assert await fetched(broker) == 6
 
 
@@ -491,11 +493,11 @@ async def test_unusable_records_are_skipped_with_one_log_line(broker):
     struct.pack_into(">I", unreadable, 17, crc32c.crc32c(bytes(unreadable[21:])))
     shard.replica.as_leader.append(memoryview(unreadable), 1, from_client=False)
     with capture_logs() as logged:
-        await broker.service._load_shard(shard)
+        await broker.service.shards._load_shard(shard)
     assert await fetched(broker) == 5
     [line] = [entry for entry in logged if entry["log_level"] == "error"]
     assert line["records"] == 4
-    assert broker.service.skipped_records == 4
+    assert broker.service.shards.skipped_records == 4
 
 
 async def test_shard_is_not_loaded_again_after_a_leader_change(broker):
@@ -505,7 +507,7 @@ async def test_shard_is_not_loaded_again_after_a_leader_change(broker):
     shard.replica.close(clean=False)
     await broker.metadata.submit(DeleteTopics(topics=(TopicRef(name=OFFSETS_TOPIC),)))
     assert reloads(broker) == 0
-    await broker.service._load_shard(shard)
+    await broker.service.shards._load_shard(shard)
     assert reloads(broker) == 0 and not shard.ready
 
 
@@ -516,7 +518,7 @@ async def test_groups_on_a_failed_disk_have_no_coordinator_and_others_keep_their
     await broker.member("g")
     broker.replicas.pop(lost).close(clean=False)
     broker.offline.add(lost)
-    broker.service.on_replica_event(ReplicasCreated())
+    broker.service.shards.on_replica_event(ReplicasCreated())
     request = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g", other])
     response = await broker.call("FindCoordinator", 4, request)
     errors = [each.error_code for each in response.coordinators]
@@ -529,7 +531,7 @@ async def test_groups_on_a_failed_disk_have_no_coordinator_and_others_keep_their
 async def test_members_of_all_groups_share_one_memory_limit(tmp_path):
     settings = dataclasses.replace(SETTINGS, group_members_max_bytes=2_500_000)
     async with OneBroker(tmp_path, settings) as broker:
-        await broker.service.create_topic()
+        await broker.service.shards.create_topic()
         joined = [await broker.call("JoinGroup", 3, large_join(f"g{number}")) for number in range(3)]
         codes = [each.error_code for each in joined]
         assert codes == [E.NONE, E.NONE, E.COORDINATOR_NOT_AVAILABLE]
@@ -544,7 +546,7 @@ async def test_joins_that_wait_keep_no_other_group_from_its_coordinator(broker, 
     same = next(f"h{n}" for n in range(1_000) if partition_of(f"h{n}", 50) == partition_of("g", 50))
     member = await broker.member(same)
     await broker.member("g")  # this member does not join again: others wait for it
-    monkeypatch.setattr(group_shard, "MAX_WAITING", 2)
+    monkeypatch.setattr(shard_module, "MAX_WAITING", 2)
     waiting = [broker.begin("JoinGroup", 3, join_request("g")) for _ in range(2)]
     refused = await broker.call("JoinGroup", 3, join_request("g"))
     assert refused.error_code == E.COORDINATOR_NOT_AVAILABLE

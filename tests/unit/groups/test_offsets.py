@@ -3,11 +3,11 @@
 import pytest
 
 from tierlog.base.types import TopicPartition
+from tierlog.broker.coordinators.core.stored import StoredRecord
 from tierlog.broker.groups.core.events import DeleteOffsets, ExpireOffsets
 from tierlog.broker.groups.core.formats import (
     CommittedOffset,
     OffsetKey,
-    StoredRecord,
     decode_key,
     encode_key,
     encode_offset,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tierlog.broker.groups.timers import GRACE_MS, STALE_SLACK, STALL_MS, Timers
+from tierlog.broker.coordinators.timers import GRACE_MS, STALE_SLACK, STALL_MS, Timers
 
 
 class ManualClock:

@@ -1,11 +1,11 @@
-"""Group shard: drives the coordinator core of one `__consumer_offsets` partition, with its log and waiting
-requests.
+"""Coordinator shard: drives the core of one partition of an internal topic, with its log and the requests
+that wait.
 
 All events pass one inbox, and are handled one after another on the event loop. The effects of one are
 performed before the next, except responses beyond RESPONSES_PER_TURN, which follow in later turns. The core
 receives the result of an append when the high watermark has passed it, or its flush has failed, in the order
-of the appends. A core that breaks an invariant is discarded, and rebuilt from the log. Owned by the group
-service.
+of the appends. A core that breaks an invariant is discarded, and rebuilt from the log. Owned by
+`coordinators.shards`.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
 import structlog
@@ -21,27 +21,22 @@ import structlog
 from tierlog.base.clock import Clock
 from tierlog.base.safeguards import safeguard
 from tierlog.base.slices import LogSlice
-from tierlog.base.types import NO_OFFSET
-from tierlog.broker.groups.core.coordinator import Coordinator
-from tierlog.broker.groups.core.events import (
+from tierlog.base.types import NO_OFFSET, TopicPartition
+from tierlog.broker.coordinators.core.effects import (
     Appended,
     AppendRecords,
     AppendTimedOut,
     CancelTimer,
     Effect,
     ErrorResponse,
-    Event,
     Reply,
-    Request,
-    Response,
     SetTimer,
     TimerFired,
     Token,
     WriteId,
 )
-from tierlog.broker.groups.core.formats import FormatError
-from tierlog.broker.groups.core.turn import GroupSettings
-from tierlog.broker.groups.timers import Timers
+from tierlog.broker.coordinators.core.stored import FormatError
+from tierlog.broker.coordinators.timers import Timers
 from tierlog.broker.replication.replica import Replica
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import check_batch, iter_batches
@@ -49,12 +44,15 @@ from tierlog.records.errors import RecordsError
 from tierlog.records.record import Record, iter_records
 from tierlog.records.writer import NewRecord, encode_batch
 
+TopicIds = Mapping[str, UUID]
+"""Topic ids by name."""
+
 LOAD_BYTES = 512 << 10
 """Bytes that a load reads at once."""
 
 RECORDS_PER_TURN = 500
 """Records that a load replays before other work gets a turn on the event loop. They take about 5 ms: shorter
-turns would let a busy broker delay the load, and all groups of the shard wait for it."""
+turns would let a busy broker delay the load, and all requests of the shard wait for it."""
 
 RECORDS_MAX_BYTES = 64 << 20
 """Maximum size of a batch after decompression. tierlog does not compress these batches; Kafka may have."""
@@ -67,7 +65,23 @@ RESPONSES_PER_TURN = 200
 """A rebalance answers all members of its group at once. Their responses take some 30 microseconds each."""
 
 R = TypeVar("R")
-_log = structlog.get_logger("tierlog.groups")
+C = TypeVar("C", bound="Core")
+_log = structlog.get_logger("tierlog.coordinators")
+
+
+class Core(Protocol):
+    """A pure coordinator core. Its state is rebuilt from the records of its partition."""
+
+    def handle(self, event: Any, now_ms: int) -> list[Effect]: ...
+
+    def replay(self, record_key: bytes | memoryview, value: bytes | memoryview | None) -> None:
+        """Raises FormatError if the record is unusable."""
+
+    def finish_replay(self, now_ms: int, topic_ids: TopicIds) -> list[Effect]:
+        """Called after the last record."""
+
+    def may_refuse(self, request: Any) -> bool:
+        """Whether a request may be refused while too many wait: it adds a member."""
 
 
 class LoadFailed(Exception):
@@ -87,7 +101,7 @@ class _Written:
 @dataclass(slots=True)
 class _Waiter:
     future: "asyncio.Future[Any]"
-    convert: Callable[[Response], Any]
+    convert: Callable[[Any], Any]
 
 
 @dataclass(slots=True)
@@ -105,54 +119,52 @@ class _Load:
         self.skipped += 1
 
 
-class GroupShard:
+class Shard(Generic[C]):
     def __init__(
         self,
-        partition: int,
+        name: TopicPartition,
         replica: Replica,
-        settings: GroupSettings,
+        new_core: Callable[[], C],
         clock: Clock,
         timers: Timers,
-        topic_ids: Callable[[], Mapping[str, UUID]],
-        commit_timeout_ms: int,
+        topic_ids: Callable[[], TopicIds],
+        append_timeout_ms: int,
     ) -> None:
         """`topic_ids`: topic ids by name, from the broker's image."""
-        self.partition = partition
+        self.name = name
         self.replica = replica
-        self.core = Coordinator(settings)
+        self.core = new_core()
         self.ready = False
         self.skipped_records = 0
         self.leader_epoch = replica.leader_epoch
         self._repairs_before_skip: int | None = None
         """`replica.repairs` before the load that skipped a damaged batch. None if no batch was skipped."""
-        self.on_failure: Callable[[GroupShard], None] = lambda shard: None
-        self._settings = settings
+        self.on_failure: Callable[[Shard[C]], None] = lambda shard: None
+        self._new_core = new_core
         self._clock = clock
         self._timers = timers
         self._topic_ids = topic_ids
-        self._commit_timeout_ms = commit_timeout_ms
-        self._inbox: deque[Event] = deque()
+        self._append_timeout_ms = append_timeout_ms
+        self._inbox: deque[Any] = deque()
         self._handling = False
         self._closed = False
         self._replica_changed = asyncio.Event()
         self._tokens = count(1)
         self._waiting: dict[Token, _Waiter | None] = {}
-        self._responses: dict[Token, Response] = {}
+        self._responses: dict[Token, Any] = {}
         self._written: deque[_Written] = deque()
         self._late_timer_is_set = False
         replica.listeners.append(self._on_replica_change)
 
     # ---- requests and events ----
 
-    def ask(
-        self, build: Callable[[Token], Request], convert: Callable[[Response], R]
-    ) -> "R | asyncio.Future[R]":
+    def ask(self, build: Callable[[Token], Any], convert: Callable[[Any], R]) -> "R | asyncio.Future[R]":
         """Handle a request. Returns the converted response, or a future of it if the request has to wait."""
         if not self.ready:
             return convert(ErrorResponse(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         token = Token(next(self._tokens))
         request = build(token)
-        if len(self._waiting) >= MAX_WAITING and self.core.adds_member(request):
+        if len(self._waiting) >= MAX_WAITING and self.core.may_refuse(request):
             return convert(ErrorResponse(error=ErrorCode.COORDINATOR_NOT_AVAILABLE))
         self._waiting[token] = None
         self.submit(request)
@@ -170,7 +182,7 @@ class GroupShard:
             if waiter is not None:
                 self._respond(token, ErrorResponse(error=error))
 
-    def submit(self, event: Event) -> None:
+    def submit(self, event: Any) -> None:
         """Handle an event: at once, or after the current event or load."""
         self._inbox.append(event)
         if self.ready and not self._handling:
@@ -182,31 +194,29 @@ class GroupShard:
             while self._inbox:
                 self._perform(self.core.handle(self._inbox.popleft(), self._clock.now_ms()))
         except Exception:
-            _log.exception("a coordinator shard failed and is rebuilt from its log", partition=self.partition)
+            _log.exception("a coordinator shard failed and is rebuilt from its log", partition=str(self.name))
             self._fail()
         finally:
             self._handling = False
 
     # ---- start and stop ----
 
-    @safeguard("a group coordinator replays its partition before it serves")
+    @safeguard("a coordinator replays its partition before it serves")
     async def load(self) -> None:
         """Replay the partition. No event is handled before that is done. Raises LoadFailed."""
         while not self.replica.high_watermark_is_current and not self._closed:
             # A new leader may have committed records, with offsets of clients, above its high watermark.
             self._replica_changed.clear()
             await self._replica_changed.wait()
-        core, offset, load = Coordinator(self._settings), self.replica.log_start_offset, _Load()
+        core, offset, load = self._new_core(), self.replica.log_start_offset, _Load()
         self._repairs_before_skip, repairs = None, self.replica.repairs
         while offset < self.replica.high_watermark and not self._closed:
             result = self.replica.read(offset, LOAD_BYTES)
             if result.error != ErrorCode.NONE or result.slice is None or not result.slice.parts:
-                raise LoadFailed(
-                    f"partition {self.partition} at offset {offset}: {ErrorCode(result.error).name}"
-                )
+                raise LoadFailed(f"{self.name} at offset {offset}: {ErrorCode(result.error).name}")
             data = await asyncio.to_thread(_bytes_of, result.slice)
             if len(data) != result.slice.size:
-                raise LoadFailed(f"partition {self.partition} at offset {offset}: the file is too short")
+                raise LoadFailed(f"{self.name} at offset {offset}: the file is too short")
             await _replay(core, data, load)
             offset = result.slice.end_offset
             if load.damaged_at >= 0:
@@ -215,7 +225,7 @@ class GroupShard:
         if self._closed:
             return
         if self._is_repaired:
-            raise LoadFailed(f"partition {self.partition} was repaired while it was read")
+            raise LoadFailed(f"{self.name} was repaired while it was read")
         self.core = core
         self._perform(core.finish_replay(self._clock.now_ms(), self._topic_ids()))
         self.ready = True
@@ -225,21 +235,16 @@ class GroupShard:
             # Older records of the same keys stay in effect. Consumers then read some records again. They skip
             # none, which a wrong offset could make them do.
             _log.error(
-                "unusable records of __consumer_offsets were skipped",
-                partition=self.partition,
+                "unusable records of a coordinator were skipped",
+                partition=str(self.name),
                 records=load.skipped,
                 first=load.first_skipped,
             )
         if load.records:
-            _log.info(
-                "coordinator shard loaded",
-                partition=self.partition,
-                records=load.records,
-                groups=len(core.list_groups()),
-            )
+            _log.info("coordinator shard loaded", partition=str(self.name), records=load.records)
 
     def start_empty(self) -> None:
-        """Start a shard without records at once, so that the first group of a new cluster need not wait."""
+        """Start a shard without records at once, so that the first request of a new cluster need not wait."""
         self._perform(self.core.finish_replay(self._clock.now_ms(), self._topic_ids()))
         self.ready = True
 
@@ -258,7 +263,7 @@ class GroupShard:
         self.on_failure(self)
 
     def _fail_and_clear(self, error: ErrorCode) -> None:
-        self._timers.cancel_where(lambda key: isinstance(key, tuple) and key[0] == self.partition)
+        self._timers.cancel_where(lambda key: isinstance(key, tuple) and key[0] == self.name)
         self._inbox.clear()
         self._written.clear()
         self._late_timer_is_set = False
@@ -281,9 +286,9 @@ class GroupShard:
                         self._respond(token, response)
                 case SetTimer(key, delay_ms):
                     event = TimerFired(key=key)
-                    self._timers.set((self.partition, key), delay_ms, lambda event=event: self.submit(event))  # type: ignore[misc]
+                    self._timers.set((self.name, key), delay_ms, lambda event=event: self.submit(event))  # type: ignore[misc]
                 case CancelTimer(key):
-                    self._timers.cancel((self.partition, key))
+                    self._timers.cancel((self.name, key))
                 case AppendRecords():
                     self._append(effect)
         if later:
@@ -295,12 +300,12 @@ class GroupShard:
                 reply = responses.popleft()
                 self._respond(reply.token, reply.response)
         except Exception:
-            _log.exception("a coordinator shard failed and is rebuilt from its log", partition=self.partition)
+            _log.exception("a coordinator shard failed and is rebuilt from its log", partition=str(self.name))
             self._fail()  # and answers the requests that wait
         if responses:
             asyncio.get_running_loop().call_soon(self._respond_in_turns, responses)
 
-    def _respond(self, token: Token, response: Response) -> None:
+    def _respond(self, token: Token, response: Any) -> None:
         if token not in self._waiting:
             return  # it has already failed
         waiter = self._waiting.pop(token)
@@ -319,13 +324,13 @@ class GroupShard:
         self._written.append(written)
         self._report_durable()
         if self._written:
-            written.timeout_at_ms = self._clock.monotonic_ms() + self._commit_timeout_ms
+            written.timeout_at_ms = self._clock.monotonic_ms() + self._append_timeout_ms
             if not self._late_timer_is_set:
-                self._set_late_timer(self._commit_timeout_ms)
+                self._set_late_timer(self._append_timeout_ms)
 
     def _set_late_timer(self, delay_ms: int) -> None:
         self._late_timer_is_set = True
-        self._timers.set((self.partition, "late appends"), delay_ms, self._time_out_late)
+        self._timers.set((self.name, "late appends"), delay_ms, self._time_out_late)
 
     def _time_out_late(self) -> None:
         """Time out the requests of late appends. Their records stay in the log and take effect once
@@ -344,7 +349,7 @@ class GroupShard:
     def _on_replica_change(self, replica: Replica) -> None:
         self._replica_changed.set()
         if self.ready and self._is_repaired:
-            _log.info("a coordinator shard is rebuilt from its repaired log", partition=self.partition)
+            _log.info("a coordinator shard is rebuilt from its repaired log", partition=str(self.name))
             self._fail()
             return
         self._report_durable()
@@ -373,7 +378,7 @@ def _bytes_of(found: LogSlice) -> bytes:
     )
 
 
-async def _replay(core: Coordinator, data: bytes, load: _Load) -> None:
+async def _replay(core: Core, data: bytes, load: _Load) -> None:
     turn_at = load.records + RECORDS_PER_TURN
     for at, header in iter_batches(data):
         if header.is_control:
@@ -395,7 +400,7 @@ async def _replay(core: Coordinator, data: bytes, load: _Load) -> None:
             load.skip(header.base_offset, error)  # the rest of the batch, from the unreadable record on
 
 
-def _replay_record(core: Coordinator, record: Record, load: _Load) -> None:
+def _replay_record(core: Core, record: Record, load: _Load) -> None:
     if record.key is None:
         return
     try:

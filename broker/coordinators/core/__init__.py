@@ -1,0 +1,1 @@
+"""The base of the pure cores of coordinators: effects, turns and stored records."""

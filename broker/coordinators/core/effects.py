@@ -1,0 +1,84 @@
+"""Events, effects and the reply that all coordinator cores share.
+
+`handle(event, now_ms)` of a core returns effects, which must be performed in order. A `Token` identifies a
+request that waits for a response; each token gets exactly one `Reply`, at once or after a later event. State
+that must be durable before it counts is returned as `AppendRecords`. The driver submits `Appended`, in the
+order of the appends, when the records are below the high watermark or have failed. Only then does the core
+reply, unless the append is late: then it replies before, with REQUEST_TIMED_OUT.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, NewType
+
+from tierlog.broker.coordinators.core.stored import StoredRecord
+from tierlog.protocol.errors import ErrorCode
+
+Token = NewType("Token", int)
+WriteId = NewType("WriteId", int)
+
+
+# ---- events ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerFired:
+    key: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """The records of an AppendRecords are durable, or have failed with `error`."""
+
+    write_id: WriteId
+    error: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendTimedOut:
+    """The records of an AppendRecords are not durable within the coordinator's append timeout. The waiting
+    requests time out; `Appended` still follows.
+    """
+
+    write_id: WriteId
+
+
+# ---- effects --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRecords:
+    write_id: WriteId
+    records: tuple[StoredRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Sets the timer of this key, replacing an earlier one."""
+
+    key: Hashable
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTimer:
+    key: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    token: Token
+    response: object
+
+
+Effect = AppendRecords | SetTimer | CancelTimer | Reply
+
+
+# ---- responses ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorResponse:
+    """For a request that failed completely, or whose response is only an error code."""
+
+    error: ErrorCode = ErrorCode.NONE
