@@ -1,5 +1,5 @@
-"""Group events: the requests, other events and responses of the group coordinator's core. What all
-coordinators share is in coordinators/core/effects.py."""
+"""Group events: the requests, other events and responses of the group coordinator's core. All coordinators
+share the effects of coordinators/core/effects.py."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

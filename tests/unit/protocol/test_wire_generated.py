@@ -15,5 +15,5 @@ def test_messages_have_not_drifted() -> None:
     assert committed == generate(), "run `.ci/generate_messages.py`"
 
 
-def test_only_served_apis_have_messages() -> None:
-    assert BY_NAME.keys() == ORDERS.keys()
+def test_served_apis_have_messages() -> None:
+    assert BY_NAME.keys() >= ORDERS.keys()
