@@ -140,6 +140,7 @@ class Shard(Generic[C]):
         self._repairs_before_skip: int | None = None
         """`replica.repairs` before the load that skipped a damaged batch. None if no batch was skipped."""
         self.on_failure: Callable[[Shard[C]], None] = lambda shard: None
+        self.on_service_effect: Callable[[Shard[C], Effect], None] = lambda shard, effect: None
         self._new_core = new_core
         self._clock = clock
         self._timers = timers
@@ -291,6 +292,8 @@ class Shard(Generic[C]):
                     self._timers.cancel((self.name, key))
                 case AppendRecords():
                     self._append(effect)
+                case _:
+                    self.on_service_effect(self, effect)
         if later:
             asyncio.get_running_loop().call_soon(self._respond_in_turns, later)
 

@@ -71,7 +71,13 @@ class Reply:
     response: object
 
 
-Effect = AppendRecords | SetTimer | CancelTimer | Reply
+class ServiceEffect:
+    """Base of the effects of one kind of coordinator, which its service performs."""
+
+    __slots__ = ()
+
+
+Effect = AppendRecords | SetTimer | CancelTimer | Reply | ServiceEffect
 
 
 # ---- responses ------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ from tierlog.protocol.errors import ErrorCode
 
 AfterAppend = Callable[[Any, ErrorCode], None]
 """Called with a later turn, in the order of the appends: when the records are durable, when they have failed,
-or with REQUEST_TIMED_OUT when that takes too long. Then they may still become durable, and it is called again
-without effect on requests.
+or with REQUEST_TIMED_OUT when that takes too long. Then they may still become durable, and it is called
+again. Requests that it answered the first time get no other reply.
 """
 
 
@@ -44,9 +44,10 @@ class PendingWrites:
         self._then.pop(event.write_id)(turn, event.error)
 
     def timed_out(self, event: AppendTimedOut, turn: "Turn") -> None:
-        then = self._then[event.write_id]
+        then, before = self._then[event.write_id], len(turn.effects)
         then(turn, ErrorCode.REQUEST_TIMED_OUT)
-        self._then[event.write_id] = _without_replies(then)
+        answered = {each.token for each in turn.effects[before:] if isinstance(each, Reply)}
+        self._then[event.write_id] = _without_replies(then, answered)
 
 
 class Turn:
@@ -70,13 +71,14 @@ class Turn:
         self.effects.append(CancelTimer(key))
 
 
-def _without_replies(then: AfterAppend) -> AfterAppend:
-    """The same callback without replies, for requests that have been answered."""
+def _without_replies(then: AfterAppend, answered: set[Token]) -> AfterAppend:
+    """The same callback without replies to requests that have been answered."""
 
     def stored(turn: Turn, error: ErrorCode) -> None:
-        before = len(turn.effects)
         then(turn, error)
-        turn.effects[before:] = [each for each in turn.effects[before:] if not isinstance(each, Reply)]
+        turn.effects[:] = [
+            each for each in turn.effects if not (isinstance(each, Reply) and each.token in answered)
+        ]
 
     return stored
 

@@ -1,0 +1,1 @@
+"""Pure core of the transaction coordinator, kept in `__transaction_state`."""
