@@ -15,7 +15,7 @@ import structlog
 from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition
-from tierlog.broker.coordinators.core.effects import ErrorResponse, Token
+from tierlog.broker.coordinators.core.effects import Effect, ErrorResponse, Token
 from tierlog.broker.coordinators.shard import Core, LoadFailed, Shard
 from tierlog.broker.coordinators.timers import Timers
 from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEvent, ReplicasCreated
@@ -43,13 +43,15 @@ class Lease(Protocol):
 
 
 class CoordinatorTopic(NamedTuple):
-    """An internal topic. `replication_setting`: the setting of its replication factor, for messages."""
+    """An internal topic. `replication_setting`: the setting of its replication factor, for messages.
+    `min_in_sync`: its min.insync.replicas, if that is not the broker's."""
 
     name: str
     partitions: int
     replication_factor: int
     replication_setting: str
     configs: tuple[tuple[str, str], ...]
+    min_in_sync: int | None = None
 
 
 class Host(NamedTuple):
@@ -65,13 +67,20 @@ class Host(NamedTuple):
 
 class Shards(Generic[C]):
     def __init__(
-        self, host: Host, topic: CoordinatorTopic, new_core: Callable[[], C], append_timeout_ms: int
+        self,
+        host: Host,
+        topic: CoordinatorTopic,
+        new_core: Callable[[], C],
+        append_timeout_ms: int,
+        perform: Callable[[Shard[C], Effect], None] | None = None,
     ) -> None:
+        """`perform`: performs the effects of this kind of coordinator."""
         self.timers = Timers(host.clock)
         self._host = host
         self._topic = topic
         self._new_core = new_core
         self._append_timeout_ms = append_timeout_ms
+        self._perform = perform
         self._shards: dict[int, Shard[C]] = {}
         self._creation: asyncio.Task[None] | None = None
         self._logged_reason: str | None = None
@@ -203,11 +212,15 @@ class Shards(Generic[C]):
             )
 
     def _new_topic(self) -> NewTopic:
+        configs = [("cleanup.policy", "compact"), ("compression.type", "producer"), *self._topic.configs]
+        if self._topic.min_in_sync is not None:
+            in_sync = min(self._topic.min_in_sync, self._replication_factor)
+            configs.append(("min.insync.replicas", str(in_sync)))
         return NewTopic(
             name=self._topic.name,
             partitions=self._topic.partitions,
             replication_factor=self._replication_factor,
-            configs=(("cleanup.policy", "compact"), ("compression.type", "producer"), *self._topic.configs),
+            configs=tuple(configs),
         )
 
     # ---- shards ----
@@ -239,6 +252,8 @@ class Shards(Generic[C]):
             self._append_timeout_ms,
         )
         shard.on_failure = self._load_later
+        if self._perform is not None:
+            shard.on_service_effect = self._perform
         self._shards[partition] = shard
         if replica.log_end_offset == replica.log_start_offset:
             shard.start_empty()

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from tierlog.config.background import MIB, UNLIMITED_RATE, BackgroundSettings
+from tierlog.config.background import MIB, UNLIMITED_RATE
+from tierlog.config.coordinators import CoordinatorSettings
 from tierlog.config.definitions import (
     InvalidSetting,
     SettingType,
@@ -28,7 +29,7 @@ KIB = 1 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings(BackgroundSettings):
+class NodeSettings(CoordinatorSettings):
     """All settings of a node; the defaults of topic settings are inherited."""
 
     # Identity and addresses
@@ -462,81 +463,6 @@ class NodeSettings(BackgroundSettings):
     controller_quota_window_size_seconds: int = int_(
         1,
         "Length in seconds of each window for controller_mutation_rate. Raise it to allow larger bursts.",
-        minimum=1,
-    )
-
-    # Groups
-    group_min_session_timeout_ms: int = int_(
-        6_000,
-        "Minimum session timeout in milliseconds that a group member can choose. With a short one, failed "
-        "members are noticed sooner, at the cost of more heartbeats. Lower it for consumers that must be "
-        "replaced within seconds.",
-        minimum=1,
-    )
-    group_max_session_timeout_ms: int = int_(
-        1_800_000,
-        "Maximum session timeout in milliseconds that a group member can choose. Lower it if members that "
-        "fail must not hold partitions for so long.",
-        minimum=1,
-    )
-    group_initial_rebalance_delay_ms: int = int_(
-        3_000,
-        "Milliseconds that an empty group waits for more members. Raise it if consumers start slowly.",
-        minimum=0,
-    )
-    group_max_size: int = int_(
-        2**31 - 1,
-        "Maximum number of members of a group; further ones get GROUP_MAX_SIZE_REACHED. Lower it to "
-        "protect the coordinator from groups of too many members.",
-        minimum=1,
-    )
-    group_members_max_bytes: int = long_(
-        128 * MIB,
-        "Maximum bytes of memory for the members of all groups of this broker. Beyond it JoinGroup and "
-        "SyncGroup return COORDINATOR_NOT_AVAILABLE, and clients retry. Raise it if groups have tens of "
-        "thousands of members.",
-        minimum=1,
-    )
-    offset_metadata_max_bytes: int = int_(
-        4096,
-        "Maximum size in bytes of the metadata of a committed offset. Raise it for stream processors that "
-        "store state with their offsets.",
-        minimum=0,
-    )
-    offsets_commit_timeout_ms: int = int_(
-        5_000,
-        "How long, in milliseconds, an offset commit or group assignment waits for replicas before it "
-        "fails with COORDINATOR_NOT_AVAILABLE. Raise it if commits fail while replicas are slow.",
-        minimum=1,
-    )
-    offsets_retention_minutes: int = int_(
-        10_080,
-        "How long, in minutes, the offsets of an empty group are kept. Raise it if groups pause for longer.",
-        minimum=1,
-    )
-    offsets_retention_check_interval_ms: int = long_(
-        600_000,
-        "How often, in milliseconds, expired offsets are removed. Lower it if expired offsets must go "
-        "sooner.",
-        minimum=1,
-    )
-    offsets_topic_num_partitions: int = int_(
-        50,
-        "Number of partitions that __consumer_offsets is created with. Set it before the first group "
-        "exists: the partition of each group depends on it.",
-        minimum=1,
-    )
-    offsets_topic_replication_factor: int = int_(
-        3,
-        "Replication factor of __consumer_offsets; a standalone node creates one replica. Groups cannot be "
-        "used before this many brokers have registered. Set it to the number of brokers, if they are "
-        "fewer than three.",
-        minimum=1,
-    )
-    offsets_topic_segment_bytes: int = int_(
-        100 * MIB,
-        "Segment size in bytes that __consumer_offsets is created with. Lower it to load groups sooner "
-        "after a coordinator has moved.",
         minimum=1,
     )
 

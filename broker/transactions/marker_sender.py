@@ -1,0 +1,152 @@
+"""Marker sender: writes the markers of prepared transactions to the leaders of their partitions.
+
+A marker is sent until its leader has written it: after a failure, and to the new leader if the partition has
+moved. A deleted partition needs none. Jobs of a shard that was closed end: the next coordinator writes their
+markers, with a higher coordinator epoch. Called by the transaction service.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from tierlog.base.network import Caller, Network, Unreachable
+from tierlog.base.tasks import TaskGroup
+from tierlog.base.types import TopicPartition
+from tierlog.broker.transactions.broker_requests import REQUEST_TIMEOUT_S, BrokerRequests
+from tierlog.broker.transactions.core.events import WriteMarkers
+from tierlog.metadata.image import ClusterImage
+from tierlog.protocol.api import BY_NAME
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+RETRY_S = 0.1
+"""Pause before a marker is sent again. A new leader is usually elected within half a second."""
+
+MARKERS_VERSION = 2
+
+WriteLocally = Callable[[WriteTxnMarkersRequest], Awaitable[WriteTxnMarkersResponse]]
+Markers = list[WritableTxnMarker]
+_log = structlog.get_logger("tierlog.transactions")
+
+
+@dataclass(slots=True)
+class Job:
+    """The markers of one transaction. `is_current`: whether this broker still coordinates it."""
+
+    markers: WriteMarkers
+    coordinator_epoch: int
+    is_current: Callable[[], bool]
+    done: Callable[[], None]
+
+
+class MarkerSender:
+    def __init__(
+        self,
+        node_id: int,
+        image: Callable[[], ClusterImage],
+        write_locally: WriteLocally,
+        network: Network | None,
+        tasks: TaskGroup,
+    ) -> None:
+        """`write_locally`: carries out a WriteTxnMarkers on this broker. `network`: None if there are no
+        others."""
+        self._node_id = node_id
+        self._image = image
+        self._write_locally = write_locally
+        self._tasks = tasks
+        self._others = network and BrokerRequests(network, image, tasks, "transaction markers", _exchange)
+
+    def write(self, job: Job) -> None:
+        """Write all markers, then call `job.done`."""
+        self._tasks.spawn(f"markers of {job.markers.transactional_id}", self._write(job))
+
+    def close(self) -> None:
+        if self._others is not None:
+            self._others.close()
+
+    async def _write(self, job: Job) -> None:
+        remaining = set(job.markers.partitions)
+        while remaining and job.is_current():
+            by_leader: dict[int, list[TopicPartition]] = {}
+            image = self._image()
+            for partition in sorted(remaining):
+                topic = image.topic(partition.topic)
+                if topic is None or partition.partition >= len(topic.partitions):
+                    remaining.discard(partition)  # deleted
+                else:
+                    by_leader.setdefault(topic.partitions[partition.partition].leader, []).append(partition)
+            sends = [self._send(job, leader, found) for leader, found in by_leader.items() if leader >= 0]
+            for written in await asyncio.gather(*sends):
+                remaining.difference_update(written)
+            if remaining:
+                await asyncio.sleep(RETRY_S)
+        if not remaining and job.is_current():
+            job.done()
+
+    async def _send(
+        self, job: Job, leader: int, partitions: Sequence[TopicPartition]
+    ) -> list[TopicPartition]:
+        """Returns the partitions that have their marker."""
+        marker = _marker(job, partitions)
+        try:
+            if leader == self._node_id:
+                response = await self._write_locally(WriteTxnMarkersRequest(markers=[marker]))
+                errors = _errors(response)[0]
+            elif self._others is not None:
+                errors = await self._others.send(leader, marker)
+            else:
+                return []
+        except Unreachable:
+            return []
+        return [each for each in partitions if self._is_written(job, each, errors.get(each))]
+
+    def _is_written(self, job: Job, partition: TopicPartition, error: ErrorCode | None) -> bool:
+        if error == ErrorCode.INVALID_PRODUCER_EPOCH:
+            # A later epoch has written here, so this transaction has ended in the partition. Only a log that
+            # lost records can show this.
+            _log.error(
+                "a partition has a later epoch than the transaction that ends; its marker is left out",
+                transactional_id=job.markers.transactional_id,
+                partition=str(partition),
+            )
+            return True
+        return error == ErrorCode.NONE
+
+
+def _marker(job: Job, partitions: Sequence[TopicPartition]) -> WritableTxnMarker:
+    numbers: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        numbers.setdefault(topic, []).append(partition)
+    return WritableTxnMarker(
+        producer_id=job.markers.producer_id,
+        producer_epoch=job.markers.producer_epoch,
+        transaction_result=job.markers.commit,
+        topics=[WritableTxnMarkerTopic(name=name, partition_indexes=each) for name, each in numbers.items()],
+        coordinator_epoch=job.coordinator_epoch,
+        transaction_version=job.markers.client_version,
+    )
+
+
+async def _exchange(caller: Caller, markers: Markers) -> list[dict[TopicPartition, ErrorCode]]:
+    request = WriteTxnMarkersRequest(markers=markers)
+    key = BY_NAME["WriteTxnMarkers"].key
+    return _errors(await caller.call(key, MARKERS_VERSION, request, REQUEST_TIMEOUT_S))
+
+
+def _errors(response: WriteTxnMarkersResponse) -> list[dict[TopicPartition, ErrorCode]]:
+    """The errors of each marker, in the order of the request."""
+    return [
+        {
+            TopicPartition(topic.name, each.partition_index): ErrorCode(each.error_code)
+            for topic in marker.topics
+            for each in topic.partitions
+        }
+        for marker in response.markers
+    ]

@@ -1,0 +1,141 @@
+"""Settings of the group and transaction coordinators. Part of `NodeSettings`."""
+
+from dataclasses import dataclass
+
+from tierlog.config.background import MIB, BackgroundSettings
+from tierlog.config.definitions import boolean_, int_, long_
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSettings(BackgroundSettings):
+    # Groups
+    group_min_session_timeout_ms: int = int_(
+        6_000,
+        "Minimum session timeout in milliseconds that a group member can choose. With a short one, failed "
+        "members are noticed sooner, at the cost of more heartbeats. Lower it for consumers that must be "
+        "replaced within seconds.",
+        minimum=1,
+    )
+    group_max_session_timeout_ms: int = int_(
+        1_800_000,
+        "Maximum session timeout in milliseconds that a group member can choose. Lower it if members that "
+        "fail must not hold partitions for so long.",
+        minimum=1,
+    )
+    group_initial_rebalance_delay_ms: int = int_(
+        3_000,
+        "Milliseconds that an empty group waits for more members. Raise it if consumers start slowly.",
+        minimum=0,
+    )
+    group_max_size: int = int_(
+        2**31 - 1,
+        "Maximum number of members of a group; further ones get GROUP_MAX_SIZE_REACHED. Lower it to "
+        "protect the coordinator from groups of too many members.",
+        minimum=1,
+    )
+    group_members_max_bytes: int = long_(
+        128 * MIB,
+        "Maximum bytes of memory for the members of all groups of this broker. Beyond it JoinGroup and "
+        "SyncGroup return COORDINATOR_NOT_AVAILABLE, and clients retry. Raise it if groups have tens of "
+        "thousands of members.",
+        minimum=1,
+    )
+    offset_metadata_max_bytes: int = int_(
+        4096,
+        "Maximum size in bytes of the metadata of a committed offset. Raise it for stream processors that "
+        "store state with their offsets.",
+        minimum=0,
+    )
+    offsets_commit_timeout_ms: int = int_(
+        5_000,
+        "How long, in milliseconds, an offset commit or group assignment waits for replicas before it "
+        "fails with COORDINATOR_NOT_AVAILABLE. Raise it if commits fail while replicas are slow.",
+        minimum=1,
+    )
+    offsets_retention_minutes: int = int_(
+        10_080,
+        "How long, in minutes, the offsets of an empty group are kept. Raise it if groups pause for longer.",
+        minimum=1,
+    )
+    offsets_retention_check_interval_ms: int = long_(
+        600_000,
+        "How often, in milliseconds, expired offsets are removed. Lower it if expired offsets must go "
+        "sooner.",
+        minimum=1,
+    )
+    offsets_topic_num_partitions: int = int_(
+        50,
+        "Number of partitions that __consumer_offsets is created with. Set it before the first group "
+        "exists: the partition of each group depends on it.",
+        minimum=1,
+    )
+    offsets_topic_replication_factor: int = int_(
+        3,
+        "Replication factor of __consumer_offsets; a standalone node creates one replica. Groups cannot be "
+        "used before this many brokers have registered. Set it to the number of brokers, if they are "
+        "fewer than three.",
+        minimum=1,
+    )
+    offsets_topic_segment_bytes: int = int_(
+        100 * MIB,
+        "Segment size in bytes that __consumer_offsets is created with. Lower it to load groups sooner "
+        "after a coordinator has moved.",
+        minimum=1,
+    )
+
+    # Transactions
+    transaction_max_timeout_ms: int = int_(
+        15 * 60_000,
+        "Maximum timeout in milliseconds that a transactional producer can choose. Longer ones are refused: "
+        "an open transaction holds back the readers of committed records. Raise it for producers whose "
+        "transactions take longer, such as those of Flink with long checkpoints.",
+        minimum=1,
+    )
+    transactional_id_expiration_ms: int = int_(
+        7 * 24 * 3_600_000,
+        "How long, in milliseconds, an unused transactional id is kept. Then its producer must initialize "
+        "again. Raise it if producers pause for longer.",
+        minimum=1,
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = int_(
+        10_000,
+        "Milliseconds until a failed attempt to abort or complete a transaction is repeated. A transaction "
+        "itself is aborted as soon as its timeout has passed. Lower it if attempts fail often.",
+        minimum=1,
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = int_(
+        3_600_000,
+        "How often, in milliseconds, expired transactional ids are removed. Lower it if there are many "
+        "short-lived ids.",
+        minimum=1,
+    )
+    transaction_two_phase_commit_enable: bool = boolean_(
+        False,
+        "Whether producers may use two-phase commit (KIP-939): their transactions have no timeout. Turn it "
+        "on for applications that coordinate a transaction with another database.",
+    )
+    transaction_state_log_num_partitions: int = int_(
+        50,
+        "Number of partitions that __transaction_state is created with. Set it before the first "
+        "transactional producer starts: the partition of each transactional id depends on it.",
+        minimum=1,
+    )
+    transaction_state_log_replication_factor: int = int_(
+        3,
+        "Replication factor of __transaction_state; a standalone node creates one replica. Transactions "
+        "cannot be used before this many brokers have registered. Set it to the number of brokers, if they "
+        "are fewer than three.",
+        minimum=1,
+    )
+    transaction_state_log_min_isr: int = int_(
+        2,
+        "min.insync.replicas that __transaction_state is created with; 1 on a standalone node. Set it to 1 "
+        "in a cluster of two brokers that must go on when one fails.",
+        minimum=1,
+    )
+    transaction_state_log_segment_bytes: int = int_(
+        100 * MIB,
+        "Segment size in bytes that __transaction_state is created with. Lower it to load transactions "
+        "sooner after a coordinator has moved.",
+        minimum=1,
+    )
