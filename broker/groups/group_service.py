@@ -15,12 +15,11 @@ from tierlog.broker.groups.core.offsets import OffsetsByPartition
 from tierlog.broker.groups.core.states import GroupState
 from tierlog.broker.groups.core.turn import GroupSettings
 from tierlog.config.node import NodeSettings
+from tierlog.config.topic import OFFSETS_TOPIC
 from tierlog.metadata.image import ClusterImage, changed_topics
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.describe_groups import DescribedGroup
 from tierlog.protocol.primitives import STRING_BYTES_MAX
-
-OFFSETS_TOPIC = "__consumer_offsets"
 
 R = TypeVar("R")
 

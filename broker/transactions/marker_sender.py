@@ -32,7 +32,7 @@ RETRY_S = 0.1
 MARKERS_VERSION = 2
 
 WriteLocally = Callable[[WriteTxnMarkersRequest], Awaitable[WriteTxnMarkersResponse]]
-Markers = list[WritableTxnMarker]
+Errors = dict[TopicPartition, ErrorCode]
 _log = structlog.get_logger("tierlog.transactions")
 
 
@@ -61,7 +61,9 @@ class MarkerSender:
         self._image = image
         self._write_locally = write_locally
         self._tasks = tasks
-        self._others = network and BrokerRequests(network, image, tasks, "transaction markers", _exchange)
+        self._others: BrokerRequests[WritableTxnMarker, Errors] | None = None
+        if network is not None:
+            self._others = BrokerRequests(network, image, tasks, "transaction markers", _exchange)
 
     def write(self, job: Job) -> None:
         """Write all markers, then call `job.done`."""
@@ -134,13 +136,13 @@ def _marker(job: Job, partitions: Sequence[TopicPartition]) -> WritableTxnMarker
     )
 
 
-async def _exchange(caller: Caller, markers: Markers) -> list[dict[TopicPartition, ErrorCode]]:
+async def _exchange(caller: Caller, markers: list[WritableTxnMarker]) -> list[Errors]:
     request = WriteTxnMarkersRequest(markers=markers)
     key = BY_NAME["WriteTxnMarkers"].key
     return _errors(await caller.call(key, MARKERS_VERSION, request, REQUEST_TIMEOUT_S))
 
 
-def _errors(response: WriteTxnMarkersResponse) -> list[dict[TopicPartition, ErrorCode]]:
+def _errors(response: WriteTxnMarkersResponse) -> list[Errors]:
     """The errors of each marker, in the order of the request."""
     return [
         {

@@ -12,9 +12,7 @@ from tierlog.broker.coordinators.shard import Shard
 from tierlog.broker.coordinators.shards import CoordinatorTopic, Host, Shards
 from tierlog.broker.transactions.core.coordinator import Coordinator, TransactionSettings
 from tierlog.broker.transactions.core.events import (
-    EndTransaction,
     ExpireIds,
-    InitProducerId,
     MarkersWritten,
     Request,
     Response,
@@ -25,10 +23,9 @@ from tierlog.broker.transactions.marker_sender import Job, MarkerSender, WriteLo
 from tierlog.broker.transactions.producer_ids import ProducerIds
 from tierlog.broker.transactions.verifier import TransactionVerifier
 from tierlog.config.node import NodeSettings
+from tierlog.config.topic import TRANSACTIONS_TOPIC
 from tierlog.metadata.image import ClusterImage
 from tierlog.protocol.errors import ErrorCode
-
-TRANSACTIONS_TOPIC = "__transaction_state"
 
 R = TypeVar("R")
 
@@ -56,6 +53,7 @@ class TransactionService:
         self.verifier = TransactionVerifier(host.node_id, self.shards, image, network, host.tasks)
         self._markers = MarkerSender(host.node_id, image, write_locally, network, host.tasks)
         self._settings = settings
+        self._clock = host.clock
 
     # ---- start and stop ----
 
@@ -81,12 +79,16 @@ class TransactionService:
         """Pass a request to the id's shard. Returns the converted response, or a future of it."""
         return self.shards.ask(transactional_id, build, convert)
 
-    async def spare_producer_id(self, request: InitProducerId | EndTransaction) -> int:
-        """An unused producer id if the request may need one. Raises KafkaError, as `ProducerIds.take`."""
-        shard = self.shards.shard_of(request.transactional_id)
-        if isinstance(shard, ErrorCode) or not shard.core.needs_producer_id(request):
+    async def spare_producer_id(self, transactional_id: str) -> int:
+        """An unused producer id if a request may need one. Raises KafkaError, as `ProducerIds.take`."""
+        shard = self.shards.shard_of(transactional_id)
+        if isinstance(shard, ErrorCode) or not shard.core.needs_producer_id(transactional_id):
             return NO_PRODUCER_ID
         return await self.producer_ids.take()
+
+    @property
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
 
     def find(self, transactional_id: str) -> Transaction | ErrorCode:
         shard = self.shards.shard_of(transactional_id)

@@ -42,6 +42,7 @@ class Verification:
     producer_epoch: int
     partitions: frozenset[TopicPartition]
     adds: bool
+    client_version: int = EPOCH_BUMP_VERSION
 
 
 class TransactionVerifier:
@@ -102,7 +103,7 @@ def add_partitions(
             producer_epoch=verification.producer_epoch,
             partitions=verification.partitions,
             verify_only=not verification.adds,
-            client_version=EPOCH_BUMP_VERSION,
+            client_version=verification.client_version,
         ),
         convert,
     )

@@ -228,10 +228,8 @@ class Coordinator:
         if known is None:
             self._fail(request, ErrorCode.INVALID_PRODUCER_ID_MAPPING, turn)
             return
-        has_spare = request.spare_producer_id != NO_PRODUCER_ID or not self.needs_producer_id(request)
-        require(
-            has_spare, f"the epochs of {known.transactional_id} are exhausted, and it gets no producer id"
-        )
+        if request.spare_producer_id == NO_PRODUCER_ID:
+            require(not known.is_exhausted, f"{known.transactional_id} needs a producer id, and gets none")
         decided = ended(
             known,
             request.producer_id,
@@ -359,9 +357,9 @@ class Coordinator:
 
     # ---- queries ----
 
-    def needs_producer_id(self, request: InitProducerId | EndTransaction) -> bool:
-        """Whether the request must bring an unused producer id."""
-        known = self.find(request.transactional_id)
+    def needs_producer_id(self, transactional_id: str) -> bool:
+        """Whether a request must bring an unused producer id."""
+        known = self.find(transactional_id)
         return known is None or known.is_exhausted
 
     def transactions(self) -> Iterator[Transaction]:

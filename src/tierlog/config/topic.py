@@ -21,7 +21,8 @@ NO_EFFECT_YET = " Checked, kept and shown; it has no effect yet."
 USE_TOTAL_RETENTION = -2  # local.retention.*: as retention.* (KIP-405)
 COMPACTED_LOCAL_MS = 604_800_000  # local.retention.ms of a compacted topic without other limits
 ALL_REPLICAS = "*"
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+OFFSETS_TOPIC, TRANSACTIONS_TOPIC = "__consumer_offsets", "__transaction_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state"})
 """Topics of coordinators, which read them whole from local disks. Clients cannot write or tier them."""
 _REPLICA, _REPLICA_IN_WORDS = r"\*|\d+:\d+", "partition:broker or *"
 

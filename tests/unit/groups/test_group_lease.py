@@ -18,7 +18,7 @@ from msgspec import structs
 
 from tierlog.base.types import TopicPartition
 from tierlog.broker.coordinators.shards import partition_of
-from tierlog.broker.groups.group_service import OFFSETS_TOPIC
+from tierlog.config.topic import OFFSETS_TOPIC
 from tierlog.protocol.errors import ErrorCode as E
 from tierlog.protocol.messages import find_coordinator, heartbeat, list_groups
 

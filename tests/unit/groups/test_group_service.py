@@ -30,9 +30,9 @@ from tierlog.broker.coordinators.core.effects import Appended, WriteId
 from tierlog.broker.coordinators.shard import RESPONSES_PER_TURN
 from tierlog.broker.coordinators.shards import partition_of
 from tierlog.broker.groups.core.formats import GroupKey, encode_key
-from tierlog.broker.groups.group_service import OFFSETS_TOPIC
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN
 from tierlog.broker.replication.replica_events import ReplicasCreated
+from tierlog.config.topic import OFFSETS_TOPIC
 from tierlog.metadata.controller.commands import (
     DeleteTopics,
     TopicRef,

@@ -1,0 +1,323 @@
+"""Transactions: InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, DescribeTransactions,
+ListTransactions (KIP-98, KIP-664, KIP-890). Markers are in txn_markers.py, offsets in committed_offsets.py.
+
+Translates between messages and the transaction coordinator's events and responses. EndTxn in version 5 and
+AddPartitionsToTxn in version 5 stand for transaction version 2, as in Kafka.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import TypeVar
+
+from tierlog.base.types import TopicPartition
+from tierlog.broker.coordinators.shards import partition_of
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
+from tierlog.broker.transactions.core.events import (
+    EndTransaction,
+    InitProducerId,
+    ProducerResponse,
+    Response,
+)
+from tierlog.broker.transactions.core.states import TransactionState
+from tierlog.broker.transactions.core.transaction import (
+    EPOCH_BUMP_VERSION,
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    Transaction,
+)
+from tierlog.broker.transactions.transaction_service import TransactionService
+from tierlog.broker.transactions.verifier import Verification, add_partitions
+from tierlog.config.topic import OFFSETS_TOPIC
+from tierlog.metadata.image import ClusterImage
+from tierlog.protocol.api import BY_NAME
+from tierlog.protocol.errors import ErrorCode, KafkaError
+from tierlog.protocol.messages import describe_transactions, list_transactions
+from tierlog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from tierlog.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+)
+from tierlog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from tierlog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+BATCHES_FROM, ADD_VERSION = 4, 5
+"""Versions of AddPartitionsToTxn: those of brokers, and those that stand for transaction version 2."""
+
+END_VERSION = 5
+FENCED_FROM = {
+    BY_NAME[name].key: version
+    for name, version in (
+        ("InitProducerId", 4),
+        ("AddPartitionsToTxn", 2),
+        ("AddOffsetsToTxn", 2),
+        ("EndTxn", 2),
+    )
+}
+"""The first versions whose clients know PRODUCER_FENCED; older ones get INVALID_PRODUCER_EPOCH (KIP-588)."""
+
+T = TypeVar("T")
+
+
+def transaction_handlers(service: TransactionService) -> dict[int, Handler]:
+    """API key -> handler of the APIs of the transaction coordinator."""
+    handlers = _Handlers(service)
+    named: dict[str, Handler] = {
+        "InitProducerId": pending(handlers.init_producer_id),
+        "AddPartitionsToTxn": pending(handlers.add_partitions),
+        "AddOffsetsToTxn": pending(handlers.add_offsets),
+        "EndTxn": pending(handlers.end),
+        "DescribeTransactions": handlers.describe,
+        "ListTransactions": handlers.list_transactions,
+    }
+    return {BY_NAME[name].key: handler for name, handler in named.items()}
+
+
+class _Handlers:
+    def __init__(self, service: TransactionService) -> None:
+        self._service = service
+
+    # ---- producers ----
+
+    async def init_producer_id(self, context: RequestContext, request: InitProducerIdRequest) -> Reply:
+        if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
+            # KIP-360: a producer that already has an id sends it with its epoch. Without a transactional id
+            # it gets a new one, as in Kafka.
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id without its epoch, or the reverse")
+        transactional_id = request.transactional_id
+        if transactional_id is None:
+            producer_id = await self._service.producer_ids.take()
+            return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+        if transactional_id == "":
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "an empty transactional id")
+        if request.keep_prepared_txn:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "prepared transactions cannot be kept")
+        expected = (
+            None if request.producer_id == NO_PRODUCER_ID else (request.producer_id, request.producer_epoch)
+        )
+        spare = await self._service.spare_producer_id(transactional_id)
+
+        def convert(response: Response) -> InitProducerIdResponse:
+            if not isinstance(response, ProducerResponse) or response.error != ErrorCode.NONE:
+                return InitProducerIdResponse(
+                    error_code=_known_error(context, response.error), producer_id=NO_PRODUCER_ID
+                )
+            return InitProducerIdResponse(
+                producer_id=response.producer_id, producer_epoch=response.producer_epoch
+            )
+
+        return await _result(
+            self._service.ask(
+                transactional_id,
+                lambda token: InitProducerId(
+                    token=token,
+                    transactional_id=transactional_id,
+                    timeout_ms=request.transaction_timeout_ms,
+                    expected=expected,
+                    two_phase_commit=request.enable2_pc,
+                    spare_producer_id=spare,
+                ),
+                convert,
+            )
+        )
+
+    async def end(self, context: RequestContext, request: EndTxnRequest) -> Reply:
+        if request.transactional_id == "":
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "an empty transactional id")
+        spare = await self._service.spare_producer_id(request.transactional_id)
+
+        def convert(response: Response) -> EndTxnResponse:
+            if not isinstance(response, ProducerResponse) or response.error != ErrorCode.NONE:
+                return EndTxnResponse(error_code=_known_error(context, response.error))
+            return EndTxnResponse(producer_id=response.producer_id, producer_epoch=response.producer_epoch)
+
+        return await _result(
+            self._service.ask(
+                request.transactional_id,
+                lambda token: EndTransaction(
+                    token=token,
+                    transactional_id=request.transactional_id,
+                    producer_id=request.producer_id,
+                    producer_epoch=request.producer_epoch,
+                    commit=request.committed,
+                    client_version=EPOCH_BUMP_VERSION if context.version >= END_VERSION else 0,
+                    spare_producer_id=spare,
+                ),
+                convert,
+            )
+        )
+
+    # ---- partitions ----
+
+    async def add_partitions(self, context: RequestContext, request: AddPartitionsToTxnRequest) -> Reply:
+        if context.version < BATCHES_FROM:
+            results = await self._add(
+                context,
+                request.v3_and_below_transactional_id,
+                (request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
+                request.v3_and_below_topics,
+                verify_only=False,
+            )
+            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+        response = AddPartitionsToTxnResponse()
+        for each in request.transactions:
+            producer = each.producer_id, each.producer_epoch
+            results = await self._add(
+                context, each.transactional_id, producer, each.topics, verify_only=each.verify_only
+            )
+            response.results_by_transaction.append(
+                AddPartitionsToTxnResult(transactional_id=each.transactional_id, topic_results=results)
+            )
+        return response
+
+    async def _add(
+        self,
+        context: RequestContext,
+        transactional_id: str,
+        producer: tuple[int, int],
+        topics: list[AddPartitionsToTxnTopic],
+        *,
+        verify_only: bool,
+    ) -> list[AddPartitionsToTxnTopicResult]:
+        """All partitions of the request are added, or none."""
+        partitions = [TopicPartition(topic.name, each) for topic in topics for each in topic.partitions]
+        unknown = {each for each in partitions if not _exists(self._service.shards.image, each)}
+        if transactional_id == "":
+            errors = dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
+        elif unknown:
+            errors = {
+                each: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if each in unknown
+                else ErrorCode.OPERATION_NOT_ATTEMPTED
+                for each in partitions
+            }
+        else:
+            verification = Verification(
+                transactional_id=transactional_id,
+                producer_id=producer[0],
+                producer_epoch=producer[1],
+                partitions=frozenset(partitions),
+                adds=not verify_only,
+                client_version=EPOCH_BUMP_VERSION if context.version >= ADD_VERSION else 0,
+            )
+            found = await _result(add_partitions(self._service.shards, verification))
+            errors = dict(found)
+        return [
+            AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    AddPartitionsToTxnPartitionResult(
+                        partition_index=each,
+                        partition_error_code=_known_error(context, errors[TopicPartition(topic.name, each)]),
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in topics
+        ]
+
+    async def add_offsets(self, context: RequestContext, request: AddOffsetsToTxnRequest) -> Reply:
+        """Add the `__consumer_offsets` partition of a group."""
+        offsets_topic = self._service.shards.image.topic(OFFSETS_TOPIC)
+        if request.transactional_id == "" or offsets_topic is None:
+            error = (
+                ErrorCode.COORDINATOR_NOT_AVAILABLE if offsets_topic is None else ErrorCode.INVALID_REQUEST
+            )
+            return AddOffsetsToTxnResponse(error_code=error)
+        partition = partition_of(request.group_id, len(offsets_topic.partitions))
+        name = TopicPartition(OFFSETS_TOPIC, partition)
+        verification = Verification(
+            transactional_id=request.transactional_id,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            partitions=frozenset((name,)),
+            adds=True,
+            client_version=0,
+        )
+        errors = await _result(add_partitions(self._service.shards, verification))
+        return AddOffsetsToTxnResponse(error_code=_known_error(context, errors[name]))
+
+    # ---- queries ----
+
+    def describe(
+        self, context: RequestContext, request: describe_transactions.DescribeTransactionsRequest
+    ) -> Reply:
+        states = [self._described(each) for each in request.transactional_ids]
+        return describe_transactions.DescribeTransactionsResponse(transaction_states=states)
+
+    def _described(self, transactional_id: str) -> describe_transactions.TransactionState:
+        found = self._service.find(transactional_id) if transactional_id else ErrorCode.INVALID_REQUEST
+        if isinstance(found, ErrorCode):
+            return describe_transactions.TransactionState(transactional_id=transactional_id, error_code=found)
+        numbers: dict[str, list[int]] = {}
+        for topic, partition in sorted(found.partitions):
+            numbers.setdefault(topic, []).append(partition)
+        topics = [
+            describe_transactions.TopicData(topic=topic, partitions=each) for topic, each in numbers.items()
+        ]
+        return describe_transactions.TransactionState(
+            transactional_id=transactional_id,
+            transaction_state=found.state.title,
+            transaction_timeout_ms=found.timeout_ms,
+            transaction_start_time_ms=found.started_ms,
+            producer_id=found.producer_id,
+            producer_epoch=found.producer_epoch,
+            topics=topics,
+        )
+
+    def list_transactions(
+        self, context: RequestContext, request: list_transactions.ListTransactionsRequest
+    ) -> Reply:
+        titles = {state.title for state in TransactionState}
+        unknown = [each for each in request.state_filters if each not in titles]
+        error, found = self._service.transactions()
+        wanted = _matching(found, request, self._service.now_ms)
+        return list_transactions.ListTransactionsResponse(
+            error_code=error,
+            unknown_state_filters=unknown,
+            transaction_states=[
+                list_transactions.TransactionState(
+                    transactional_id=each.transactional_id,
+                    producer_id=each.producer_id,
+                    transaction_state=each.state.title,
+                )
+                for each in wanted
+            ],
+        )
+
+
+def _matching(
+    found: Iterable[Transaction], request: list_transactions.ListTransactionsRequest, now_ms: int
+) -> Iterable[Transaction]:
+    """Filters of one kind are alternatives; a transaction must match each kind. None at all match
+    everything."""
+    states, producers = set(request.state_filters), set(request.producer_id_filters)
+    for each in found:
+        if states and each.state.title not in states:
+            continue
+        if producers and each.producer_id not in producers:
+            continue
+        if request.duration_filter >= 0 and not (
+            each.state is TransactionState.ONGOING and now_ms - each.started_ms > request.duration_filter
+        ):
+            continue
+        yield each
+
+
+def _exists(image: ClusterImage, partition: TopicPartition) -> bool:
+    topic = image.topic(partition.topic)
+    return topic is not None and 0 <= partition.partition < len(topic.partitions)
+
+
+def _known_error(context: RequestContext, error: ErrorCode) -> ErrorCode:
+    """An error that clients of this version know."""
+    if error == ErrorCode.PRODUCER_FENCED and context.version < FENCED_FROM[context.api]:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error
+
+
+async def _result(found: "T | asyncio.Future[T]") -> T:
+    return await found if isinstance(found, asyncio.Future) else found
