@@ -24,6 +24,7 @@ from tierlog.base.slices import LogSlice
 from tierlog.base.types import NO_OFFSET, TopicPartition
 from tierlog.broker.coordinators.core.effects import (
     Appended,
+    AppendMarker,
     AppendRecords,
     AppendTimedOut,
     CancelTimer,
@@ -37,7 +38,10 @@ from tierlog.broker.coordinators.core.effects import (
 )
 from tierlog.broker.coordinators.core.stored import FormatError
 from tierlog.broker.coordinators.timers import Timers
+from tierlog.broker.replication.leader_role import AppendResult
 from tierlog.broker.replication.replica import Replica
+from tierlog.broker.storage.core.producer_state import EndMarker
+from tierlog.broker.storage.recovery import read_marker
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import check_batch, iter_batches
 from tierlog.records.errors import RecordsError
@@ -66,6 +70,7 @@ RESPONSES_PER_TURN = 200
 
 R = TypeVar("R")
 C = TypeVar("C", bound="Core")
+NO_PRODUCER_ID = -1
 _log = structlog.get_logger("tierlog.coordinators")
 
 
@@ -74,8 +79,14 @@ class Core(Protocol):
 
     def handle(self, event: Any, now_ms: int) -> list[Effect]: ...
 
-    def replay(self, record_key: bytes | memoryview, value: bytes | memoryview | None) -> None:
-        """Raises FormatError if the record is unusable."""
+    def replay(
+        self, record_key: bytes | memoryview, value: bytes | memoryview | None, producer_id: int
+    ) -> None:
+        """`producer_id`: of the transaction to which the record belongs, or NO_PRODUCER_ID. Raises
+        FormatError if the record is unusable."""
+
+    def replay_marker(self, producer_id: int, *, committed: bool) -> None:
+        """The transaction of this producer has ended."""
 
     def finish_replay(self, now_ms: int, topic_ids: TopicIds) -> list[Effect]:
         """Called after the last record."""
@@ -129,8 +140,10 @@ class Shard(Generic[C]):
         timers: Timers,
         topic_ids: Callable[[], TopicIds],
         append_timeout_ms: int,
+        must_verify: Callable[[], bool],
     ) -> None:
-        """`topic_ids`: topic ids by name, from the broker's image."""
+        """`topic_ids`: topic ids by name, from the broker's image. `must_verify`: the setting
+        transaction.partition.verification.enable."""
         self.name = name
         self.replica = replica
         self.core = new_core()
@@ -146,6 +159,7 @@ class Shard(Generic[C]):
         self._timers = timers
         self._topic_ids = topic_ids
         self._append_timeout_ms = append_timeout_ms
+        self._must_verify = must_verify
         self._inbox: deque[Any] = deque()
         self._handling = False
         self._closed = False
@@ -292,6 +306,8 @@ class Shard(Generic[C]):
                     self._timers.cancel((self.name, key))
                 case AppendRecords():
                     self._append(effect)
+                case AppendMarker():
+                    self._append_marker(effect)
                 case _:
                     self.on_service_effect(self, effect)
         if later:
@@ -319,10 +335,38 @@ class Shard(Generic[C]):
 
     def _append(self, effect: AppendRecords) -> None:
         now_ms = self._clock.now_ms()
-        batch = encode_batch([NewRecord(now_ms, key, value) for key, value in effect.records])
-        written = _Written(effect.write_id, -1, self.replica.leader_epoch, ErrorCode.NONE)
-        result = self.replica.as_leader.append(memoryview(batch), now_ms, acks=-1, from_client=False)
-        written.error = ErrorCode(result.error)
+        records = [NewRecord(now_ms, key, value) for key, value in effect.records]
+        leader, producer = self.replica.as_leader, effect.producer
+        if producer is None:
+            batch = memoryview(encode_batch(records))
+            result = leader.append(batch, now_ms, acks=-1, from_client=False)
+        else:
+            batch = memoryview(
+                encode_batch(
+                    records,
+                    producer_id=producer.producer_id,
+                    producer_epoch=producer.producer_epoch,
+                    transactional=True,
+                )
+            )
+            guard, must_verify = producer.guard, self._must_verify()
+            result = leader.append(
+                batch, now_ms, acks=-1, from_client=False, guard=guard, must_verify=must_verify
+            )
+        self._await_durable(effect.write_id, result)
+
+    def _append_marker(self, effect: AppendMarker) -> None:
+        result = self.replica.as_leader.append_marker(
+            effect.producer.producer_id,
+            effect.producer.producer_epoch,
+            EndMarker(effect.committed, effect.coordinator_epoch),
+            self._clock.now_ms(),
+            transaction_version=effect.transaction_version,
+        )
+        self._await_durable(effect.write_id, result)
+
+    def _await_durable(self, write_id: WriteId, result: AppendResult) -> None:
+        written = _Written(write_id, -1, self.replica.leader_epoch, ErrorCode(result.error))
         written.end_offset = result.last_offset + 1 if written.error == ErrorCode.NONE else -1
         self._written.append(written)
         self._report_durable()
@@ -384,18 +428,21 @@ def _bytes_of(found: LogSlice) -> bytes:
 async def _replay(core: Core, data: bytes, load: _Load) -> None:
     turn_at = load.records + RECORDS_PER_TURN
     for at, header in iter_batches(data):
-        if header.is_control:
-            continue
         try:
             check_batch(data, at)
         except RecordsError as error:
             load.skip(header.base_offset, error)
             load.damaged_at = header.base_offset
             continue
+        if header.is_control:
+            if (marker := read_marker(memoryview(data)[at:])) is not None:
+                core.replay_marker(header.producer_id, committed=marker.committed)
+            continue
+        producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
         try:
             for record in iter_records(data, at, max_bytes=RECORDS_MAX_BYTES):
                 load.records += 1
-                _replay_record(core, record, load)
+                _replay_record(core, record, producer_id, load)
                 if load.records >= turn_at:
                     turn_at += RECORDS_PER_TURN
                     await asyncio.sleep(0)
@@ -403,10 +450,10 @@ async def _replay(core: Core, data: bytes, load: _Load) -> None:
             load.skip(header.base_offset, error)  # the rest of the batch, from the unreadable record on
 
 
-def _replay_record(core: Core, record: Record, load: _Load) -> None:
+def _replay_record(core: Core, record: Record, producer_id: int, load: _Load) -> None:
     if record.key is None:
         return
     try:
-        core.replay(record.key, record.value)
+        core.replay(record.key, record.value, producer_id)
     except FormatError as error:
         load.skip(record.offset, error)

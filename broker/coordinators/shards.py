@@ -55,7 +55,8 @@ class CoordinatorTopic(NamedTuple):
 
 
 class Host(NamedTuple):
-    """The parts of a broker that its coordinators use. `lease`: None for a standalone broker."""
+    """The parts of a broker that its coordinators use. `lease`: None for a standalone broker.
+    `must_verify`: the setting transaction.partition.verification.enable."""
 
     node_id: int
     metadata: MetadataClient
@@ -63,6 +64,7 @@ class Host(NamedTuple):
     clock: Clock
     tasks: TaskGroup
     lease: Lease | None = None
+    must_verify: Callable[[], bool] = lambda: True
 
 
 class Shards(Generic[C]):
@@ -228,9 +230,12 @@ class Shards(Generic[C]):
     def shard_of(self, name: str) -> Shard[C] | ErrorCode:
         """The shard of `name` if it is ready, otherwise the error for the client."""
         partitions = self._partitions()
-        if not partitions or self.lacks_lease:
+        return self.shard_at(partition_of(name, len(partitions))) if partitions else ErrorCode.NOT_COORDINATOR
+
+    def shard_at(self, partition: int) -> Shard[C] | ErrorCode:
+        partitions = self._partitions()
+        if partition >= len(partitions) or self.lacks_lease:
             return ErrorCode.NOT_COORDINATOR
-        partition = partition_of(name, len(partitions))
         shard = self._shards.get(partition) or self._open(partition, partitions[partition])
         if shard is None:
             loads = self._coordinates(partition, partitions[partition])
@@ -250,6 +255,7 @@ class Shards(Generic[C]):
             self.timers,
             lambda: self.image.topic_ids,
             self._append_timeout_ms,
+            self._host.must_verify,
         )
         shard.on_failure = self._load_later
         if self._perform is not None:
@@ -297,6 +303,11 @@ class Shards(Generic[C]):
         """Close the shards of replicas that went offline, and open those of replicas that were created."""
         if isinstance(event, DirectoryFailed | ReplicasCreated):
             self.follow(self.image)
+
+    @property
+    def must_verify(self) -> bool:
+        """transaction.partition.verification.enable."""
+        return self._host.must_verify()
 
     @property
     def lacks_lease(self) -> bool:

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tierlog.base.types import Rng, random_uuid
-from tierlog.broker.coordinators.core.effects import Token
+from tierlog.broker.coordinators.core.effects import Producer, Token
 from tierlog.broker.coordinators.shards import CoordinatorTopic, Host, Shards
 from tierlog.broker.groups.core.coordinator import Coordinator
-from tierlog.broker.groups.core.events import ExpireOffsets, Request, Response, TopicsChanged
+from tierlog.broker.groups.core.events import EndTransaction, ExpireOffsets, Request, Response, TopicsChanged
 from tierlog.broker.groups.core.offsets import OffsetsByPartition
 from tierlog.broker.groups.core.states import GroupState
 from tierlog.broker.groups.core.turn import GroupSettings
+from tierlog.broker.storage.core.producer_state import EndMarker
 from tierlog.config.node import NodeSettings
 from tierlog.config.topic import OFFSETS_TOPIC
 from tierlog.metadata.image import ClusterImage, changed_topics
@@ -62,6 +63,24 @@ class GroupService:
         """Committed, durable offsets of a group. Read-only."""
         shard = self.shards.shard_of(group_id)
         return shard if isinstance(shard, ErrorCode) else shard.core.offsets(group_id)
+
+    def end_transaction(
+        self, partition: int, producer: Producer, marker: EndMarker, transaction_version: int
+    ) -> "ErrorCode | asyncio.Future[ErrorCode]":
+        """End a transaction in a partition of `__consumer_offsets`: its offsets are committed or dropped."""
+        shard = self.shards.shard_at(partition)
+        if isinstance(shard, ErrorCode):
+            return shard
+        return shard.ask(
+            lambda token: EndTransaction(
+                token=token,
+                producer=producer,
+                committed=marker.committed,
+                coordinator_epoch=marker.coordinator_epoch,
+                transaction_version=transaction_version,
+            ),
+            lambda response: ErrorCode(response.error),
+        )
 
     def describe(self, group_id: str) -> DescribedGroup | ErrorCode:
         shard = self.shards.shard_of(group_id)

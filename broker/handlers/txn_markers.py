@@ -7,6 +7,7 @@ of the transaction. Others are appended to the log. Each is acknowledged like a 
 
 import asyncio
 
+from tierlog.broker.coordinators.core.effects import Producer
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.context import Pending, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
@@ -94,9 +95,8 @@ class MarkerWriter:
             return result
         end = EndMarker(marker.transaction_result, marker.coordinator_epoch)
         if topic == OFFSETS_TOPIC:
-            error = self._groups.end_transaction(
-                index, marker.producer_id, marker.producer_epoch, end, marker.transaction_version
-            )
+            producer = Producer(marker.producer_id, marker.producer_epoch)
+            error = self._groups.end_transaction(index, producer, end, marker.transaction_version)
             if isinstance(error, asyncio.Future):
                 offsets.append((result, error))
             else:

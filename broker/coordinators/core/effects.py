@@ -9,7 +9,7 @@ reply, unless the append is late: then it replies before, with REQUEST_TIMED_OUT
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, NewType
+from typing import Any, NamedTuple, NewType
 
 from tierlog.broker.coordinators.core.stored import StoredRecord
 from tierlog.protocol.errors import ErrorCode
@@ -46,10 +46,32 @@ class AppendTimedOut:
 # ---- effects --------------------------------------------------------------------------------------
 
 
+class Producer(NamedTuple):
+    """A transactional producer. `guard`: proves to the log that its transaction has this partition."""
+
+    producer_id: int
+    producer_epoch: int
+    guard: object = None
+
+
 @dataclass(frozen=True, slots=True)
 class AppendRecords:
+    """`producer`: the records belong to its transaction; None: to no transaction."""
+
     write_id: WriteId
     records: tuple[StoredRecord, ...]
+    producer: Producer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AppendMarker:
+    """Ends a transaction in this partition."""
+
+    write_id: WriteId
+    producer: Producer
+    committed: bool
+    coordinator_epoch: int
+    transaction_version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +99,7 @@ class ServiceEffect:
     __slots__ = ()
 
 
-Effect = AppendRecords | SetTimer | CancelTimer | Reply | ServiceEffect
+Effect = AppendRecords | AppendMarker | SetTimer | CancelTimer | Reply | ServiceEffect
 
 
 # ---- responses ------------------------------------------------------------------------------------

@@ -8,10 +8,12 @@ from typing import Any
 
 from tierlog.broker.coordinators.core.effects import (
     Appended,
+    AppendMarker,
     AppendRecords,
     AppendTimedOut,
     CancelTimer,
     Effect,
+    Producer,
     Reply,
     SetTimer,
     Token,
@@ -59,10 +61,25 @@ class Turn:
     def reply(self, token: Token, response: object) -> None:
         self.effects.append(Reply(token, response))
 
-    def append(self, records: list[StoredRecord], then: AfterAppend) -> WriteId:
+    def append(
+        self, records: list[StoredRecord], then: AfterAppend, producer: Producer | None = None
+    ) -> WriteId:
         write_id = self._writes.register(then)
-        self.effects.append(AppendRecords(write_id, tuple(records)))
+        self.effects.append(AppendRecords(write_id, tuple(records), producer))
         return write_id
+
+    def append_marker(
+        self,
+        producer: Producer,
+        then: AfterAppend,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        transaction_version: int,
+    ) -> None:
+        write_id = self._writes.register(then)
+        marker = AppendMarker(write_id, producer, committed, coordinator_epoch, transaction_version)
+        self.effects.append(marker)
 
     def set_timer(self, key: Hashable, delay_ms: int) -> None:
         self.effects.append(SetTimer(key, delay_ms))

@@ -8,8 +8,10 @@ append fails, the group is restored. Owned by a shard (`coordinators.shard`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from uuid import UUID
 
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import TopicPartition, require
 from tierlog.broker.coordinators.core.effects import (
     Appended,
@@ -27,6 +29,7 @@ from tierlog.broker.groups.core.events import (
     Commit,
     DeleteGroup,
     DeleteOffsets,
+    EndTransaction,
     Event,
     ExpireOffsets,
     Heartbeat,
@@ -61,6 +64,7 @@ from tierlog.broker.groups.core.offsets import (
 )
 from tierlog.broker.groups.core.rebalance import prepare_rebalance, restart_session
 from tierlog.broker.groups.core.states import Cause, GroupState
+from tierlog.broker.groups.core.transactional_offsets import TransactionalOffsets
 from tierlog.broker.groups.core.turn import (
     GroupSettings,
     Turn,
@@ -70,6 +74,7 @@ from tierlog.protocol.messages.describe_groups import DescribedGroup, DescribedG
 from tierlog.protocol.schema import ZERO_UUID
 
 NO_TOPICS: frozenset[str] = frozenset()
+NO_PRODUCER_ID = -1
 
 
 class Coordinator:
@@ -77,6 +82,8 @@ class Coordinator:
         self._settings = settings
         self._groups: dict[str, Group] = {}
         self._offsets = Offsets()
+        self._transactional = TransactionalOffsets()
+        self._commits = 0
         self._memory = MemberMemory()
         self._topic_ids: Mapping[str, UUID] = {}
         self._writes = PendingWrites()
@@ -105,6 +112,8 @@ class Coordinator:
                 self._leave(event, turn)
             case TimerFired():
                 self._timer_fired(event, turn)
+            case EndTransaction():
+                self._end_transaction(event, turn)
             case DeleteOffsets():
                 self._delete_offsets(event, turn)
             case DeleteGroup():
@@ -117,20 +126,26 @@ class Coordinator:
 
     # ---- replay ----
 
-    def replay(self, record_key: bytes | memoryview, value: bytes | memoryview | None) -> None:
-        """Apply one record of the partition, oldest first. Raises FormatError if the record is unusable."""
+    def replay(
+        self, record_key: bytes | memoryview, value: bytes | memoryview | None, producer_id: int
+    ) -> None:
+        """Apply one record of the partition, oldest first. `producer_id`: of the transaction to which it
+        belongs, or negative. Raises FormatError if the record is unusable."""
         match decode_key(record_key):
             case OffsetKey(group_id, topic, partition):
                 topic_partition = TopicPartition(topic, partition)
                 if value is None:
                     self._offsets.remove(group_id, topic_partition)
                 else:
-                    self._offsets.put(group_id, topic_partition, decode_offset(value))
+                    self._put(group_id, topic_partition, self._ordered(decode_offset(value)), producer_id)
             case GroupKey(group_id):
                 if value is None:
                     self._groups.pop(group_id, None)
                 else:
                     self._groups[group_id] = group_from_record(group_id, decode_group(value), self._memory)
+
+    def replay_marker(self, producer_id: int, *, committed: bool) -> None:
+        self._apply_end(producer_id, committed)
 
     def finish_replay(self, now_ms: int, topic_ids: Mapping[str, UUID]) -> list[Effect]:
         """Call this after the last record. Members keep their ids and assignments; each gets a new session.
@@ -142,7 +157,7 @@ class Coordinator:
         turn = Turn(now_ms, self._writes, self._settings)
         self._topic_ids = topic_ids
         self._remove_offsets_of_deleted_topics(turn, lambda name: name not in topic_ids)
-        for group_id in self._offsets.groups():
+        for group_id in {*self._offsets.groups(), *self._transactional.groups()}:
             self._groups.setdefault(group_id, self._new_group(group_id))
         self._memory.used_bytes = sum(group.size for group in self._groups.values())
         for group in self._groups.values():
@@ -200,7 +215,7 @@ class Coordinator:
     def _remove_if_unused(self, group: Group) -> None:
         """Remove a group that never had members (a rejected join, an expired pending member)."""
         unused = group.state is GroupState.EMPTY and group.generation == 0 and not group.pending_members
-        if unused and not self._offsets.of(group.group_id):
+        if unused and not (self._offsets.of(group.group_id) or self._is_in_transaction(group.group_id)):
             self._groups.pop(group.group_id, None)
 
     # ---- offsets ----
@@ -213,12 +228,13 @@ class Coordinator:
             return
         if group is not None and request.member_id in group.members:
             restart_session(group, group.members[request.member_id], turn)
+        producer_id = NO_PRODUCER_ID if request.producer is None else request.producer.producer_id
         accepted: OffsetsByPartition = {}
         results = []
         for item in request.offsets:
             committed = new_committed_offset(request, item, self._settings, turn.now_ms)
             if committed is not None:
-                accepted[item.partition] = committed
+                accepted[item.partition] = self._ordered(committed)
             results.append(
                 (item.partition, ErrorCode.NONE if committed else ErrorCode.OFFSET_METADATA_TOO_LARGE)
             )
@@ -230,14 +246,49 @@ class Coordinator:
             self._groups.setdefault(request.group_id, self._new_group(request.group_id))
             for partition, committed in accepted.items():
                 if not self._is_of_another_topic(partition, committed):  # deleted during the append
-                    self._offsets.put(request.group_id, partition, committed)
+                    self._put(request.group_id, partition, committed, producer_id)
             turn.reply(request.token, OffsetsResponse(partitions=tuple(results)))
 
         if accepted:
             records = [commit_record(request.group_id, *item) for item in accepted.items()]
-            self._committing[turn.append(records, stored)] = request.group_id, accepted
+            self._committing[turn.append(records, stored, request.producer)] = request.group_id, accepted
         else:
             turn.reply(request.token, OffsetsResponse(partitions=tuple(results)))
+
+    def _put(
+        self, group_id: str, partition: TopicPartition, committed: CommittedOffset, producer_id: int
+    ) -> None:
+        if producer_id < 0:
+            self._offsets.put(group_id, partition, committed)
+        else:
+            self._transactional.put(producer_id, group_id, partition, committed)
+
+    def _ordered(self, committed: CommittedOffset) -> CommittedOffset:
+        self._commits += 1
+        return replace(committed, order=self._commits)
+
+    def _end_transaction(self, request: EndTransaction, turn: Turn) -> None:
+        def stored(turn: Turn, error: ErrorCode) -> None:
+            if error == ErrorCode.NONE:
+                self._apply_end(request.producer.producer_id, request.committed)
+            turn.reply(request.token, ErrorResponse(error=error))
+
+        turn.append_marker(
+            request.producer,
+            stored,
+            committed=request.committed,
+            coordinator_epoch=request.coordinator_epoch,
+            transaction_version=request.transaction_version,
+        )
+
+    @safeguard("offsets of a transaction count once it is committed")
+    def _apply_end(self, producer_id: int, committed: bool) -> None:
+        for (group_id, partition), offset in self._transactional.end(producer_id).items():
+            known = self._offsets.of(group_id).get(partition)
+            is_last = known is None or known.order < offset.order
+            if committed and is_last and not self._is_of_another_topic(partition, offset):
+                self._groups.setdefault(group_id, self._new_group(group_id))
+                self._offsets.put(group_id, partition, offset)
 
     def _delete_offsets(self, request: DeleteOffsets, turn: Turn) -> None:
         group = self._groups.get(request.group_id)
@@ -305,14 +356,21 @@ class Coordinator:
             for group_id, partitions in self._committing.values()
             for partition in partitions
         }
+        in_transactions = self._transactional.groups()
         for group in list(self._groups.values()):
             offsets = self._offsets.of(group.group_id)
             unused = expired_partitions(group, offsets, self._settings.offsets_retention_ms, turn.now_ms)
-            to_remove = [partition for partition in unused if (group.group_id, partition) not in committing]
+            to_remove = [
+                partition
+                for partition in unused
+                if (group.group_id, partition) not in committing
+                and not self._transactional.holds(group.group_id, partition)
+            ]
             if (
                 group.state is GroupState.EMPTY
                 and not group.pending_members
                 and len(to_remove) == len(offsets)
+                and group.group_id not in in_transactions
             ):
                 self._append_deletion(group, turn)
             else:
@@ -379,6 +437,13 @@ class Coordinator:
     def offsets(self, group_id: str) -> OffsetsByPartition:
         """Committed, durable offsets. Read-only."""
         return self._offsets.of(group_id)
+
+    def is_unstable(self, group_id: str, partition: TopicPartition) -> bool:
+        """Whether an open transaction may change the partition's offset (KIP-447)."""
+        return self._transactional.holds(group_id, partition)
+
+    def _is_in_transaction(self, group_id: str) -> bool:
+        return group_id in self._transactional.groups()
 
     @property
     def member_bytes(self) -> int:

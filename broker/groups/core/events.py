@@ -12,6 +12,7 @@ from tierlog.broker.coordinators.core.effects import (
     Appended,
     AppendTimedOut,
     ErrorResponse,
+    Producer,
     TimerFired,
     Token,
 )
@@ -112,7 +113,19 @@ class Commit:
     member_id: str = NO_MEMBER_ID
     group_instance_id: str | None = None
     retention_ms: int = -1  # versions 2 to 4; -1: the broker's
+    producer: Producer | None = None  # TxnOffsetCommit: the offsets count once its transaction is committed
     offsets: tuple[OffsetToCommit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTransaction:
+    """WriteTxnMarkers for this partition."""
+
+    token: Token
+    producer: Producer
+    committed: bool
+    coordinator_epoch: int
+    transaction_version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +156,7 @@ class TopicsChanged:
     deleted: frozenset[str] = frozenset()
 
 
-Request = Join | Sync | Heartbeat | Leave | Commit | DeleteOffsets | DeleteGroup
+Request = Join | Sync | Heartbeat | Leave | Commit | EndTransaction | DeleteOffsets | DeleteGroup
 Event = Request | TimerFired | ExpireOffsets | TopicsChanged | Appended | AppendTimedOut
 
 

@@ -47,6 +47,8 @@ class CommittedOffset:
     """`expire_timestamp_ms` is set only if the client sent a retention (OffsetCommit 2 to 4).
 
     `topic_id` is ZERO_UUID for a record without a topic id: one with an expiry, or of a version before 4.
+    `order`: position among the commits of its partition, not stored. The end of a transaction must not
+    replace an offset that was committed after the transaction's own.
     """
 
     offset: int
@@ -55,6 +57,7 @@ class CommittedOffset:
     commit_timestamp_ms: int
     expire_timestamp_ms: int = NO_EXPIRY
     topic_id: UUID = ZERO_UUID
+    order: int = 0
 
 
 # ---- schemas --------------------------------------------------------------------------------------

@@ -57,7 +57,8 @@ class Offsets:
 
 @safeguard("offset commits check the group generation")
 def check_commit(group: Group | None, request: Commit) -> ErrorCode:
-    """Members may commit in the current generation; other clients only while the group has no members."""
+    """Members may commit in the current generation; other clients only while the group has no members. A
+    transaction of a client which names no member may always commit: older clients name none (KIP-447)."""
     if group is None:
         # A consumer without group management, or an admin: its first commit creates the group.
         return ErrorCode.NONE if request.generation < 0 else ErrorCode.ILLEGAL_GENERATION
@@ -65,7 +66,7 @@ def check_commit(group: Group | None, request: Commit) -> ErrorCode:
         return ErrorCode.NONE
     has_identity = request.member_id != NO_MEMBER_ID or request.group_instance_id is not None
     if request.generation < 0 and not has_identity:
-        return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.UNKNOWN_MEMBER_ID if request.producer is None else ErrorCode.NONE
     error = group.validate(request.member_id, request.group_instance_id)
     if error == ErrorCode.NONE and request.generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION

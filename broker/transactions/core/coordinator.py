@@ -103,8 +103,11 @@ class Coordinator:
 
     # ---- replay ----
 
-    def replay(self, record_key: bytes | memoryview, value: bytes | memoryview | None) -> None:
-        """Apply one record of the partition, oldest first. Raises FormatError if the record is unusable."""
+    def replay(
+        self, record_key: bytes | memoryview, value: bytes | memoryview | None, producer_id: int
+    ) -> None:
+        """Apply one record of the partition, oldest first; none belongs to a transaction. Raises FormatError
+        if the record is unusable."""
         transactional_id = decode_key(record_key)
         if transactional_id is None:
             return
@@ -112,6 +115,9 @@ class Coordinator:
             self._ids.pop(transactional_id, None)
         else:
             self._ids[transactional_id] = _Id(decode_value(transactional_id, value))
+
+    def replay_marker(self, producer_id: int, *, committed: bool) -> None:
+        """This topic has no markers."""
 
     @safeguard("a new transaction coordinator writes the markers of prepared transactions")
     def finish_replay(self, now_ms: int, topic_ids: Mapping[str, UUID]) -> list[Effect]:
