@@ -23,13 +23,13 @@ from tierlog.broker.gateway.admin import url_for_others
 from tierlog.broker.gateway.node import Serving
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.batch_validator import BatchValidator
+from tierlog.broker.handlers.coordinators import coordinator_handlers
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
-from tierlog.broker.handlers.groups import group_handlers
-from tierlog.broker.handlers.producer_ids import ProducerIds
 from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
 from tierlog.broker.handlers.table import build_handlers
+from tierlog.broker.handlers.txn_markers import MarkerWriter
 from tierlog.broker.lifecycle import BrokerLifecycle, RegistrationRefused
 from tierlog.broker.maintenance.directory_moves import DirectoryMoves
 from tierlog.broker.maintenance.disk_pressure import DiskPressure
@@ -58,6 +58,8 @@ from tierlog.broker.storage.unclean_restart import (
     data_loss_reason,
     record_boot_id,
 )
+from tierlog.broker.transactions.producer_ids import ProducerIds
+from tierlog.broker.transactions.transaction_service import TransactionService
 from tierlog.config.node import BROKER, NodeSettings
 from tierlog.metadata.controller.brokers import SUPPORTED_FORMATS
 from tierlog.metadata.controller.commands import AllocateProducerIds, RegisterBroker
@@ -65,6 +67,7 @@ from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 OnReady = Callable[[str, str], None]
 """Called when the node serves, with "host:port" of the Kafka listener (empty if there is none) and the URL of
@@ -139,12 +142,30 @@ class Broker(NodeBase):
         self._parts.push_async_callback(self.tasks.close)
         self._parts.push_async_callback(self.repair.stop)  # after all parts that report damage
         self._parts.push_async_callback(self.tier.close)
-        host = Host(settings.node_id, self.metadata, self.replicas, self.clock, self.tasks, self._lease())
-        self.groups = GroupService(settings, host, self.rng)
+        self._build_coordinators()
         self._build_listener()
         self.bootstrap = host_port(*await self.listener.bind())
         self._parts.push_async_callback(self.listener.close)
         self._connect()
+
+    def _build_coordinators(self) -> None:
+        host = Host(
+            self.settings.node_id,
+            self.metadata,
+            self.replicas,
+            self.clock,
+            self.tasks,
+            self._lease(),
+            lambda: self.running.now.transaction_partition_verification_enable,
+        )
+        self.groups = GroupService(self.settings, host, self.rng)
+        self.transactions = TransactionService(
+            self.settings,
+            host,
+            ProducerIds(self._allocate_producer_ids),
+            self._others,
+            self._write_markers,
+        )
 
     def _build_tier(self) -> None:
         self.tier = RemoteTier(
@@ -234,7 +255,6 @@ class Broker(NodeBase):
             moves=self.moves,
             purgatory=self.purgatory,
             fetch_sessions=self.sessions,
-            producer_ids=ProducerIds(self._allocate_producer_ids),
             clock=self.clock,
             tasks=self.tasks,
             recently_fenced=self.recently_fenced,
@@ -245,10 +265,12 @@ class Broker(NodeBase):
             throttles=self.throttles,
             submit_isr_change=self.alter_partition_manager.submit,
             batch_validator=self.validator,
+            verifier=self.transactions.verifier,
         )
+        self.markers = MarkerWriter(dependencies, self.groups)
         host, port = self.settings.listener
         self.listener = self.platform.listener(
-            build_handlers(dependencies, group_handlers(self.groups)),
+            build_handlers(dependencies, coordinator_handlers(self.groups, self.transactions, self.markers)),
             self.tasks,
             self._report,
             host=host,
@@ -267,6 +289,7 @@ class Broker(NodeBase):
             self.scrubber.on_replica_event,
             self.repair.on_replica_event,
             self.groups.shards.on_replica_event,
+            self.transactions.shards.on_replica_event,
             self.tiering.log_manager.on_replica_event,
             self.tiering.diverged_segments.on_replica_event,
         )
@@ -295,6 +318,7 @@ class Broker(NodeBase):
             Publisher("replicas", self.replicas.follow, self._fatal, opened),
             Publisher("replica reports", self.reporter.follow, report),
             Publisher("groups", self.groups.follow, report),
+            Publisher("transactions", self.transactions.follow, report),
             Publisher("remote log", self.tier.log.follow, report),
             Publisher("tiering", self.tiering.log_manager.follow, report),
             Publisher("storage cleaner", self.tiering.storage_cleaner.follow, report),
@@ -308,8 +332,10 @@ class Broker(NodeBase):
         opened = self.metadata.image
         await self._open_logs(opened)
         self._parts.push_async_callback(self.groups.close)
+        self._parts.push_async_callback(self.transactions.close)
         self._parts.callback(self.metadata.publish_to(self._publishers(opened)))
         self.groups.start()
+        self.transactions.start()
         self._parts.push_async_callback(self.log_maintenance.stop)
         self.log_maintenance.start()
         self.disk_pressure.start()
@@ -386,6 +412,9 @@ class Broker(NodeBase):
         if self.sentinel is not None:
             self.directories.record_broker_epoch(broker_epoch)
             self.sentinel.update(broker_epoch)
+
+    async def _write_markers(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        return await self.markers.write_locally(request)
 
     def _broker_epoch(self) -> int:
         return self.lifecycle.broker_epoch

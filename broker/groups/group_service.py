@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from tierlog.base.types import Rng, random_uuid
+from tierlog.base.types import Rng, TopicPartition, random_uuid
 from tierlog.broker.coordinators.core.effects import Producer, Token
 from tierlog.broker.coordinators.shards import CoordinatorTopic, Host, Shards
 from tierlog.broker.groups.core.coordinator import Coordinator
@@ -63,6 +63,11 @@ class GroupService:
         """Committed, durable offsets of a group. Read-only."""
         shard = self.shards.shard_of(group_id)
         return shard if isinstance(shard, ErrorCode) else shard.core.offsets(group_id)
+
+    def unstable_partitions(self, group_id: str) -> list[TopicPartition]:
+        """Partitions whose offsets an open transaction may change."""
+        shard = self.shards.shard_of(group_id)
+        return [] if isinstance(shard, ErrorCode) else shard.core.unstable_partitions(group_id)
 
     def end_transaction(
         self, partition: int, producer: Producer, marker: EndMarker, transaction_version: int

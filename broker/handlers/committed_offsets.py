@@ -17,6 +17,7 @@ from tierlog.broker.groups.core.events import (
     Request,
     Response,
 )
+from tierlog.broker.groups.core.formats import CommittedOffset
 from tierlog.broker.groups.core.offsets import OffsetsByPartition
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.context import Handler, Pending, RawReply, Reply, RequestContext
@@ -54,6 +55,10 @@ GROUPS_FROM = 8  # OffsetFetch names several groups from this version on
 TOPIC_IDS_FROM = 10
 NO_OFFSET = -1
 Key = TypeVar("Key", str, UUID)
+
+
+UNSTABLE = CommittedOffset(NO_OFFSET, -1, "", 0)
+"""In place of an offset that an open transaction may change."""
 
 
 def offset_handlers(service: GroupService) -> dict[int, Handler]:
@@ -144,7 +149,7 @@ class _Handlers:
         return before_later_requests(self._fetch_groups(context.version, request))
 
     async def _fetch_one(self, version: int, request: OffsetFetchRequest) -> RawReply:
-        committed = self._offsets(request.group_id)
+        committed = self._offsets(request.group_id, request.require_stable)
         requested = None
         if request.topics is not None:
             requested = _each_once([(each.name, each.partition_indexes) for each in request.topics])
@@ -168,7 +173,7 @@ class _Handlers:
         encoder = _TopicEncoder(topics, version)
         await encoder.encoding.add(groups.before(response, len(once)))
         for group in once.values():
-            committed = self._offsets(group.group_id)
+            committed = self._offsets(group.group_id, request.require_stable)
             found = OffsetFetchResponseGroup(group_id=group.group_id)
             if isinstance(committed, ErrorCode):
                 found.error_code = committed
@@ -178,10 +183,14 @@ class _Handlers:
         await encoder.encoding.add(groups.after(response))
         return encoder.encoding.reply()
 
-    def _offsets(self, group_id: str) -> OffsetsByPartition | ErrorCode:
-        """A copy: all offsets of a group are those of one moment, although encoding takes several turns."""
+    def _offsets(self, group_id: str, require_stable: bool) -> OffsetsByPartition | ErrorCode:
+        """A copy: all offsets of a group are those of one moment, although encoding takes several turns.
+        `require_stable`: those that an open transaction may change are UNSTABLE (KIP-447)."""
         committed = self._service.offsets(group_id)
-        return committed if isinstance(committed, ErrorCode) else dict(committed)
+        if isinstance(committed, ErrorCode):
+            return committed
+        unstable = self._service.unstable_partitions(group_id) if require_stable else ()
+        return {**committed, **dict.fromkeys(unstable, UNSTABLE)}
 
     def _topics_of(
         self, group: OffsetFetchRequestGroup, version: int, committed: OffsetsByPartition
@@ -365,6 +374,8 @@ def _partition(
     """The partition's response. A partition without a committed offset has offset -1, empty metadata and no
     error."""
     found = committed.get(TopicPartition(topic, partition)) if error == ErrorCode.NONE else None
+    if found is UNSTABLE:
+        found, error = None, ErrorCode.UNSTABLE_OFFSET_COMMIT
     if found is None:
         return kind(
             partition_index=partition, committed_offset=NO_OFFSET, committed_leader_epoch=-1, error_code=error

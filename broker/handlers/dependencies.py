@@ -10,7 +10,6 @@ from tierlog.base.types import TopicPartition
 from tierlog.broker.coordinators.shards import Lease
 from tierlog.broker.handlers.batch_validator import BatchValidator
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
-from tierlog.broker.handlers.producer_ids import ProducerIds
 from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
 from tierlog.broker.handlers.stats import RequestStats
@@ -20,6 +19,7 @@ from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.replication.dynamic_settings import DynamicSettings
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
+from tierlog.broker.transactions.verifier import TransactionVerifier
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.protocol.errors import ErrorCode
@@ -37,7 +37,6 @@ class Dependencies:
     replicas: ReplicaManager
     purgatory: Purgatory
     fetch_sessions: FetchSessions
-    producer_ids: ProducerIds
     clock: Clock
     tasks: TaskGroup
     recently_fenced: RecentlyFencedBrokers
@@ -48,6 +47,7 @@ class Dependencies:
     stats: RequestStats = field(default_factory=RequestStats)
     batch_validator: BatchValidator = field(default_factory=BatchValidator)
     lease: Lease | None = None  # None: a standalone broker needs no lease
+    verifier: TransactionVerifier | None = None
     throttles: ReplicationThrottles = field(default_factory=lambda: ReplicationThrottles(NodeSettings()))
     submit_isr_change: Callable[[Replica], None] = _ignore
     """Called when a follower's fetch may change the in-sync replicas (`AlterPartitionManager.submit`)."""

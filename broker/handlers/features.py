@@ -32,7 +32,7 @@ KAFKA_FEATURES = {
     "metadata.version": 30,  # 4.3-IV0: broker requests are answered as by this release
     "share.version": 0,  # KIP-932: share groups are not supported
     "streams.version": 0,  # KIP-1071: streams groups are not supported
-    "transaction.version": 0,  # KIP-890: transactions are not supported
+    "transaction.version": 2,  # KIP-890
 }
 """Kafka's features with their supported level."""
 

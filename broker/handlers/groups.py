@@ -1,4 +1,4 @@
-"""Classic groups: FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups,
+"""Classic groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups,
 DeleteGroups. Committed offsets are in committed_offsets.py.
 
 Translates between messages and the group coordinator's events and responses. A response that waits for the
@@ -26,7 +26,6 @@ from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.committed_offsets import ask_coordinator, offset_handlers
 from tierlog.broker.handlers.context import Handler, Pending, RawReply, Reply, RequestContext
 from tierlog.broker.handlers.turns import (
-    ENTRIES_PER_TURN,
     ResponseEncoder,
     before_later_requests,
     respond_in_turns,
@@ -45,11 +44,6 @@ from tierlog.protocol.messages.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-from tierlog.protocol.messages.find_coordinator import (
-    Coordinator,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-)
 from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tierlog.protocol.messages.join_group import (
     JoinGroupRequest,
@@ -60,19 +54,15 @@ from tierlog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupR
 from tierlog.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from tierlog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
-GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE, SHARE_KEY_TYPE = 0, 1, 2
-NO_TRANSACTIONS = "This broker does not support transactions: remove transactional.id from the producer."
 CLASSIC = "classic"
 # Bits of READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS: all operations, as there are no ACLs.
 ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-NO_NODE = -1
 
 
 def group_handlers(service: GroupService) -> dict[int, Handler]:
     """API key -> handler of the APIs of classic groups and committed offsets."""
     handlers = _Handlers(service)
     named: dict[str, Handler] = {
-        "FindCoordinator": handlers.find_coordinator,
         "JoinGroup": handlers.join,
         "SyncGroup": handlers.sync,
         "Heartbeat": handlers.heartbeat,
@@ -87,45 +77,6 @@ def group_handlers(service: GroupService) -> dict[int, Handler]:
 class _Handlers:
     def __init__(self, service: GroupService) -> None:
         self._service = service
-
-    # ---- coordinator ----
-
-    def find_coordinator(self, context: RequestContext, request: FindCoordinatorRequest) -> Reply | Pending:
-        if request.key_type == GROUP_KEY_TYPE and not self._service.shards.has_topic:
-            return Pending(self._find_after_creation(context, request))
-        return self._found(context, request)
-
-    async def _find_after_creation(self, context: RequestContext, request: FindCoordinatorRequest) -> Reply:
-        await self._service.shards.create_topic()  # if that fails, no group has a coordinator
-        found = self._found(context, request)
-        return await found if isinstance(found, Pending) else found
-
-    def _found(self, context: RequestContext, request: FindCoordinatorRequest) -> Reply | Pending:
-        if context.version < 4:
-            found = self._coordinator(request.key, request.key_type)
-            return FindCoordinatorResponse(
-                error_code=found.error_code,
-                error_message=found.error_message,
-                node_id=found.node_id,
-                host=found.host,
-                port=found.port,
-            )
-        keys, response = request.coordinator_keys, FindCoordinatorResponse()
-        all_found = (self._coordinator(key, request.key_type) for key in keys)
-        if len(keys) > ENTRIES_PER_TURN:
-            return Pending(respond_in_turns(response, context.version, "coordinators", len(keys), all_found))
-        response.coordinators = list(all_found)
-        return response
-
-    def _coordinator(self, key: str, key_type: int) -> Coordinator:
-        if key_type != GROUP_KEY_TYPE:
-            return _no_coordinator(key, key_type)
-        broker = self._service.shards.coordinator_of(key)
-        if broker is None:
-            return _without_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return Coordinator(
-            key=key, node_id=broker.broker_id, host=broker.host, port=broker.port, error_message=None
-        )
 
     # ---- membership ----
 
@@ -337,19 +288,3 @@ async def _describe_in_turns(
 
 def _error(response: Any) -> ErrorCode:
     return response.error if isinstance(response, ErrorResponse) else ErrorCode.UNKNOWN_SERVER_ERROR
-
-
-def _without_coordinator(key: str, error: ErrorCode, message: str | None = None) -> Coordinator:
-    return Coordinator(key=key, node_id=NO_NODE, port=NO_NODE, error_code=error, error_message=message)
-
-
-def _no_coordinator(key: str, key_type: int) -> Coordinator:
-    """An error with which clients stop at once and show the message.
-
-    For transactions only CLUSTER_AUTHORIZATION_FAILED works: librdkafka retries after all errors but
-    authorization errors, and the Java client shows its own text for TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
-    """
-    if key_type == TRANSACTION_KEY_TYPE:
-        return _without_coordinator(key, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
-    kind = "share groups" if key_type == SHARE_KEY_TYPE else f"keys of type {key_type}"
-    return _without_coordinator(key, ErrorCode.INVALID_REQUEST, f"This broker does not coordinate {kind}.")

@@ -30,6 +30,8 @@ class Order(Enum):
 
 
 ORDERS: Mapping[str, Order] = {
+    "AddOffsetsToTxn": Order.CHANGE,
+    "AddPartitionsToTxn": Order.FREE,  # brokers send it for many producers; a producer waits for its response
     "AlterClientQuotas": Order.CHANGE,
     "AlterConfigs": Order.CHANGE,
     "AlterPartitionReassignments": Order.CHANGE,
@@ -50,9 +52,12 @@ ORDERS: Mapping[str, Order] = {
     "DescribeDelegationToken": Order.FREE,  # refused (handlers.table)
     "DescribeGroups": Order.AFTER_APPENDS,  # the first commit of a group creates it
     "DescribeLogDirs": Order.AFTER_APPENDS,  # sizes
+    "DescribeProducers": Order.AFTER_APPENDS,
     "DescribeQuorum": Order.FREE,
     "DescribeTopicPartitions": Order.FREE,
+    "DescribeTransactions": Order.FREE,
     "ElectLeaders": Order.CHANGE,
+    "EndTxn": Order.CHANGE,
     "ExpireDelegationToken": Order.FREE,  # refused (handlers.table)
     "Fetch": Order.AFTER_APPENDS,  # once started it delays no request: it may wait for other producers
     "FindCoordinator": Order.FREE,
@@ -65,6 +70,7 @@ ORDERS: Mapping[str, Order] = {
     "ListGroups": Order.AFTER_APPENDS,
     "ListOffsets": Order.AFTER_APPENDS,  # the latest offset moves with the high watermark
     "ListPartitionReassignments": Order.FREE,
+    "ListTransactions": Order.FREE,
     "Metadata": Order.FREE,  # sent by producers too, and must not wait for acknowledgements
     "OffsetCommit": Order.APPEND,  # the shard takes commits in order, and writes many at once
     "OffsetDelete": Order.CHANGE,
@@ -73,8 +79,10 @@ ORDERS: Mapping[str, Order] = {
     "Produce": Order.APPEND,
     "RenewDelegationToken": Order.FREE,  # refused (handlers.table)
     "SyncGroup": Order.FREE,  # waits for the leader's assignment
+    "TxnOffsetCommit": Order.APPEND,  # as OffsetCommit
     "UnregisterBroker": Order.CHANGE,
     "UpdateFeatures": Order.CHANGE,
+    "WriteTxnMarkers": Order.FREE,  # brokers send markers of many transactions
 }
 """Every API that a node serves (`handlers.table`)."""
 

@@ -9,11 +9,12 @@ import asyncio
 from collections.abc import Iterator
 from functools import partial
 
-from tierlog.broker.handlers.context import CLOSE, Handler, Pending, Reply, RequestContext
+from tierlog.broker.handlers.context import CLOSE, WHOLE_FRAME, Handler, Pending, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.leaders import add_current_leaders
 from tierlog.broker.handlers.purgatory import Write
 from tierlog.broker.handlers.validated_produce import UnvalidatedBatch, append_validated, keep_bytes
+from tierlog.broker.handlers.verification import Verifying, append_verified, produce_error
 from tierlog.broker.replication.leader_role import AppendResult
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.core.record_validation import ValidationResult
@@ -36,6 +37,7 @@ from tierlog.records.codecs import Codec
 ACKS_ALL, ACKS_LEADER, ACKS_NONE = -1, 1, 0
 TOPIC_IDS_FROM = 13  # KIP-516
 LEADERS_FROM = 10  # KIP-951
+ABORTABLE_FROM, ADDS_PARTITIONS_FROM = 11, 12  # KIP-890
 ZSTD_FROM = 7  # KIP-110
 
 
@@ -82,9 +84,21 @@ def produce_handler(deps: Dependencies) -> Handler:
     errors = deps.stats.for_api(PRODUCE_KEY).errors
 
     def handle(context: RequestContext, request: ProduceRequest) -> Reply | Pending:
+        if request.transactional_id is None or deps.verifier is None:
+            return append_all(context, request, None)
+        verifying = _begin_verification(deps, context, request, request.transactional_id)
+        if not verifying.guards:
+            return append_all(context, request, verifying)
+        appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        append = partial(append_all, context, request, verifying)
+        work = append_verified(verifying, deps.verifier, appended, append)
+        return Pending(deps.tasks.spawn("verified produce", work), WHOLE_FRAME, blocks_later_until=appended)
+
+    def append_all(
+        context: RequestContext, request: ProduceRequest, verifying: Verifying | None
+    ) -> Reply | Pending:
         now_ms = deps.clock.now_ms()
         by_id = context.version >= TOPIC_IDS_FROM
-        must_verify = _must_verify(deps, request)
         response, failed = ProduceResponse(), False
         pending: list[_UnacknowledgedBatch] = []
         unvalidated: dict[Replica, list[UnvalidatedBatch]] = {}
@@ -98,8 +112,10 @@ def produce_handler(deps: Dependencies) -> Handler:
                     found = ErrorCode.INVALID_TOPIC_EXCEPTION
                 if context.version < ZSTD_FROM and isinstance(found, Replica) and _is_zstd(data):
                     found = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+                if verifying is not None and isinstance(found, Replica):
+                    found = _refusal(context, verifying, found) or found
                 result = (
-                    _append(deps, found, data, request.acks, now_ms, pending, unvalidated, must_verify)
+                    _append(deps, found, data, request.acks, now_ms, pending, unvalidated, verifying)
                     if isinstance(found, Replica)
                     else _error_response(data.index, found)
                 )
@@ -110,7 +126,7 @@ def produce_handler(deps: Dependencies) -> Handler:
             )
         if unvalidated:
             batches = [batch for queue in unvalidated.values() for batch in queue]
-            return validate(context, request, response, pending, batches)
+            return validate(context, request, response, pending, batches, verifying)
         if failed:
             errors.update(_codes(response))
         return finish(context, request, response, pending, failed)
@@ -121,6 +137,7 @@ def produce_handler(deps: Dependencies) -> Handler:
         response: ProduceResponse,
         pending: list[_UnacknowledgedBatch],
         unvalidated: list[UnvalidatedBatch],
+        verifying: Verifying | None,
     ) -> Pending:
         def respond() -> Reply | Pending:
             errors.update(_codes(response))
@@ -128,7 +145,7 @@ def produce_handler(deps: Dependencies) -> Handler:
             pending[:] = [item for item in pending if not item.is_complete()]
             return finish(context, request, response, pending, any(_codes(response)))
 
-        append = partial(_append_validated, deps, request.acks, pending, _must_verify(deps, request))
+        append = partial(_append_validated, deps, request.acks, pending, verifying)
         kept_bytes = keep_bytes(request, unvalidated)
         appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         work = append_validated(deps.batch_validator, unvalidated, appended, append, respond)
@@ -150,10 +167,29 @@ def produce_handler(deps: Dependencies) -> Handler:
     return handle
 
 
-def _must_verify(deps: Dependencies, request: ProduceRequest) -> bool:
-    """Whether a batch may open a transaction only after its verification (KIP-890)."""
-    is_transactional = request.transactional_id is not None
-    return not is_transactional or deps.effective_settings.transaction_partition_verification_enable
+def _begin_verification(
+    deps: Dependencies, context: RequestContext, request: ProduceRequest, transactional_id: str
+) -> Verifying:
+    """Find the batches that may open a transaction only after the coordinator was asked (KIP-890)."""
+    is_enforced = deps.effective_settings.transaction_partition_verification_enable
+    verifying = Verifying(transactional_id, context.version >= ADDS_PARTITIONS_FROM, is_enforced)
+    for topic in request.topic_data:
+        key = topic.topic_id if context.version >= TOPIC_IDS_FROM else topic.name
+        for data in topic.partition_data:
+            replica, records = deps.find_leader(key, data.index), data.records or b""
+            if isinstance(replica, Replica) and len(records) >= HEADER_SIZE:
+                header = read_header(records)
+                if header.is_transactional:
+                    verifying.begin(replica, header.producer_id, header.producer_epoch, header.base_sequence)
+    return verifying
+
+
+def _refusal(context: RequestContext, verifying: Verifying, replica: Replica) -> ErrorCode | None:
+    error = verifying.refused.get(replica.name)
+    if error is None:
+        return None
+    knows_abortable = context.version >= ABORTABLE_FROM
+    return produce_error(error, knows_abortable=knows_abortable, adds=verifying.adds)
 
 
 def _append(
@@ -164,7 +200,7 @@ def _append(
     now_ms: int,
     pending: list[_UnacknowledgedBatch],
     unvalidated: dict[Replica, list[UnvalidatedBatch]],
-    must_verify: bool,
+    verifying: Verifying | None,
 ) -> PartitionProduceResponse:
     if acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
         return _error_response(data.index, ErrorCode.INVALID_REQUIRED_ACKS)
@@ -175,7 +211,13 @@ def _append(
         response = PartitionProduceResponse(index=data.index)
         queue.append(UnvalidatedBatch(replica, records, response))
         return response
-    result = replica.as_leader.append(records, now_ms, acks=acks, at_once=False, must_verify=must_verify)
+    if verifying is None:
+        result = replica.as_leader.append(records, now_ms, acks=acks, at_once=False)
+    else:
+        guard, must_verify = verifying.guards.get(replica.name), verifying.is_enforced
+        result = replica.as_leader.append(
+            records, now_ms, acks=acks, at_once=False, guard=guard, must_verify=must_verify
+        )
     response = PartitionProduceResponse(index=data.index)
     if result.validation is not None:
         unvalidated[replica] = [UnvalidatedBatch(replica, records, response, result.validation)]
@@ -188,7 +230,7 @@ def _append_validated(
     deps: Dependencies,
     acks: int,
     pending: list[_UnacknowledgedBatch],
-    must_verify: bool,
+    verifying: Verifying | None,
     batch: UnvalidatedBatch,
     validated: ValidationResult | None,
 ) -> None:
@@ -199,7 +241,13 @@ def _append_validated(
         return
     now_ms = deps.clock.now_ms()
     result = replica.as_leader.append(
-        batch.records, now_ms, acks=acks, at_once=False, validated=validated, must_verify=must_verify
+        batch.records,
+        now_ms,
+        acks=acks,
+        at_once=False,
+        validated=validated,
+        guard=None if verifying is None else verifying.guards.get(replica.name),
+        must_verify=verifying is None or verifying.is_enforced,
     )
     batch.validation = result.validation
     if result.validation is None:

@@ -23,6 +23,7 @@ from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.delete_records import delete_records_handler
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.describe_configs import describe_configs_handler, list_config_resources_handler
+from tierlog.broker.handlers.describe_producers import describe_producers_handler
 from tierlog.broker.handlers.error_responses import error_reply
 from tierlog.broker.handlers.features import features_of, update_features_handler
 from tierlog.broker.handlers.fetch import fetch_handler
@@ -35,7 +36,6 @@ from tierlog.broker.handlers.partition_changes import (
     list_partition_reassignments_handler,
 )
 from tierlog.broker.handlers.produce import produce_handler
-from tierlog.broker.handlers.producer_ids import init_producer_id_handler
 from tierlog.broker.handlers.quorum import describe_quorum_handler
 from tierlog.broker.handlers.topic_partitions import describe_topic_partitions_handler
 from tierlog.broker.handlers.topics import (
@@ -61,8 +61,8 @@ NOT_ALLOWED = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 NO_TIMESTAMP = -1
 
 
-def build_handlers(deps: Dependencies, groups: Mapping[int, Handler]) -> dict[int, Handler]:
-    """All handlers; `groups`: those of handlers.groups."""
+def build_handlers(deps: Dependencies, coordinators: Mapping[int, Handler]) -> dict[int, Handler]:
+    """All handlers; `coordinators`: those of handlers.coordinators."""
     by_name: dict[str, Handler] = {
         "AlterClientQuotas": alter_client_quotas_handler(deps),
         "AlterConfigs": alter_configs_handler(deps),
@@ -76,12 +76,12 @@ def build_handlers(deps: Dependencies, groups: Mapping[int, Handler]) -> dict[in
         "DescribeCluster": describe_cluster_handler(deps),
         "DescribeConfigs": describe_configs_handler(deps),
         "DescribeLogDirs": describe_log_dirs_handler(deps),
+        "DescribeProducers": describe_producers_handler(deps),
         "DescribeQuorum": describe_quorum_handler(deps),
         "DescribeTopicPartitions": describe_topic_partitions_handler(deps),
         "ElectLeaders": elect_leaders_handler(deps),
         "Fetch": fetch_handler(deps),
         "IncrementalAlterConfigs": incremental_alter_configs_handler(deps),
-        "InitProducerId": init_producer_id_handler(deps.producer_ids),
         "ListConfigResources": list_config_resources_handler(deps),
         "ListOffsets": list_offsets_handler(deps),
         "ListPartitionReassignments": list_partition_reassignments_handler(deps),
@@ -93,7 +93,7 @@ def build_handlers(deps: Dependencies, groups: Mapping[int, Handler]) -> dict[in
     }
     by_name |= security_handlers()
     handlers = {BY_NAME[name].key: handler for name, handler in by_name.items()}
-    handlers.update(groups)
+    handlers.update(coordinators)
     api_versions = BY_NAME["ApiVersions"].key
     handlers[api_versions] = api_versions_handler(
         [*handlers, api_versions], features=lambda: features_of(deps.metadata.image)

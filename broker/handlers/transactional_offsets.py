@@ -26,16 +26,15 @@ def txn_offset_commit_handler(groups: GroupService, verifier: TransactionVerifie
         shard = groups.shards.shard_of(request.group_id)
         if isinstance(shard, ErrorCode):
             return _response(request, {}, shard)
-        verifying = Verifying(request.transactional_id, context.version >= ADDS_FROM)
+        adds = context.version >= ADDS_FROM
+        verifying = Verifying(request.transactional_id, adds, groups.shards.must_verify)
         verifying.begin(shard.replica, request.producer_id, request.producer_epoch, NO_SEQUENCE)
-        guard = verifying.guards.get(shard.name)
-        if guard is not None and (verifying.adds or groups.shards.must_verify):
-            await verifying.ask(verifier)
+        await verifying.ask(verifier)
         if verifying.refused:
             error = verifying.refused[shard.name]
             known = offsets_error(error, knows_abortable=context.version >= ABORTABLE_FROM)
             return _response(request, {}, known)
-        producer = Producer(request.producer_id, request.producer_epoch, guard)
+        producer = Producer(request.producer_id, request.producer_epoch, verifying.guards.get(shard.name))
         refused, offsets = _offsets(groups, request)
         found = groups.ask(
             request.group_id,

@@ -4,10 +4,12 @@ A `Verifying` collects the partitions of one request that need it. Clients of tr
 send AddPartitionsToTxn: for them the verification adds the partition to the transaction.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tierlog.base.types import TopicPartition
+from tierlog.broker.handlers.context import CLOSE, Pending, Reply
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.core.producer_state import Rejection
 from tierlog.broker.storage.core.verification import VerificationGuard
@@ -27,10 +29,12 @@ _NOT_KNOWN = (
 
 @dataclass(slots=True)
 class Verifying:
-    """`guards`: of the partitions to ask for. `refused`: partitions that need not ask."""
+    """`is_enforced`: transaction.partition.verification.enable. `guards`: of the partitions to ask for.
+    `refused`: the partitions whose batch must not be appended."""
 
     transactional_id: str
     adds: bool
+    is_enforced: bool = True
     guards: dict[TopicPartition, VerificationGuard] = field(default_factory=dict)
     refused: dict[TopicPartition, ErrorCode] = field(default_factory=dict)
     _producers: dict[tuple[int, int], list[TopicPartition]] = field(default_factory=dict)
@@ -42,7 +46,7 @@ class Verifying:
         )
         if isinstance(found, Rejection):
             self.refused[replica.name] = found.error
-        elif found is not None:
+        elif found is not None and (self.adds or self.is_enforced):
             self.guards[replica.name] = found
             self._producers.setdefault((producer_id, epoch), []).append(replica.name)
 
@@ -87,3 +91,26 @@ def _fencing(error: ErrorCode, knows_abortable: bool) -> ErrorCode:
     if error == ABORTABLE and not knows_abortable:
         return ErrorCode.INVALID_TXN_STATE
     return error
+
+
+async def append_verified(
+    verifying: Verifying,
+    verifier: TransactionVerifier,
+    appended: "asyncio.Future[None]",
+    append: Callable[[], Reply | Pending],
+) -> Reply:
+    """Ask the coordinator, then append. `appended`: set once later requests of the connection may follow."""
+    await verifying.ask(verifier)
+    reply = append()
+    if not isinstance(reply, Pending):
+        if reply is not CLOSE:  # else no later request is handled
+            appended.set_result(None)
+        return reply
+    if reply.blocks_later_until is None:
+        appended.set_result(None)
+    else:
+        work: asyncio.Future[Reply] = asyncio.ensure_future(reply.work)
+        await asyncio.wait((reply.blocks_later_until, work), return_when=asyncio.FIRST_COMPLETED)
+        appended.set_result(None)
+        return await work
+    return await reply

@@ -97,7 +97,6 @@ class AdminCluster:
             replicas=self.replicas,
             purgatory=Purgatory(10),
             fetch_sessions=FetchSessions(10, rng),
-            producer_ids=None,  # type: ignore[arg-type]
             clock=clock,
             tasks=self.tasks,
             recently_fenced=RecentlyFencedBrokers(clock),

@@ -162,7 +162,6 @@ async def fetch_node(directory: Path, **texts: str) -> AsyncIterator[Node]:
         replicas=replicas,
         purgatory=purgatory,
         fetch_sessions=FetchSessions(10, rng),
-        producer_ids=None,  # type: ignore[arg-type]
         clock=SystemClock(),
         tasks=tasks,
         recently_fenced=RecentlyFencedBrokers(SystemClock()),

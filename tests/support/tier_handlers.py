@@ -20,7 +20,6 @@ def dependencies(node: TierNode, remote: RemoteLog | None = None, *, wait_ms: in
         replicas=node,  # type: ignore[arg-type]
         purgatory=Purgatory(10),
         fetch_sessions=FetchSessions(0, random.Random(1)),
-        producer_ids=None,  # type: ignore[arg-type]
         clock=node.clock,
         tasks=node.tasks,
         recently_fenced=RecentlyFencedBrokers(node.clock),

@@ -51,7 +51,7 @@ class Producer(NamedTuple):
 
     producer_id: int
     producer_epoch: int
-    guard: object = None
+    guard: Any = None
 
 
 @dataclass(frozen=True, slots=True)

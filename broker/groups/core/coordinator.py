@@ -127,7 +127,10 @@ class Coordinator:
     # ---- replay ----
 
     def replay(
-        self, record_key: bytes | memoryview, value: bytes | memoryview | None, producer_id: int
+        self,
+        record_key: bytes | memoryview,
+        value: bytes | memoryview | None,
+        producer_id: int = NO_PRODUCER_ID,
     ) -> None:
         """Apply one record of the partition, oldest first. `producer_id`: of the transaction to which it
         belongs, or negative. Raises FormatError if the record is unusable."""
@@ -438,9 +441,9 @@ class Coordinator:
         """Committed, durable offsets. Read-only."""
         return self._offsets.of(group_id)
 
-    def is_unstable(self, group_id: str, partition: TopicPartition) -> bool:
-        """Whether an open transaction may change the partition's offset (KIP-447)."""
-        return self._transactional.holds(group_id, partition)
+    def unstable_partitions(self, group_id: str) -> list[TopicPartition]:
+        """Partitions whose offsets an open transaction may change (KIP-447)."""
+        return self._transactional.partitions(group_id)
 
     def _is_in_transaction(self, group_id: str) -> bool:
         return group_id in self._transactional.groups()

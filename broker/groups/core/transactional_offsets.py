@@ -40,5 +40,8 @@ class TransactionalOffsets:
         """Whether an open transaction has an offset of the partition."""
         return (group_id, partition) in self._counts
 
+    def partitions(self, group_id: str) -> list[TopicPartition]:
+        return [partition for group, partition in self._counts if group == group_id]
+
     def groups(self) -> set[str]:
         return {group_id for group_id, _ in self._counts}

@@ -104,7 +104,10 @@ class Coordinator:
     # ---- replay ----
 
     def replay(
-        self, record_key: bytes | memoryview, value: bytes | memoryview | None, producer_id: int
+        self,
+        record_key: bytes | memoryview,
+        value: bytes | memoryview | None,
+        producer_id: int = NO_PRODUCER_ID,
     ) -> None:
         """Apply one record of the partition, oldest first; none belongs to a transaction. Raises FormatError
         if the record is unusable."""

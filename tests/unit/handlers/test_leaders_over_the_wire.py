@@ -85,7 +85,6 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
         replicas=replicas,
         purgatory=Purgatory(10),
         fetch_sessions=FetchSessions(10, rng),
-        producer_ids=None,  # type: ignore[arg-type]
         clock=SystemClock(),
         tasks=tasks,
         recently_fenced=RecentlyFencedBrokers(SystemClock()),

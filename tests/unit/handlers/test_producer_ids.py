@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tierlog.broker.handlers.producer_ids import ProducerIds
+from tierlog.broker.transactions.producer_ids import ProducerIds
 from tierlog.protocol.errors import ErrorCode, KafkaError
 
 

@@ -127,7 +127,6 @@ class Node:
             replicas=self.replicas,
             purgatory=self.purgatory,
             fetch_sessions=FetchSessions(10, rng),
-            producer_ids=None,  # type: ignore[arg-type]
             clock=SystemClock(),
             tasks=self.tasks,
             recently_fenced=RecentlyFencedBrokers(SystemClock()),
