@@ -23,6 +23,9 @@ KEYS = frozenset(
 )
 """The APIs that brokers serve. Between nodes the quorum uses HTTP (PROTOCOL.md)."""
 
+RENAMED = {"partition_error_code": "error_code"}
+"""AddPartitionsToTxn alone has another name for the error of an item."""
+
 TYPES = {"error_code": "int16", "timedelta_i32": "int32", "timedelta_i64": "int64", "datetime_i64": "int64"}
 ANNOTATIONS = {
     "bool": "Bool",
@@ -156,7 +159,7 @@ def _read_field(source: Any) -> MergedField:
     array = typing.get_origin(plain) is tuple
     if array:
         plain = _without_none(typing.get_args(plain)[0])
-    name = source.name
+    name = RENAMED.get(source.name, source.name)
     if kafka_type is None:
         kafka_type = "struct"
     elif kafka_type.startswith(("timedelta", "datetime")):

@@ -211,7 +211,7 @@ class _Handlers:
                 results_by_partition=[
                     AddPartitionsToTxnPartitionResult(
                         partition_index=each,
-                        partition_error_code=_known_error(context, errors[TopicPartition(topic.name, each)]),
+                        error_code=_known_error(context, errors[TopicPartition(topic.name, each)]),
                     )
                     for each in topic.partitions
                 ],

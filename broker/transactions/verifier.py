@@ -140,7 +140,7 @@ async def _exchange(caller: Caller, batch: list[Verification], version: int) -> 
         return [_all(each, ErrorCode(response.error_code)) for each in batch]
     return [
         {
-            TopicPartition(topic.name, result.partition_index): ErrorCode(result.partition_error_code)
+            TopicPartition(topic.name, result.partition_index): ErrorCode(result.error_code)
             for topic in each.topic_results
             for result in topic.results_by_partition
         }

@@ -34,9 +34,11 @@ from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.errors import ErrorCode
 
-GROUP_APIS = (
-    "DeleteGroups", "DescribeGroups", "FindCoordinator", "Heartbeat", "JoinGroup", "LeaveGroup", "ListGroups",
-    "OffsetCommit", "OffsetDelete", "OffsetFetch", "SyncGroup",
+COORDINATOR_APIS = (
+    "AddOffsetsToTxn", "AddPartitionsToTxn", "DeleteGroups", "DescribeGroups", "DescribeTransactions",
+    "EndTxn", "FindCoordinator", "Heartbeat", "InitProducerId", "JoinGroup", "LeaveGroup", "ListGroups",
+    "ListTransactions", "OffsetCommit", "OffsetDelete", "OffsetFetch", "SyncGroup", "TxnOffsetCommit",
+    "WriteTxnMarkers",
 )  # fmt: skip
 
 
@@ -106,8 +108,8 @@ class AdminCluster:
         await self.node.start()
         self.node.publish_to([Publisher("recently fenced", self.dependencies.recently_fenced.follow)])
         await self.replicas.open_all(self.metadata.image)
-        keys_of_groups = [BY_NAME[name].key for name in GROUP_APIS]
-        handlers = build_handlers(self.dependencies, dict.fromkeys(keys_of_groups, _no_groups))
+        keys = [BY_NAME[name].key for name in COORDINATOR_APIS]
+        handlers = build_handlers(self.dependencies, dict.fromkeys(keys, _no_coordinator))
         assert len(handlers) == len(SERVED)
         self.listener = Listener(handlers, self.tasks, lambda _, failure: self.failures.append(failure))
         self.client = await Client.connect(*await self.listener.start())
@@ -179,5 +181,5 @@ class AdminCluster:
         return self.metadata.image.brokers[broker_id]
 
 
-def _no_groups(context: RequestContext, request: Any) -> Any:
+def _no_coordinator(context: RequestContext, request: Any) -> Any:
     raise NotImplementedError("there are no groups here")

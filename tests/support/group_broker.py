@@ -15,6 +15,7 @@ from tierlog.base.types import TopicPartition
 from tierlog.broker.coordinators.shards import Host
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.context import Connection, Pending, RawReply, RequestContext
+from tierlog.broker.handlers.find_coordinator import GROUP_KEY_TYPE, find_coordinator_handler
 from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.replication.replica import Replica
 from tierlog.config.node import NodeSettings
@@ -67,7 +68,8 @@ class OneBroker:
         self.offline: set[TopicPartition] = set()
         host = Host(settings.node_id, self.metadata, self, self.clock, self.tasks, lease)
         self.service = GroupService(settings, host, self.rng)
-        self.handlers = group_handlers(self.service)
+        find_coordinator = find_coordinator_handler({GROUP_KEY_TYPE: self.service.shards})
+        self.handlers = {BY_NAME["FindCoordinator"].key: find_coordinator, **group_handlers(self.service)}
         self.connection = Connection(1, "127.0.0.1", 5000)
 
     def is_offline(self, name: TopicPartition) -> bool:

@@ -10,7 +10,7 @@ Schemas: group-coordinator/src/main/resources/common/message/{OffsetCommit,Group
 Kafka.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
@@ -57,7 +57,7 @@ class CommittedOffset:
     commit_timestamp_ms: int
     expire_timestamp_ms: int = NO_EXPIRY
     topic_id: UUID = ZERO_UUID
-    order: int = 0
+    order: int = field(default=0, compare=False)
 
 
 # ---- schemas --------------------------------------------------------------------------------------

@@ -148,13 +148,6 @@ async def test_first_find_coordinator_creates_the_topic(tmp_path, version):
         assert broker.metadata.image.topic_overrides(OFFSETS_TOPIC)["cleanup.policy"] == "compact"
 
 
-async def test_transaction_coordinator_is_not_available(broker):
-    request = find_coordinator.FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"])
-    response = await broker.call("FindCoordinator", 6, request)
-    assert response.coordinators[0].error_code == E.CLUSTER_AUTHORIZATION_FAILED
-    assert "remove transactional.id" in response.coordinators[0].error_message
-
-
 async def test_requests_before_the_topic_exists_get_not_coordinator(tmp_path):
     async with OneBroker(tmp_path) as broker:
         beat = heartbeat.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")

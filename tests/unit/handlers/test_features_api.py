@@ -27,12 +27,17 @@ async def test_api_versions_reports_features(cluster: AdminCluster, version: int
     answer = await cluster.ask("ApiVersions", version, client_software_name="t", client_software_version="1")
     supported = {one.name: (one.min_version, one.max_version) for one in answer.supported_features}
     finalized = {one.name: one.max_version_level for one in answer.finalized_features}
-    assert finalized == {FORMAT: 1, "eligible.leader.replicas.version": 1, "metadata.version": 30}
+    assert finalized == {
+        FORMAT: 1,
+        "eligible.leader.replicas.version": 1,
+        "metadata.version": 30,
+        "transaction.version": 2,
+    }
     not_served = {name: (0, 0) for name, level in KAFKA_FEATURES.items() if level == 0}
     assert supported == {name: (level, level) for name, level in finalized.items()} | {
         FORMAT: SUPPORTED_FORMATS
     } | (not_served if version == 4 else {})
-    assert "transaction.version" in not_served
+    assert "group.version" in not_served
     assert answer.finalized_features_epoch == cluster.metadata.image.index
 
 

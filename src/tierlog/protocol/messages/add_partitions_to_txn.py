@@ -33,7 +33,7 @@ class AddPartitionsToTxnRequest(Message):
 @struct
 class AddPartitionsToTxnPartitionResult(Struct):
     partition_index: Int32 = versions(0, 5)
-    partition_error_code: Int16 = versions(0, 5)
+    error_code: Int16 = versions(0, 5)
 
 
 @struct
