@@ -1,0 +1,164 @@
+"""Transactions of real clients on one broker (KIP-98): commits, aborts, offsets, fencing, timeouts."""
+
+import asyncio
+
+import aiokafka
+import pytest
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from waiting import until
+
+from tierlog.testing import TierlogBroker, TierlogBrokerFactory
+
+TIMEOUT_S = 30.0
+TOPIC, OTHER = "orders", "payments"
+
+
+@pytest.fixture
+def broker(tierlog_broker_factory: TierlogBrokerFactory) -> TierlogBroker:
+    running = tierlog_broker_factory()
+    topics = [NewTopic(TOPIC, 2, 1), NewTopic(OTHER, 1, 1)]
+    client = admin(running)
+    for created in client.create_topics(topics).values():
+        created.result(TIMEOUT_S)
+    return running
+
+
+def admin(broker: TierlogBroker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+def producer(broker: TierlogBroker, name: str = "t", **options: object) -> Producer:
+    made = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name, **options})
+    made.init_transactions(TIMEOUT_S)
+    return made
+
+
+def send(made: Producer, *values: str, topic: str = TOPIC, partition: int = 0) -> None:
+    for value in values:
+        made.produce(topic, value, partition=partition)
+    assert made.flush(TIMEOUT_S) == 0
+
+
+def end_offset(broker: TierlogBroker, topic: str, partition: int, *, committed: bool) -> int:
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    name = TopicPartition(topic, partition)
+    client = admin(broker)
+    found = client.list_offsets({name: OffsetSpec.latest()}, isolation_level=level)
+    return int(found[name].result(TIMEOUT_S).offset)
+
+
+def read(broker: TierlogBroker, topic: str, partition: int = 0, *, committed: bool = True) -> list[str]:
+    """The values below the end that this isolation level sees."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "readers",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, 0)])
+    found: list[str] = []
+    while True:
+        message = consumer.poll(TIMEOUT_S)
+        assert message is not None, "neither a record nor the end"
+        if message.error() is not None:
+            assert message.error().code() == KafkaError._PARTITION_EOF
+            break
+        found.append(message.value().decode())
+    consumer.close()
+    return found
+
+
+def test_transaction_over_partitions_is_committed_or_aborted_as_a_whole(broker: TierlogBroker) -> None:
+    made = producer(broker)
+    made.begin_transaction()
+    send(made, "a")
+    send(made, "b", partition=1)
+    assert read(broker, TOPIC) == []
+    assert read(broker, TOPIC, committed=False) == ["a"]
+    made.commit_transaction(TIMEOUT_S)
+    made.begin_transaction()
+    send(made, "c")
+    send(made, "d", partition=1)
+    made.abort_transaction(TIMEOUT_S)
+    assert (read(broker, TOPIC), read(broker, TOPIC, 1)) == (["a"], ["b"])
+    assert read(broker, TOPIC, committed=False) == ["a", "c"]
+
+
+def test_offsets_count_with_the_transaction(broker: TierlogBroker) -> None:
+    made, name = producer(broker), TopicPartition(TOPIC, 0)
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": "copy", "enable.auto.commit": False}
+    reader = Consumer({**settings, "auto.offset.reset": "earliest"})
+    reader.subscribe([TOPIC])
+    made.begin_transaction()
+    send(made, "x")
+    made.commit_transaction(TIMEOUT_S)
+    message = reader.poll(TIMEOUT_S)
+    assert message is not None and message.value() == b"x"
+    for end, expected in (("abort", -1001), ("commit", 1)):
+        made.begin_transaction()
+        send(made, "y", topic=OTHER)
+        made.send_offsets_to_transaction(
+            [TopicPartition(TOPIC, 0, 1)], reader.consumer_group_metadata(), TIMEOUT_S
+        )
+        (made.abort_transaction if end == "abort" else made.commit_transaction)(TIMEOUT_S)
+        assert reader.committed([name], TIMEOUT_S)[0].offset == expected
+    reader.close()
+    assert read(broker, OTHER) == ["y"]
+
+
+def test_new_producer_fences_the_old_one_and_aborts_its_transaction(broker: TierlogBroker) -> None:
+    old = producer(broker)
+    old.begin_transaction()
+    send(old, "lost")
+    new = producer(broker)
+    with pytest.raises(KafkaException) as refused:
+        old.commit_transaction(TIMEOUT_S)
+    assert refused.value.args[0].code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+    new.begin_transaction()
+    send(new, "kept")
+    new.commit_transaction(TIMEOUT_S)
+    assert read(broker, TOPIC) == ["kept"]
+
+
+def test_open_transaction_is_aborted_after_its_timeout(broker: TierlogBroker) -> None:
+    made = producer(broker, **{"transaction.timeout.ms": 1000})
+    made.begin_transaction()
+    send(made, "late")
+    uncommitted = end_offset(broker, TOPIC, 0, committed=False)
+    until(
+        lambda: end_offset(broker, TOPIC, 0, committed=True) > uncommitted,
+        "the last stable offset passes the abort marker",
+    )
+    with pytest.raises(KafkaException):
+        made.commit_transaction(TIMEOUT_S)
+    assert read(broker, TOPIC) == []
+
+
+def test_timeout_above_the_maximum_is_refused(broker: TierlogBroker) -> None:
+    made = Producer(
+        {"bootstrap.servers": broker.bootstrap, "transactional.id": "t", "transaction.timeout.ms": 900_001}
+    )
+    with pytest.raises(KafkaException, match="timeout"):
+        made.init_transactions(TIMEOUT_S)
+
+
+async def test_transactions_of_aiokafka(broker: TierlogBroker) -> None:
+    async with aiokafka.AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id="aio") as made:
+        async with made.transaction():
+            await made.send_and_wait(TOPIC, b"one", partition=0)
+        with pytest.raises(ZeroDivisionError):
+            async with made.transaction():
+                await made.send_and_wait(TOPIC, b"two", partition=0)
+                raise ZeroDivisionError
+    assert await asyncio.to_thread(read, broker, TOPIC) == ["one"]
