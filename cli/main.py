@@ -19,6 +19,7 @@ from tierlog.cli.commands import (
     quota,
     tier,
     topic,
+    txn,
 )
 from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.options import Json, Settings, node_settings
@@ -81,6 +82,7 @@ app.command("consume")(consume.consume)
 app.add_typer(topic.app, name="topic")
 app.add_typer(tier.app, name="tier")
 app.add_typer(quota.app, name="quota")
+app.add_typer(txn.app, name="txn")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(broker.app, name="broker")
 app.add_typer(partition.app, name="partition")

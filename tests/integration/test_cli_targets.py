@@ -62,6 +62,7 @@ REFUSED = {
     "topic add-partitions": "topic add-partitions nosuch 2",
     "topic alter": "topic alter nosuch -c retention.ms=5",
     "topic delete": "topic delete nosuch --yes",
+    "txn abort": "txn abort nosuch 0 0 --yes",
 }
 """Attempts that the cluster refuses, so that this test changes nothing."""
 
@@ -100,6 +101,9 @@ READING = {
     "tier verify",
     "topic describe",
     "topic list",
+    "txn describe",
+    "txn find-hanging",
+    "txn list",
 }
 
 
