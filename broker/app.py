@@ -15,7 +15,12 @@ from contextlib import suppress
 import structlog
 
 from tierlog.base.network import Network, host_port
-from tierlog.base.process_limits import LEAST_DESCRIPTORS, keep_malloc_small, raise_descriptor_limit
+from tierlog.base.process_limits import (
+    LEAST_DESCRIPTORS,
+    keep_malloc_small,
+    raise_descriptor_limit,
+    tune_interpreter,
+)
 from tierlog.base.tasks import TaskGroup, done_before
 from tierlog.base.types import random_uuid
 from tierlog.broker.coordinators.shards import Host, Lease
@@ -72,14 +77,6 @@ from tierlog.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, 
 OnReady = Callable[[str, str], None]
 """Called when the node serves, with "host:port" of the Kafka listener (empty if there is none) and the URL of
 the admin server."""
-
-GC_THRESHOLD = 50_000
-"""Allocations between two collections of the youngest generation; requests create hardly any cycles."""
-
-SWITCH_INTERVAL_S = 0.000_5
-"""After this time a thread hands the interpreter lock to one that waits for it; Python's default is ten times
-as long. The event loop needs the lock after each of its system calls, while threads of the object store,
-disks and the metadata log compute."""
 
 RESERVE_CHECK_S = 1.0
 QUORUM_RETRY_S = 1.0
@@ -536,8 +533,7 @@ def run(settings: NodeSettings, on_ready: OnReady | None = None) -> None:
         raise NodeFailed(
             f"RLIMIT_NOFILE is {descriptor_limit}: a node needs at least {LEAST_DESCRIPTORS} descriptors"
         )
-    gc.set_threshold(GC_THRESHOLD, 20, 50)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    tune_interpreter()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(settings, on_ready))
 

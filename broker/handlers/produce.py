@@ -6,7 +6,7 @@ requests of the connection wait until it is appended (`validated_produce`).
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from tierlog.broker.handlers.context import CLOSE, WHOLE_FRAME, Handler, Pending, Reply, RequestContext
@@ -81,7 +81,7 @@ class _UnacknowledgedBatch:
 
 
 def produce_handler(deps: Dependencies) -> Handler:
-    errors = deps.stats.for_api(PRODUCE_KEY).errors
+    append_all = _appender(deps)
 
     def handle(context: RequestContext, request: ProduceRequest) -> Reply | Pending:
         if request.transactional_id is None or deps.verifier is None:
@@ -93,6 +93,15 @@ def produce_handler(deps: Dependencies) -> Handler:
         append = partial(append_all, context, request, verifying)
         work = append_verified(verifying, deps.verifier, appended, append)
         return Pending(deps.tasks.spawn("verified produce", work), WHOLE_FRAME, blocks_later_until=appended)
+
+    return handle
+
+
+def _appender(
+    deps: Dependencies,
+) -> Callable[[RequestContext, ProduceRequest, Verifying | None], Reply | Pending]:
+    """Appends the batches of a request whose transaction, if it has one, is verified."""
+    errors = deps.stats.for_api(PRODUCE_KEY).errors
 
     def append_all(
         context: RequestContext, request: ProduceRequest, verifying: Verifying | None
@@ -107,13 +116,8 @@ def produce_handler(deps: Dependencies) -> Handler:
             results = []
             for data in topic.partition_data:
                 found = deps.find_leader(key, data.index)
-                if isinstance(found, Replica) and found.name.topic in INTERNAL_TOPICS:
-                    # Kafka makes an exception for the client id `__admin_client`, which any client can use
-                    found = ErrorCode.INVALID_TOPIC_EXCEPTION
-                if context.version < ZSTD_FROM and isinstance(found, Replica) and _is_zstd(data):
-                    found = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-                if verifying is not None and isinstance(found, Replica):
-                    found = _refusal(context, verifying, found) or found
+                if isinstance(found, Replica):
+                    found = _refusal(context, found, data, verifying) or found
                 result = (
                     _append(deps, found, data, request.acks, now_ms, pending, unvalidated, verifying)
                     if isinstance(found, Replica)
@@ -164,7 +168,7 @@ def produce_handler(deps: Dependencies) -> Handler:
             _name_leaders(deps, response, context.version >= TOPIC_IDS_FROM)
         return _when_acknowledged(deps, pending, response, request.timeout_ms) if pending else response
 
-    return handle
+    return append_all
 
 
 def _begin_verification(
@@ -184,9 +188,16 @@ def _begin_verification(
     return verifying
 
 
-def _refusal(context: RequestContext, verifying: Verifying, replica: Replica) -> ErrorCode | None:
-    error = verifying.refused.get(replica.name)
-    if error is None:
+def _refusal(
+    context: RequestContext, replica: Replica, data: PartitionProduceData, verifying: Verifying | None
+) -> ErrorCode | None:
+    if replica.name.topic in INTERNAL_TOPICS:
+        # Kafka makes an exception for the client id `__admin_client`, which any client can use
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    if context.version < ZSTD_FROM and _is_zstd(data):
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    error = None if verifying is None else verifying.refused.get(replica.name)
+    if verifying is None or error is None:
         return None
     knows_abortable = context.version >= ABORTABLE_FROM
     return produce_error(error, knows_abortable=knows_abortable, adds=verifying.adds)

@@ -14,7 +14,7 @@ import resource
 import time
 import uuid
 
-from tierlog.broker.app import GC_THRESHOLD
+from tierlog.base.process_limits import tune_interpreter
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.balance import rebalance
 from tierlog.metadata.controller.decide import decide
@@ -164,5 +164,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    gc.set_threshold(GC_THRESHOLD, 20, 50)  # as a node does
+    tune_interpreter()  # as a node does
     print(json.dumps(best([measure() for _ in range(arguments.rounds)]), indent=2))

@@ -350,7 +350,7 @@ class Coordinator:
         turn.append([record], stored)
 
     def _follow_state(self, transaction: Transaction, turn: Turn) -> None:
-        """What a durable state requires: markers, or a timer."""
+        """Begin the work that a durable state requires: markers, or a timer."""
         key = TimerKey(TimerKind.TRANSACTION, transaction.transactional_id)
         if transaction.state.is_prepared:
             turn.cancel_timer(key)

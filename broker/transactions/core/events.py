@@ -21,8 +21,8 @@ from tierlog.protocol.errors import ErrorCode
 
 class TimerKind(StrEnum):
     TRANSACTION = "transaction"  # the timeout of an open transaction
-    WAITING = "waiting"  # of the requests that wait for the end of another
-    RETRY = "retry"  # of an append that failed: the abort after a timeout, or the end of a transaction
+    WAITING = "waiting"  # the time limit of requests that wait for another
+    RETRY = "retry"  # the next attempt to complete a transaction
 
 
 class TimerKey(NamedTuple):

@@ -1,10 +1,13 @@
-"""Limits of the process: file descriptors and the share of logs in them, and how the allocator keeps memory.
+"""Limits of the process: file descriptors and the share of logs in them, how the allocator keeps memory, and
+how the interpreter collects garbage and shares its lock.
 
 Called by the composition root at startup.
 """
 
 import ctypes
+import gc
 import resource
+import sys
 
 OTHER_DESCRIPTORS = 512
 """Descriptors for other uses than logs and clients: metadata log, cached chunks, connections to the object
@@ -20,7 +23,20 @@ ARENAS = 2
 MAPPED_FROM_BYTES = 256 << 10
 """Blocks of this size or more are mapped separately; setting it stops glibc from raising it."""
 
+GC_THRESHOLD = 50_000
+"""Allocations between two collections of the youngest generation; requests create hardly any cycles."""
+
+SWITCH_INTERVAL_S = 0.000_5
+"""After this time a thread hands the interpreter lock to one that waits for it; Python's default is ten times
+as long. The event loop needs the lock after each of its system calls, while threads of the object store,
+disks and the metadata log compute."""
+
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # malloc.h
+
+
+def tune_interpreter() -> None:
+    gc.set_threshold(GC_THRESHOLD, 20, 50)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
 def raise_descriptor_limit() -> int:

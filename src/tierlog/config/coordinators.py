@@ -130,7 +130,7 @@ class CoordinatorSettings(BackgroundSettings):
     transaction_state_log_min_isr: int = int_(
         2,
         "min.insync.replicas that __transaction_state is created with; 1 on a standalone node. Set it to 1 "
-        "in a cluster of two brokers that must go on when one fails.",
+        "in a cluster of two brokers that must work when one fails.",
         minimum=1,
     )
     transaction_state_log_segment_bytes: int = int_(
