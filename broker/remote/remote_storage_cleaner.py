@@ -20,6 +20,7 @@ from uuid import UUID
 import structlog
 
 from tierlog.base.clock import Clock
+from tierlog.base.safeguards import safeguard
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
 from tierlog.config.topic import TOPIC_SETTINGS
@@ -31,6 +32,7 @@ from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.tiering.format.manifest import TopicDocument
 from tierlog.tiering.manager import DELETES_PER_REQUEST, TierManager
 from tierlog.tiering.object_store import ObjectStoreError
+from tierlog.tiering.store_health import BreakerOpen
 from tierlog.tiering.tier_counts import RequestCounts
 
 _log = structlog.get_logger("tierlog.tiering")
@@ -117,6 +119,8 @@ class RemoteStorageCleaner:
             self._changed.clear()
             try:
                 pause = await self.clean()
+            except BreakerOpen:  # reported once, by the store's health
+                pause = None
             except (ObjectStoreError, MetadataUnavailable) as failure:
                 _log.warning("cleanup of remote storage failed", error=str(failure), retry_s=RETRY_S)
                 pause = None
@@ -256,6 +260,7 @@ class RemoteStorageCleaner:
         """Marked entries without those that have failed and are to be tried later."""
         return [image.delete_queue[uuid] for uuid in image.deleting if self.failing.is_due(("delete", uuid))]
 
+    @safeguard("the storage cleaner waits for the grace")
     def _wait_s(self, image: ClusterImage) -> float:
         """Seconds until the oldest entry that is not marked may be due or the quorum's time must be committed
         again. 0 or less: now."""

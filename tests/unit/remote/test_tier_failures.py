@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 from faulty_store import FAULTS, FaultyStore
+from structlog.testing import capture_logs
 from tier_node import TierNode, produce
 
 from tierlog.base.tasks import TaskGroup
+from tierlog.broker.remote import remote_storage_cleaner
 from tierlog.metadata.controller import commands as c
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import iter_batches
@@ -261,6 +263,32 @@ async def test_flush_fails_at_once_while_the_store_is_unavailable(tmp_path: Path
         await node.finish_tiering()
         await node.log_manager.flush("t")
         assert node.remote(replica).end_offset == replica.log_end_offset
+    await tasks.close()
+
+
+async def test_cleanup_does_not_log_each_retry_of_an_outage(tmp_path: Path, monkeypatch) -> None:
+    """The store's health reports the outage once."""
+    monkeypatch.setattr(remote_storage_cleaner, "RETRY_S", 0.0)
+    faulty, tasks, rounds = FaultyStore(MemoryStore()), TaskGroup(lambda name, failure: None), asyncio.Queue()
+    store = HealthyStore(faulty, tasks)
+    async with TierNode(tmp_path, store) as node:
+        await node.create("t")
+        faulty.down = True
+        while store.health.is_available:
+            with suppress(ObjectStoreError):
+                await node.storage_cleaner.clean()
+        clean = node.storage_cleaner.clean
+
+        async def counted() -> float:
+            rounds.put_nowait(None)
+            return await clean()
+
+        node.storage_cleaner.clean = counted
+        with capture_logs() as lines:
+            node.storage_cleaner.start()
+            for _ in range(5):
+                await rounds.get()
+        assert [line for line in lines if line["event"] == "cleanup of remote storage failed"] == []
     await tasks.close()
 
 
