@@ -171,6 +171,7 @@ def _delete_topic(image: ClusterImage, record: r.TopicDeleted) -> ClusterImage:
     )
 
 
+@safeguard("the objects of a deleted topic are deleted")
 def _topic_deletions(
     topic: TopicImage, gone: Mapping[TopicIdPartition, RemotePartition], record: r.TopicDeleted
 ) -> list[Deletion]:
@@ -277,6 +278,7 @@ def _copy_abandoned(image: ClusterImage, record: r.CopyAbandoned) -> ClusterImag
     return _with_remote(image, key, replace(remote, started=started), _queued(key, dropped, record.at_ms))
 
 
+@safeguard("segments below the log start are deleted")
 def _log_start_moved(image: ClusterImage, record: r.LogStartMoved) -> ClusterImage:
     key, start = TopicIdPartition(record.topic_id, record.partition), record.log_start_offset
     remote = image.remote.get(key, RemotePartition())
@@ -292,6 +294,7 @@ def _log_start_moved(image: ClusterImage, record: r.LogStartMoved) -> ClusterIma
     return _with_remote(image, key, kept, _queued(key, [*gone_pages, *gone_entries], record.at_ms))
 
 
+@safeguard("objects of a dropped remote log are deleted")
 def _remote_log_dropped(image: ClusterImage, record: r.RemoteLogDropped) -> ClusterImage:
     """The state is that of a partition whose remote segments all ended at the log start: copies continue
     there if tiering is switched on again."""
@@ -369,7 +372,13 @@ def _remote_log_spliced(image: ClusterImage, record: r.RemoteLogSpliced) -> Clus
     ordered = kept.nodes == spliced and all(two.level <= one.level for one, two in pairwise(kept.pages))
     require(ordered, f"{key}: an entry would come before a page, or a page before one of a higher level")
     r.share_epochs(kept.entries)
-    dropped = [
+    image = replace(image, delete_queue=image.delete_queue.without(record.finished))
+    return _with_remote(image, key, kept, _queued_of(key, record))
+
+
+@safeguard("replaced segments are deleted")
+def _queued_of(key: TopicIdPartition, record: r.RemoteLogSpliced) -> list[QueuedDelete]:
+    return [
         QueuedDelete(
             uuid=one.uuid,
             is_page=one.is_page,
@@ -382,8 +391,6 @@ def _remote_log_spliced(image: ClusterImage, record: r.RemoteLogSpliced) -> Clus
         )
         for one in record.dropped
     ]
-    image = replace(image, delete_queue=image.delete_queue.without(record.finished))
-    return _with_remote(image, key, kept, dropped)
 
 
 def _spliced(

@@ -16,7 +16,6 @@ LONG_FILES = {
     "broker/storage/log_dir.py": "one directory, and the file port through which it notices its failure",
     "metadata/controller/commands.py": "one table of commands and replies",
     "metadata/raft/core.py": "one state machine, whose roles share their state",
-    "tests/simulation/simulator/safeguards.py": "one table of the safeguards",
     "tiering/remote_log.py": "reads of remote records, which share the walk of the manifest",
     "src/tierlog/config/node.py": "one table of a node's settings, with their texts",
 }

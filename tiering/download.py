@@ -81,6 +81,7 @@ async def read_chunk(
 
 
 @safeguard("a remote chunk is verified before it is served")
+@safeguard("a remote chunk may have gaps between its offsets")
 def verify_chunk(name: str, index: SegmentIndex, key: ChunkKey, content: Content) -> BatchMarks:
     """Verify the chunk and return the positions of its batches. Raises CorruptObject if it contradicts the
     segment's index or the manifest."""

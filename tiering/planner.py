@@ -160,16 +160,14 @@ def actions(
     now_ms: int,
 ) -> Iterator[Action]:
     """`plan`, for a caller that needs only its first actions."""
-    yield from (Abandon(copy.uuid) for copy in remote.started if copy.uuid not in view.running)
+    yield from _interrupted(remote, view)
     start = max(remote.log_start_offset, min(view.log_start_offset, view.high_watermark))
     if policy.delete:
         start = max(start, _retained_from(remote, segments, policy, view, now_ms))
     if start > remote.log_start_offset:
         yield MoveLogStart(start)
     if not policy.enabled:
-        local_start = max(start, segments[0].base_offset)
-        if local_start <= view.high_watermark and (remote.first_offset is not None or local_start > start):
-            yield DropRemote(local_start)
+        yield from _drop_of_remote(remote, segments, view, start)
     # a new leader's high watermark may be behind what previous leaders uploaded
     tiered = min(_readable_end(remote, policy), view.bucket_end or 0, view.high_watermark)
     dropped = _droppable_end(segments, policy, tiered, min(start, view.high_watermark), now_ms)
@@ -179,6 +177,20 @@ def actions(
         yield from _page_changes(remote, view)
     if policy.enabled and policy.copy:
         yield from _copies(remote, segments, view, start)
+
+
+@safeguard("interrupted copies are abandoned")
+def _interrupted(remote: RemotePartition, view: LeaderView) -> Iterator[Abandon]:
+    return (Abandon(copy.uuid) for copy in remote.started if copy.uuid not in view.running)
+
+
+@safeguard("what is remote is deleted once tiering is off")
+def _drop_of_remote(
+    remote: RemotePartition, segments: Sequence[SegmentDescriptor], view: LeaderView, log_start: int
+) -> Iterator[DropRemote]:
+    local_start = max(log_start, segments[0].base_offset)
+    if local_start <= view.high_watermark and (remote.first_offset is not None or local_start > log_start):
+        yield DropRemote(local_start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +330,7 @@ def _done_end(remote: RemotePartition) -> int:
 def _copies(
     remote: RemotePartition, segments: Sequence[SegmentDescriptor], view: LeaderView, log_start: int
 ) -> Iterator[Action]:
-    limit = min(view.high_watermark, view.last_stable_offset)
+    limit = _committed_end(view)
     next_offset, first = _next_base(remote), segments[0]
     if (
         next_offset is not None
@@ -342,6 +354,11 @@ def _copies(
             return
         yield Copy(segment, start)
         next_offset = segment.end_offset
+
+
+@safeguard("only committed records are uploaded")
+def _committed_end(view: LeaderView) -> int:
+    return min(view.high_watermark, view.last_stable_offset)
 
 
 def _gap_is_below_log_start(remote: RemotePartition, segment: SegmentDescriptor, log_start: int) -> bool:

@@ -9,6 +9,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from tierlog.base.safeguards import safeguard
 from tierlog.config.definitions import InvalidSetting, Setting, SettingType, find_setting
 from tierlog.config.dynamic import dynamic_setting, why_not_dynamic
 from tierlog.config.groups import (
@@ -248,6 +249,7 @@ def _check_broker(image: ClusterImage, resource: c.ConfigResource) -> None:
         raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
 
 
+@safeguard("switching tiering off needs remote.log.delete.on.disable")
 def _check_tiering_stays(before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """Switching tiering off deletes the remote data, so it must be requested explicitly (KIP-950, ADR 0025).
     The message is Kafka's."""

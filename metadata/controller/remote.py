@@ -160,9 +160,14 @@ def remove_diverged(image: ClusterImage, command: c.RemoveDiverged, now_ms: int)
 def start_deletes(
     image: ClusterImage, command: c.StartRemoteDeletes, now_ms: int
 ) -> Decision[c.Acknowledged]:
-    latest_ms = now_ms - max(command.grace_ms, 0)
+    latest_ms = _queued_until_ms(now_ms, command.grace_ms)
     due = image.delete_queue.oldest(latest_ms, MAX_DELETES, exclude=image.deleting)
     return done(r.RemoteDeletesStarted(uuids=due, at_ms=now_ms))
+
+
+@safeguard("objects stay for the grace after they have left the manifest")
+def _queued_until_ms(now_ms: int, grace_ms: int) -> int:
+    return now_ms - max(grace_ms, 0)
 
 
 def confirm_deleted(image: ClusterImage, command: c.ConfirmRemoteDeleted) -> Decision[c.Acknowledged]:

@@ -34,6 +34,16 @@ DONE = {
     "voters added",
     "segments tiered",
     "segments compacted",
+    "segments merged",
+    "segments with gaps tiered",
+    "records compacted before their upload",
+    "tiering switched off",
+    "tiering switched on",
+    "switching off refused",
+    "remote logs dropped",
+    "segments damaged in passing",
+    "pages damaged in passing",
+    "roots damaged in passing",
     "records compacted in the bucket",
     "segments dropped on low disks",
     "starts after what is remote",
@@ -53,7 +63,7 @@ DONE = {
 OPERATOR_CALLS_MAX = 5
 """Partitions left to an operator in a thousand seeds. With more, partitions no longer recover alone."""
 
-REPLAYED = "11,17,22,25,29,38,45,51,55,71,85,137,283,383,3071,4313,20075"
+REPLAYED = "11,17,22,25,29,35,38,45,51,55,71,85,137,183,283,383,3071,4313,20075"
 
 
 def simulate(seeds: int, first: int, hash_seed: str = "random") -> dict[str, Any]:

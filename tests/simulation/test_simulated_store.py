@@ -133,6 +133,25 @@ def test_store_can_be_unreachable_for_one_broker() -> None:
     loop.run_for(main())
 
 
+def test_damage_is_seen_by_brokers_alone_and_ends_with_the_next_put() -> None:
+    loop, bucket, _ = _bucket()
+    root = KEYS.root(WHERE)
+
+    async def main() -> None:
+        store = SimStore(bucket, "a")
+        await store.put(root, b"manifest")
+        bucket.damage[root] = 2
+        damaged, etag = await store.get_with_etag(root)
+        assert damaged == b"maoifest"
+        assert await store.get(root, 1, 4) == b"aoi"
+        assert await store.get(root, 3) == b"ifest"
+        assert bucket.content(root) == b"manifest"
+        await store.put(root, b"newest", condition=etag)
+        assert await store.get(root) == b"newest"
+
+    loop.run_for(main())
+
+
 # --- the witness
 
 

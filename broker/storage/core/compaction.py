@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop
 from typing import NamedTuple
 
+from tierlog.base.safeguards import safeguard
 from tierlog.base.segments import SegmentDescriptor
 from tierlog.broker.storage.core.offset_map import OffsetMap
 from tierlog.broker.storage.core.producer_state import EndMarker, ProducerStateManager
@@ -223,7 +224,7 @@ class BatchFilter:
         if not aborted and header.base_offset >= self.keys.end_offset:
             return batch
         horizon = header.delete_horizon_ms
-        expired = horizon is not None and horizon <= self.now_ms
+        expired = _is_past(horizon, self.now_ms)
         count, begins = 0, False
         for record in () if aborted else records():
             if self._keeps(record, expired):
@@ -236,6 +237,7 @@ class BatchFilter:
         kept = (record for record in records() if self._keeps(record, expired))
         return rewritten(header, plain, kept, self.now_ms + self.delete_retention_ms if begins else None)
 
+    @safeguard("compaction keeps the last record of each key")
     def _keeps(self, record: Span, expired: bool) -> bool:
         if record.offset >= self.keys.end_offset:
             return True
@@ -250,6 +252,11 @@ class BatchFilter:
         if last.offset >= 0:
             return not header.is_control and header.last_offset == last.offset
         return header.is_control and header.producer_epoch == last.epoch
+
+
+@safeguard("a tombstone stays for delete.retention.ms")
+def _is_past(horizon_ms: int | None, now_ms: int) -> bool:
+    return horizon_ms is not None and horizon_ms <= now_ms
 
 
 def _with_horizon(batch: bytes, header: BatchHeader, delete_horizon_ms: int) -> bytes:

@@ -250,11 +250,11 @@ class ClusterRun:
             work = produce_and_retry(client, 1000 * (n + 1), n, self.outcome.done)
             clients.watch(work, self._violations)
         self._start_operators(clients)
-        if (history := self.tiering.compacted) is not None:
-            for name, play in compacted.CLIENTS.items():
+        for history in self.tiering.histories:
+            for name, play in compacted.clients_of(history):
                 self.network.listen(name, clients)
                 draws = random.Random(f"{name} {self.outcome.seed}")
-                client = Client(name, self.network, self.brokers, self.history, draws, compacted.TOPIC)
+                client = Client(name, self.network, self.brokers, self.history, draws, history.topic)
                 clients.watch(play(client, history), self._violations)
         for n in range(MEMBERS) if self.group is not None else ():
             self.network.listen(f"member-{n}", clients)
@@ -267,6 +267,7 @@ class ClusterRun:
         self.faults.end()
         for operator in self._operators:
             operator.cancel()
+        await self.tiering.end_faults()
         await self._await_recovery()
         if self._directory_restore is not None:
             for damage in (self._directory_restore.restore, self._directory_restore.shorten_one):
@@ -303,8 +304,6 @@ class ClusterRun:
         client = Client("reader", self.network, self.brokers, self.history, self._fork())
         ends = [max(self.history.acknowledged.get(number, {-1: b""})) + 1 for number in range(PARTITIONS)]
         await reader.spawn(self.tiering.read_back_all(client, ends))
-        if (history := self.tiering.compacted) is not None:
-            await reader.spawn(compacted.scan_in_the_end(client, history, self.outcome.done))
 
     def _start_operators(self, clients: Process) -> None:
         """Start the operators and special faults of this run. Each draws from its own generator."""
@@ -337,6 +336,7 @@ class ClusterRun:
         if self.tiering.is_on:
             self._operators.append(clients.watch(self.tiering.store_outages(), self._violations))
             self.tiering.merging = clients.watch(self.tiering.merges(), self._violations)
+            self._operators += [clients.watch(work, self._violations) for work in self.tiering.operators()]
 
     def _faults_last(self) -> bool:
         return not self.faults.over
@@ -416,23 +416,23 @@ class ClusterRun:
         except Violation as failure:
             self._violations.append(failure)
 
-    def on_log_start_request(self, broker: SimBroker, replica: Replica, start: int) -> None:
+    def on_remote_request(self, broker: SimBroker, replica: Replica, command: Any) -> None:
         try:
-            self.tiering.on_log_start_request(broker, replica, start)
+            self.tiering.witness.on_remote_request(broker, replica, command)
         except Violation as failure:
             self._violations.append(failure)
 
     # --- the topic
 
     async def _create_topic(self) -> None:
-        if self.tiering.deletes:
+        if self.tiering.moves_log_start:
             self.history.log_start = self.tiering.log_start
         own = tuple({**dict(self._configs), **dict(self.tiering.configs), **self.tiering.retention}.items())
         topic = NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=3, configs=own)
         configs = (("cleanup.policy", "compact"), *self._configs)
         offsets = NewTopic(name=OFFSETS_TOPIC, partitions=1, replication_factor=3, configs=configs)
         topics = (topic,) if self.group is None else (topic, offsets)
-        command = CreateTopics(topics=(*topics, *self.tiering.compacted_topics(self._configs)))
+        command = CreateTopics(topics=(*topics, *self.tiering.more_topics(self._configs)))
         while True:
             await asyncio.sleep(0.2)
             self._raise_violation()

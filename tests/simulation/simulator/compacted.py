@@ -1,12 +1,16 @@
-"""A tiered topic that is compacted in the bucket. A producer writes a few keys. A reader starts from offset
-0 again and again, and must find a valid compacted log.
+"""Compacted topics of a tiered run. A producer writes a few keys. A reader starts from offset 0 again and
+again, and must find a valid compacted log.
+
+One topic is tiered from its creation, and compacted in the bucket. The other (`gapped`) is compacted by the
+log cleaner, and tiered later: its segments have gaps when they are uploaded.
 """
 
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from simulator.witness import Violation
 from simulator.workload import FETCH, MAX_RECORDS, Client, new_producer_id, send
@@ -28,6 +32,9 @@ DELETE_RETENTION_MS = (3000, 3_600_000)
 PRODUCE_S, SCAN_S = 0.3, 1.0
 
 
+Work = Callable[[Client, "CompactedHistory"], Coroutine[Any, Any, None]]
+
+
 class Record(NamedTuple):
     key: bytes
     value: bytes | None
@@ -36,6 +43,8 @@ class Record(NamedTuple):
 @dataclass(slots=True)
 class CompactedHistory:
     delete_retention_ms: int
+    topic: str = TOPIC
+    pause_s: float = PRODUCE_S  # mean of the virtual seconds between two batches
     acknowledged: dict[int, Record] = field(default_factory=dict)
     sending: list[Record] = field(default_factory=list)
     """The batch whose outcome is not known."""
@@ -57,11 +66,11 @@ class CompactedHistory:
         previous = -1
         for offset, record in found:
             if offset <= previous:
-                raise Violation(f"{TOPIC}: offset {offset} follows {previous}")
+                raise Violation(f"{self.topic}: offset {offset} follows {previous}")
             previous = offset
             known = self.acknowledged.get(offset)
             if known != record and (known is not None or record not in self.sending):
-                raise Violation(f"{TOPIC}: {record} is at {offset}, {known} was acknowledged")
+                raise Violation(f"{self.topic}: {record} is at {offset}, {known} was acknowledged")
         found_last = {record.key: offset for offset, record in found}
         later = set() if is_quiet else self._later_keys(last)
         for key, offset in last.items():
@@ -71,9 +80,11 @@ class CompactedHistory:
                 self.acknowledged[offset].value is not None
                 or self.delete_retention_ms > DELETE_RETENTION_MS[0]
             ):
-                raise Violation(f"{TOPIC}: {self.acknowledged[offset]} at {offset} is lost")
+                raise Violation(f"{self.topic}: {self.acknowledged[offset]} at {offset} is lost")
             if is_quiet and key in found_last:
-                raise Violation(f"{TOPIC}: {key!r} was deleted at {offset}, and is back at {found_last[key]}")
+                raise Violation(
+                    f"{self.topic}: {key!r} was deleted at {offset}, and is back at {found_last[key]}"
+                )
         self.scans += 1
         offsets = {offset for offset, _ in found}
         self.removed = sum(offset not in offsets for offset in self.acknowledged)
@@ -113,7 +124,7 @@ async def produce_keys(client: Client, history: CompactedHistory) -> None:
         history.acknowledged.update(enumerate(records, offset))
         history.sending = []
         sequence += len(records)
-        await asyncio.sleep(rng.expovariate(1 / PRODUCE_S))
+        await asyncio.sleep(rng.expovariate(1 / history.pause_s))
 
 
 async def scan_keys(client: Client, history: CompactedHistory) -> None:
@@ -130,7 +141,7 @@ async def scan(client: Client, history: CompactedHistory, *, is_quiet: bool = Fa
     while offset < end_offset:
         wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 16)
         request = FetchRequest(
-            max_wait_ms=100, min_bytes=1, topics=[FetchTopic(topic=TOPIC, partitions=[wanted])]
+            max_wait_ms=100, min_bytes=1, topics=[FetchTopic(topic=history.topic, partitions=[wanted])]
         )
         answer = await client.call_leader(0, FETCH, 12, request)
         if answer is None:
@@ -138,7 +149,7 @@ async def scan(client: Client, history: CompactedHistory, *, is_quiet: bool = Fa
         result = answer.responses[0].partitions[0]  # type: ignore[attr-defined]
         if result.error_code != ErrorCode.NONE:
             if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and offset == 0:
-                raise Violation(f"{TOPIC}: offset 0 is out of range")
+                raise Violation(f"{history.topic}: offset 0 is out of range")
             await client.lost(0)
             continue
         records, end_offset = bytes(result.records or b""), max(end_offset, result.high_watermark)
@@ -149,14 +160,18 @@ async def scan(client: Client, history: CompactedHistory, *, is_quiet: bool = Fa
 
 async def scan_in_the_end(client: Client, history: CompactedHistory, done: Counter[str]) -> None:
     """No other client runs, and all tiering is done."""
-    client.topic = TOPIC
+    client.topic = history.topic
     await scan(client, history, is_quiet=True)
-    done["scans of a compacted topic"] = history.scans
-    done["records compacted in the bucket"] = history.removed
+    where = "in the bucket" if history.topic == TOPIC else "before their upload"
+    done["scans of a compacted topic"] += history.scans
+    done[f"records compacted {where}"] = history.removed
 
 
-CLIENTS = {"keys": produce_keys, "scans": scan_keys}
-"""Clients of the topic, by their names."""
+def clients_of(history: CompactedHistory) -> Iterator[tuple[str, Work]]:
+    """Names and work of the clients of a topic."""
+    whose = "" if history.topic == TOPIC else f" of {history.topic}"
+    yield f"keys{whose}", produce_keys
+    yield f"scans{whose}", scan_keys
 
 
 def _records(batches: bytes) -> list[tuple[int, Record]]:

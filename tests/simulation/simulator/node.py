@@ -11,7 +11,7 @@ from tierlog.broker.net.listener import Listener
 from tierlog.broker.platform import Platform
 from tierlog.broker.replication.replica_events import DamageFound, ReplicaEvent
 from tierlog.config.node import NodeSettings
-from tierlog.metadata.controller.commands import MoveLogStart
+from tierlog.metadata.controller.commands import DropRemoteLog, MoveLogStart, StartCopy
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.node import MetadataNode
 from tierlog.metadata.quorum.observer import MetadataObserver
@@ -83,7 +83,7 @@ class SimNode(Broker):
         node, routes = await super()._build_metadata(tasks)
         owner = self._owner
         node.publish_to([Publisher("observer", lambda _, image: owner.observer.on_published(image))])
-        report_log_starts(node, owner, owner.observer)
+        report_remote_requests(node, owner, owner.observer)
         return node, routes
 
     async def _start_metadata(self) -> None:
@@ -129,18 +129,18 @@ class ReportingLease:
         return holds
 
 
-def report_log_starts(
+def report_remote_requests(
     node: MetadataNode | MetadataObserver, broker: "SimBroker", observer: "Observer"
 ) -> None:
-    """Report the broker's own requests to move a log start."""
+    """Report the broker's own requests to copy a segment, to move a log start, and to drop what is remote."""
     submit = node.submit
 
     async def reporting(command: Any, timeout_s: float = 30.0, *, forward: bool = True) -> Any:
-        if isinstance(command, MoveLogStart) and forward:
+        if isinstance(command, MoveLogStart | DropRemoteLog | StartCopy) and forward:
             where = TopicIdPartition(command.topic_id, command.partition)
             replica = None if broker.replicas is None else broker.replicas.get(*where)
             if replica is not None:
-                observer.on_log_start_request(broker, replica, command.log_start_offset)
+                observer.on_remote_request(broker, replica, command)
         return await submit(command, timeout_s, forward=forward)
 
     node.submit = reporting  # type: ignore[method-assign]

@@ -108,14 +108,17 @@ class Bucket:
         sender: Callable[[], str | None] = lambda: None,
     ) -> ObjectInfo:
         before = self.content(key)
+        if before is not None and self.damage.get(key) is not None:
+            before = _flipped(before, 0, self.damage[key])
         info = await self._objects.put(key, content, crc32c=checksum, condition=condition)
+        self.damage.pop(key, None)  # a new object
         self._report(lambda: self._witness.put_done(key, content, before, sender()))
         return info
 
     async def get(self, key: str, start: int, end: int | None) -> bytes:
         content = await self._objects.get(key, start, end)
-        if (at := self._damage_of(key)) is not None and start <= at < start + len(content):
-            return content[: at - start] + bytes([content[at - start] ^ 1]) + content[at - start + 1 :]
+        if (at := self._damage_of(key)) is not None:
+            return _flipped(content, start, at)
         if end is not None and content and self.rng.random() < self.request_faults.corrupted:
             self.faults["garbled reads"] += 1
             damaged = bytearray(content)
@@ -124,7 +127,9 @@ class Bucket:
         return content
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:
-        return await self._objects.get_with_etag(key)
+        content, etag = await self._objects.get_with_etag(key)
+        at = self._damage_of(key)
+        return content if at is None else _flipped(content, 0, at), etag
 
     async def head(self, key: str) -> ObjectInfo:
         self._damage_of(key)
@@ -162,6 +167,13 @@ class Bucket:
     def delay_s(self) -> float:
         span = SLOW_S if self.rng.random() < self.request_faults.slow else TRAVEL_S
         return self.rng.uniform(*span)
+
+
+def _flipped(content: bytes, start: int, at: int | None) -> bytes:
+    """The content from `start` on, with a bit flipped at this position of the object."""
+    if at is None or not start <= at < start + len(content):
+        return content
+    return content[: at - start] + bytes([content[at - start] ^ 1]) + content[at - start + 1 :]
 
 
 class SimStore:

@@ -1,9 +1,12 @@
-"""Damage in the bucket: flipped bytes and missing objects, once all faults are healed.
+"""Damage in the bucket: flipped bytes and missing objects, for a while during the faults, and once all
+faults are healed.
 
 Consumers must get every record of the other objects, a wrong one never, and all records again once the
-objects are restored. The witnesses go on to see the intact bucket (object_store.Bucket).
+objects are restored. During the faults, pages and manifest roots are damaged too: merges, compactions,
+retention and elections meet them. The witnesses still see the intact bucket (object_store.Bucket).
 """
 
+import asyncio
 import random
 from collections import Counter
 from collections.abc import Mapping
@@ -18,6 +21,10 @@ from tierlog.tiering.format.keys import Keys
 SHARE = 0.4
 """Share of the tiered runs in which objects are damaged."""
 
+PASSING_SHARE = 0.4
+"""Share of the tiered runs in which objects are damaged during the faults."""
+
+PASSING_A_SECOND, PASSING_S = 3.0, (0.1, 3.0)
 OBJECTS_MAX = 4
 MISSING = 0.25
 """Share of the damaged objects that do not exist."""
@@ -31,6 +38,40 @@ READ_S = 180.0
 
 RESTORED_S = 2 * quarantine.RECHECK_MAX_MS / 1000
 """Virtual seconds within which a consumer must have read all records after the objects were restored."""
+
+
+async def damage_in_passing(
+    bucket: Bucket, keys: Keys, witness: TierWitness, rng: random.Random, done: Counter[str]
+) -> None:
+    """Damage objects that a manifest lists, and restore each after a while. Runs until cancelled.
+
+    Only segments and their indexes are missing for a while: no store loses an object and finds it again, and
+    what a page lists is taken for deleted once the page is not there.
+    """
+    restoring: dict[str, asyncio.TimerHandle] = {}
+    try:
+        while True:
+            await asyncio.sleep(rng.expovariate(PASSING_A_SECOND))
+            kind, key = _draw(witness.listed_objects(), rng)
+            content = bucket.content(key) if key and key not in bucket.damage else None
+            if not content:
+                continue
+            missing = kind == "segments" and rng.random() < MISSING
+            bucket.damage[key] = None if missing else rng.randrange(len(content))
+            done[f"{kind} damaged in passing"] += 1
+            restore = bucket.damage.pop
+            loop = asyncio.get_running_loop()
+            restoring[key] = loop.call_later(rng.uniform(*PASSING_S), restore, key, None)
+    finally:
+        for key, timer in restoring.items():
+            timer.cancel()
+            bucket.damage.pop(key, None)
+
+
+def _draw(objects: list[tuple[str, str]], rng: random.Random) -> tuple[str, str]:
+    """Each kind is drawn as often as the others."""
+    chosen = rng.choice(sorted({kind for kind, _ in objects}) or [""])
+    return rng.choice([one for one in objects if one[0] == chosen] or [("", "")])
 
 
 class RemoteDamage:

@@ -74,6 +74,10 @@ class RetentionWitness:
             fault = f"only {high_watermark} is committed"
         self._faults[where, wanted].append(fault)
 
+    def dropped(self, where: TopicIdPartition, wanted: int, fault: str | None) -> None:
+        """A leader requests to drop what is remote, and this log start. `fault`: as above."""
+        self._faults[where, wanted].append(fault)
+
     def fault(self, topic: str, batches: Iterable[Batch], wanted: int, now_ms: int) -> str | None:
         """`batches`: all that the leader has, from the log start on; `now_ms`: the leader's clock."""
         limits, known = self._limits.get(topic, Limits()), list(batches)

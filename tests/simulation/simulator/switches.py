@@ -17,7 +17,8 @@ Function = Callable[..., Any]
 
 
 class Safeguard(NamedTuple):
-    """`breaks`: what could happen without the safeguard. `of_quorum`: only quorum runs notice it.
+    """`breaks`: what could happen without the safeguard. `of_quorum`: only quorum runs notice it. `of_tier`:
+    only runs with tiered topics do.
     `replacements`: by the names of the product. Each gets the original function and its arguments. There are
     more than one if another safeguard backs up this one.
     """
@@ -25,15 +26,18 @@ class Safeguard(NamedTuple):
     name: str
     breaks: str
     of_quorum: bool
+    of_tier: bool
     replacements: dict[str, Function]
 
 
 SAFEGUARDS: dict[str, Safeguard] = {}
 
 
-def without(name: str, breaks: str, *, of_quorum: bool = False) -> Callable[[Function], None]:
+def without(
+    name: str, breaks: str, *, of_quorum: bool = False, of_tier: bool = False
+) -> Callable[[Function], None]:
     def register(replacement: Function) -> None:
-        SAFEGUARDS[name] = Safeguard(name, breaks, of_quorum, {name: replacement})
+        SAFEGUARDS[name] = Safeguard(name, breaks, of_quorum, of_tier, {name: replacement})
 
     return register
 

@@ -12,18 +12,19 @@ from itertools import pairwise
 import crc32c
 
 from simulator.broker import SimBroker
+from simulator.contents import checked_batches, decoded_root, end_of, local_batches, records_of
 from simulator.object_store import Bucket
 from simulator.retention import Batch, RetentionWitness, batches_of
 from simulator.witness import Violation
 from tierlog.base.types import TopicIdPartition
 from tierlog.broker.replication.replica import Replica
+from tierlog.metadata.controller.commands import DropRemoteLog, MoveLogStart, StartCopy
+from tierlog.metadata.controller.remote import is_tiered
 from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import ClusterImage, RemotePartition
 from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
-from tierlog.records.batch import BatchHeader, check_batch, iter_batches
-from tierlog.records.errors import RecordsError
 from tierlog.tiering.format.keys import Keys, parse_attempt
-from tierlog.tiering.format.manifest import ManifestError, ManifestRoot, decode_page, decode_root
+from tierlog.tiering.format.manifest import ManifestError, ManifestRoot, decode_page
 
 UUID_DIGITS = 36
 
@@ -52,6 +53,12 @@ class TierWitness:
         self._time, self._grace_ms = time, grace_ms
         self._queued_s: dict[uuid.UUID, float] = {}  # when queued deletes were first seen
         self._time_seen_s = 0.0  # when the quorum time last advanced
+        self.gapped: frozenset[str] = frozenset()
+        """Topics whose local logs have gaps, other ones on each replica."""
+        self._entries_listed: dict[TopicIdPartition, list[RemoteSegment]] = {}  # by the newest image
+        self._dropped_ends: dict[TopicIdPartition, int] = {}
+        """The end of what was remote whenever tiering was off: a broker that did not know yet may have
+        deleted local segments up to there."""
         self.is_damaged: Callable[[SimBroker], bool] = lambda broker: False
         """Whether the broker's disk has flipped bits, so that its log is not compared."""
         self._image: ClusterImage | None = None  # the newest that any node has had
@@ -76,14 +83,27 @@ class TierWitness:
             self._time_seen_s = self._time()
         for line in image.delete_queue.values():
             self._queued_s.setdefault(line.uuid, self._time())
-        if before is None or before.remote is image.remote:
+        if before is None:
+            return
+        if before.configs is not image.configs:
+            self._check_configs(before, image)
+        if before.remote is image.remote:
             return
         for where in [where for where in self._named if where not in image.remote]:
             del self._named[where]
+            self._entries_listed.pop(where, None)
         for where, remote in image.remote.items():
             known = before.remote_partition(*where)
             if known is not remote:
                 self._check_manifest(where, known, remote, before)
+
+    def _check_configs(self, before: ClusterImage, image: ClusterImage) -> None:
+        """Tiering is never switched off without the consent to delete what is remote."""
+        for topic_id, topic in image.topics.items():
+            if topic_id in before.topics and is_tiered(before, topic_id) and not is_tiered(image, topic_id):
+                consent = image.topic_overrides(topic.name).get("remote.log.delete.on.disable")
+                if consent != "true":
+                    raise Violation(f"tiering of {topic.name} was switched off, which deletes what is remote")
 
     def _check_manifest(
         self, where: TopicIdPartition, before: RemotePartition, remote: RemotePartition, old: ClusterImage
@@ -92,11 +112,15 @@ class TierWitness:
         for one, following in pairwise(entries):
             if following.base_offset != one.end_offset:
                 raise Violation(f"{where}: {following.base_offset} follows {one.end_offset} in the manifest")
-        self._check_range(where, before, remote)
+        if self._is_dropped(before, remote):
+            self._check_drop(where, before, remote, old)
+        else:
+            self._check_range(where, before, remote)
         if remote.log_start_offset < before.log_start_offset:
             raise Violation(f"{where}: the log start went back to {remote.log_start_offset}")
         if remote.log_start_offset > before.log_start_offset:
             self._retention.moved(where, remote.log_start_offset)
+        known, self._entries_listed[where] = self._entries_listed.get(where, []), entries
         for entry in entries:
             if entry.uuid not in self._committed:
                 partition = old.partition(*where)
@@ -106,6 +130,7 @@ class TierWitness:
                         f"{partition.leader_epoch}"
                     )
                 self._check_copy(where, entry)
+                self._check_replacement(where, entry, known)
                 topic = old.topics.get(where.topic_id)
                 if topic is not None:
                     self._check_durable(topic.name, where.partition, entry.last_offset, "tiered")
@@ -122,6 +147,40 @@ class TierWitness:
             raise Violation(f"{where}: the manifest lost the offsets from {start}")
         if (remote.end_offset or 0) < (before.end_offset or 0):
             raise Violation(f"{where}: the manifest ends at {remote.end_offset}, before {before.end_offset}")
+
+    def _is_dropped(self, before: RemotePartition, remote: RemotePartition) -> bool:
+        """Whether the remote log was dropped as a whole, as tiering was off."""
+        is_empty = remote.first_offset is None and remote.copied_end_offset == remote.log_start_offset
+        return is_empty and before.first_offset is not None
+
+    def _check_drop(
+        self, where: TopicIdPartition, before: RemotePartition, remote: RemotePartition, old: ClusterImage
+    ) -> None:
+        """Remote data is dropped only while tiering is off, and with it nothing that was never remote."""
+        image = self._image
+        if is_tiered(old, where.topic_id) and remote.log_start_offset >= (before.end_offset or 0):
+            return  # retention may have deleted all that was remote
+        self._dropped_ends[where] = end = max(before.end_offset or 0, self._dropped_ends.get(where, 0))
+        if image is not None and image.index == old.index + 1:  # else the images between are unknown
+            if is_tiered(old, where.topic_id):
+                raise Violation(f"{where}: the remote log is dropped, and the topic is tiered")
+            if remote.log_start_offset > max(end, before.log_start_offset):
+                raise Violation(f"{where}: records from {end} on are deleted, and were never remote")
+        self._done["remote logs dropped"] += 1
+
+    def _check_replacement(
+        self, where: TopicIdPartition, entry: RemoteSegment, known: Sequence[RemoteSegment]
+    ) -> None:
+        """A segment that replaces others has their batches, or, after compaction, some of their records."""
+        old = [one for one in known if entry.base_offset <= one.base_offset < entry.end_offset]
+        if not old or (old[0].base_offset, old[-1].end_offset) != (entry.base_offset, entry.end_offset):
+            return
+        content, before = self._content(where, entry), b"".join(self._content(where, one) for one in old)
+        if entry.compacted_at == max(one.compacted_at for one in old):
+            if content != before:
+                raise Violation(f"{where}: {entry} has other records than the {len(old)} that it replaces")
+        elif not set(records_of(content)) <= set(records_of(before)):
+            raise Violation(f"{where}: {entry} has records that {old[0]} does not have")
 
     def _entries(self, where: TopicIdPartition, remote: RemotePartition) -> list[RemoteSegment]:
         return self._below(where, remote.nodes)[1]
@@ -163,6 +222,17 @@ class TierWitness:
                 if entry.end_offset > remote.log_start_offset:
                     yield where, entry
 
+    def listed_objects(self) -> list[tuple[str, str]]:
+        """Kind and key of each object of the newest manifests: segments and their indexes, pages, roots."""
+        found = []
+        for where, remote in () if self._image is None else self._image.remote.items():
+            pages, entries = self._below(where, remote.nodes)
+            found += [("pages", self._keys.page(where, page)) for page in pages]
+            found += [("segments", self._keys.log(where, entry)) for entry in entries]
+            found += [("segments", self._keys.index(where, entry)) for entry in entries]
+            found.append(("roots", self._keys.root(where)))
+        return found
+
     def log_start(self, topic: str, partition: int) -> int:
         """The committed log start offset."""
         known = None if self._image is None else self._image.topic(topic)
@@ -170,10 +240,22 @@ class TierWitness:
             return 0
         return self._image.remote_partition(known.topic_id, partition).log_start_offset
 
-    def on_log_start_request(self, broker: SimBroker, replica: Replica, start: int) -> None:
-        """A leader is about to request a new log start."""
+    def on_remote_request(
+        self, broker: SimBroker, replica: Replica, command: MoveLogStart | DropRemoteLog | StartCopy
+    ) -> None:
+        """A leader is about to request a copy or a new log start. Raises Violation."""
         where, topic = TopicIdPartition(replica.topic_id, replica.name.partition), replica.name.topic
-        fault = None
+        if isinstance(command, StartCopy):
+            if command.last_offset >= replica.high_watermark and not command.replaces:
+                end = replica.high_watermark
+                raise Violation(f"{where}: {command.last_offset} is uploaded, and only {end} is committed")
+            return
+        fault, start = None, command.log_start_offset
+        if isinstance(command, DropRemoteLog):
+            local = max(replica.segments[0].base_offset, replica.log_start_offset)
+            fault = None if start <= local else f"its local log starts at {local}"
+            self._retention.dropped(where, start, fault)
+            return
         if not self.is_damaged(broker):  # else its log proves nothing
             batches = self._retained(where, replica, start)
             fault = self._retention.fault(topic, batches, start, broker.clock.now_ms())
@@ -189,26 +271,36 @@ class TierWitness:
                 yield from (one for one in batches_of(content) if one.end_offset > remote.log_start_offset)
             else:
                 yield Batch(entry.base_offset, entry.end_offset, len(content), None)
-        yield from batches_of(_local(replica, max(remote.end_offset or 0, remote.log_start_offset)))
+        yield from batches_of(local_batches(replica, max(remote.end_offset or 0, remote.log_start_offset)))
 
     def _check_copy(self, where: TopicIdPartition, entry: RemoteSegment) -> None:
         """The object matches its entry, batch by batch, and the in-sync replicas, unless it was compacted.
         Readers check what compaction keeps (`compacted`)."""
         content, is_compacted = self._content(where, entry), entry.compacted_at >= 0
-        following, records = entry.base_offset, 0
-        for _, header in _batches(where, content):
-            if header.base_offset < following or (header.base_offset > following and not is_compacted):
+        is_gapped = self._topic(where) in self.gapped
+        following, records, gaps = entry.base_offset, 0, 0
+        for _, header in checked_batches(where, content):
+            if header.base_offset < following or (
+                header.base_offset > following and not (is_compacted or is_gapped)
+            ):
                 raise Violation(f"{where}: in the copy from {entry.base_offset} {header} is at {following}")
             epoch = max(line for line in entry.leader_epochs if line[1] <= header.base_offset)[0]
             if epoch != header.leader_epoch:
                 raise Violation(f"{where}: {header} has epoch {epoch} in the manifest")
+            gaps += header.base_offset > following or header.record_count <= header.last_offset_delta
             following, records = header.next_offset, records + header.record_count
+        following = entry.end_offset if is_gapped and following < entry.end_offset else following
         if (following, records) != (entry.end_offset, entry.records):
             raise Violation(f"{where}: the copy ends at {following} with {records} records: {entry}")
-        for node, replica in () if is_compacted else self._holders(where, entry):
-            if _local(replica, entry.base_offset, entry.end_offset) != content:
+        for node, replica in () if is_compacted or is_gapped else self._holders(where, entry):
+            if local_batches(replica, entry.base_offset, entry.end_offset) != content:
                 raise Violation(f"{where}: node {node} has other records than the copy {entry}")
         self._done["segments compacted" if is_compacted else "segments tiered"] += 1
+        self._done["segments with gaps tiered"] += is_gapped and gaps > 0
+
+    def _topic(self, where: TopicIdPartition) -> str | None:
+        topic = None if self._image is None else self._image.topics.get(where.topic_id)
+        return None if topic is None else topic.name
 
     def _content(self, where: TopicIdPartition, entry: RemoteSegment) -> bytes:
         key = self._keys.log(where, entry)
@@ -241,9 +333,8 @@ class TierWitness:
         if self._arrives_after_delete(key, sender):
             self._late_objects.add(key)
         if key.endswith("/root"):
-            self._check_root(
-                self._partition_of(key), _root(content), None if before is None else _root(before)
-            )
+            known = None if before is None else decoded_root(before)
+            self._check_root(self._partition_of(key), decoded_root(content), known)
         elif not key.endswith(".json") and before is not None:
             raise Violation(f"{key} is overwritten")
         elif key.endswith(".log"):
@@ -384,6 +475,7 @@ class TierWitness:
 
     def _check_start(self, where: TopicIdPartition, replica: Replica, remote: RemotePartition) -> None:
         gone = max(remote.end_offset or 0, remote.log_start_offset, replica.log_start_offset)
+        gone = max(gone, self._dropped_ends.get(where, 0))
         if replica.local_log_start_offset > gone:
             raise Violation(
                 f"{replica.name} begins at {replica.local_log_start_offset}, and only {gone} is remote"
@@ -391,7 +483,7 @@ class TierWitness:
 
     def _check_named_in_bucket(self, where: TopicIdPartition, replica: Replica) -> None:
         """A leader deletes only local segments that the bucket's own manifest lists."""
-        end = max(_end_of(self._roots.get(where)), replica.log_start_offset)
+        end = max(end_of(self._roots.get(where)), replica.log_start_offset, self._dropped_ends.get(where, 0))
         if replica.local_log_start_offset > end:
             raise Violation(
                 f"the leader of {replica.name} begins at {replica.local_log_start_offset}, and the bucket's "
@@ -404,17 +496,43 @@ class TierWitness:
         where = TopicIdPartition(replica.topic_id, replica.name.partition)
         remote = RemotePartition() if self._image is None else self._image.remote_partition(*where)
         first, start = remote.log_start_offset, replica.local_log_start_offset
+        if where in self._dropped_ends and start > max(first, remote.end_offset or 0):
+            return  # it has less than its leader, which nothing made up for after tiering was off
         start, end = max(first, start), max(first, start, remote.end_offset or 0)
         batches = [
             (header, content[at : at + header.size])
             for content in (self._content(where, entry) for entry in self._entries(where, remote))
-            for at, header in _batches(where, content)
+            for at, header in checked_batches(where, content)
             if header.next_offset > first
         ]
         yield b"".join(
-            [*(batch for header, batch in batches if header.base_offset < start), _local(replica, start)]
+            [
+                *(batch for header, batch in batches if header.base_offset < start),
+                local_batches(replica, start),
+            ]
         )
-        yield b"".join([*(batch for _, batch in batches), _local(replica, end)])
+        yield b"".join([*(batch for _, batch in batches), local_batches(replica, end)])
+
+    def has_gap(self, topic: str) -> bool:
+        """Whether a leader's local log starts above all that is remote or deleted, so that nothing can be
+        uploaded."""
+        image, known = self._image, None if self._image is None else self._image.topic(topic)
+        for number in range(0 if known is None or image is None else len(known.partitions)):
+            where = TopicIdPartition(known.topic_id, number)  # type: ignore[union-attr]
+            remote = image.remote_partition(*where)  # type: ignore[union-attr]
+            end = remote.copied_end_offset if remote.end_offset is None else remote.end_offset
+            for broker in self._brokers.values():
+                replica = None if broker.replicas is None else broker.replicas.get(*where)
+                leads = replica is not None and replica.is_leader and replica.failed is None
+                if leads and end is not None:
+                    start = replica.segments[0].base_offset  # type: ignore[union-attr]
+                    if start > max(end, remote.log_start_offset):
+                        return True
+        return False
+
+    def is_tiered(self, topic: str) -> bool:
+        known = None if self._image is None else self._image.topic(topic)
+        return known is not None and self._image is not None and is_tiered(self._image, known.topic_id)
 
     def pending_work(self) -> str | None:
         """Describes an upload or deletion that is still to be done; None if there is none."""
@@ -422,7 +540,11 @@ class TierWitness:
         for number, broker in self._brokers.items() if image is not None else ():
             for replica in broker.replicas or ():
                 where = TopicIdPartition(replica.topic_id, replica.name.partition)
-                if not replica.config.remote_storage_enable or image is None:
+                if image is None:
+                    continue
+                if not replica.config.remote_storage_enable:
+                    if image.remote_partition(*where).first_offset is not None:
+                        return f"{replica.name} is not tiered, and is remote"
                     continue
                 start = image.remote_partition(*where).log_start_offset
                 if replica.log_start_offset != start:
@@ -430,6 +552,8 @@ class TierWitness:
                     return f"{begins}, and {start} is committed"
                 if not replica.is_leader:
                     continue
+                if image.remote_partition(*where).started:
+                    return f"{replica.name} of node {number} has unfinished copies"
                 end = image.remote_partition(*where).end_offset or 0
                 due = [
                     part.end_offset
@@ -443,7 +567,7 @@ class TierWitness:
                         f"{replica.name} of node {number} is remote up to {end}, not {replica.high_watermark}"
                     )
                 content = self.bucket.content(self._keys.root(where))
-                if _end_of(None if content is None else _root(content)) != end:
+                if end_of(None if content is None else decoded_root(content)) != end:
                     return f"the bucket's manifest of {replica.name} does not end at {end}"
             if broker.tiering is not None and broker.tiering.log_manager.editor.copies:
                 return f"node {number} merges segments"
@@ -462,46 +586,3 @@ class TierWitness:
 def _has_max_lag(replica: Replica) -> bool:
     config = replica.config
     return config.remote_log_copy_max_lag_ms >= 0 and not config.remote_log_copy_disable
-
-
-def _root(content: bytes) -> ManifestRoot | None:
-    try:
-        return decode_root(content)
-    except ManifestError:
-        return None
-
-
-def _end_of(root: ManifestRoot | None) -> int:
-    newest = () if root is None else (root.entries[-1:] or root.pages[-1:])
-    return newest[0].last_offset + 1 if newest else 0
-
-
-def _batches(where: TopicIdPartition, content: bytes) -> Iterator[tuple[int, BatchHeader]]:
-    at = 0
-    while at < len(content):
-        try:
-            header = check_batch(content, at)
-        except RecordsError as error:
-            raise Violation(f"{where}: a copy is damaged: {error}") from error
-        yield at, header
-        at += header.size
-
-
-def _local(replica: Replica, start: int, end: int | None = None) -> bytes:
-    """Batches of a log from `start` on, read from the files, because reads of the port may fail.
-
-    A damaged batch below the log start stays there, and its header may have any base offset: the next batch
-    shows where it ends.
-    """
-    parts = []
-    for part in replica.segments:
-        if not part.size_bytes or part.end_offset <= start or (end is not None and part.base_offset >= end):
-            continue
-        content = part.path_log.read_bytes()[: part.size_bytes]
-        batches = list(iter_batches(content))
-        following = [*(header.base_offset for _, header in batches[1:]), part.end_offset]
-        for (at, header), next_base_offset in zip(batches, following, strict=True):
-            is_wanted = min(header.next_offset, next_base_offset) > start
-            if is_wanted and (end is None or header.base_offset < end):
-                parts.append(content[at : at + header.size])
-    return b"".join(parts)

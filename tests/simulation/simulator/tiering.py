@@ -9,15 +9,16 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from simulator import remote_damage
+from simulator import gapped, remote_damage, tier_switch
 from simulator.broker import SimBroker
 from simulator.compacted import TOPIC as COMPACTED
-from simulator.compacted import draw_history
+from simulator.compacted import CompactedHistory, draw_history, scan_in_the_end
 from simulator.loop import SimLoop
 from simulator.merger import merge_segments
 from simulator.object_store import Bucket, SimStore, store_outages
 from simulator.remote_damage import RemoteDamage
 from simulator.retention import SHARE, RetentionWitness, draw_limits
+from simulator.tier_switch import TierSwitch
 from simulator.tier_witness import TierWitness
 from simulator.witness import Violation
 from simulator.workload import FETCH, TOPIC, Client, earliest, values_of
@@ -42,6 +43,9 @@ producers write small segments faster than a leader uploads them. A leader uploa
 and up to 450 may be left when the producers stop."""
 
 POLL_S = 0.2
+SCAN_S = 120.0
+"""Virtual seconds within which a consumer reads a compacted topic in a healthy cluster."""
+
 MERGE_S = 5.0  # for which segments are merged after the faults
 SEGMENT_BYTES = (500, 1000, 2000)
 LOCAL_BYTES = (0, 0, 1000)
@@ -66,6 +70,11 @@ replicas start after what is remote."""
 SMALL_TREE = TreeLimits(entries=3, references=2, page_nodes=3)
 """Few entries in the quorum and in a page, so that a run has pages of several levels. Two entries are spilled
 at a time, so that pages are written again."""
+
+
+def is_tiered(seed: int) -> bool:
+    """Whether the topics of a cluster run are tiered."""
+    return random.Random(f"tiering {seed}").random() < TIERED
 
 
 def _small_tree(budget_bytes: int, partitions: int, format_version: int) -> TreeLimits:
@@ -100,6 +109,12 @@ class Tiering:
         self._drops, self._skips = drawn.random() < DROPS, drawn.random() < SKIPS
         self._done = done
         self.compacted = draw_history(random.Random(f"compacted {seed}")) if self.is_on else None
+        self._gaps = random.Random(f"gapped {seed}")
+        self.gapped = gapped.draw_history(self._gaps) if self.is_on else None
+        switches = random.Random(f"tier switch {seed}")
+        is_switched = self.is_on and switches.random() < tier_switch.SHARE
+        self._switch = TierSwitch(brokers, switches, done) if is_switched else None
+        self._closing: asyncio.Task[None] | None = None
         limited = random.Random(f"retention {seed}")
         self._limits = {TOPIC: draw_limits(limited)} if limited.random() < SHARE and self.is_on else {}
         self.witness = TierWitness(
@@ -111,11 +126,14 @@ class Tiering:
             self._grace_ms,
             RetentionWitness(self._limits, done),
         )
-        self._bucket = Bucket(loop, random.Random(rng.random()), self.witness, failed)
-        self.witness.bucket = self._bucket
+        self.witness.gapped = frozenset((gapped.TOPIC,))
+        self.bucket = Bucket(loop, random.Random(rng.random()), self.witness, failed)
+        self.witness.bucket = self.bucket
         self._damages = random.Random(f"remote damage {seed}")
         damaged = self.is_on and self._damages.random() < remote_damage.SHARE
-        self._damage = RemoteDamage(self._bucket, self._keys, done) if damaged else None
+        self._damage = RemoteDamage(self.bucket, self._keys, done) if damaged else None
+        self._passing = random.Random(f"passing damage {seed}")
+        self._damages_pass = self.is_on and self._passing.random() < remote_damage.PASSING_SHARE
 
     # --- settings of the run
 
@@ -131,24 +149,41 @@ class Tiering:
             chosen.append(("remote.log.disk.pressure.policy", DROP))
         return tuple(chosen)
 
-    def compacted_topics(self, configs: Sequence[tuple[str, str]]) -> Sequence[NewTopic]:
-        """The topic that is compacted in the bucket, if the run has one. `configs`: of all topics."""
-        if self.compacted is None:
-            return ()
-        own = {
-            **dict(configs),
-            **dict(self.configs),
-            "cleanup.policy": "compact",
-            "min.cleanable.dirty.ratio": "0.1",
-            "delete.retention.ms": str(self.compacted.delete_retention_ms),
-            "segment.bytes": str(self._segment_bytes[0]),
-        }
-        return (NewTopic(name=COMPACTED, partitions=1, replication_factor=3, configs=tuple(own.items())),)
+    def more_topics(self, configs: Sequence[tuple[str, str]]) -> Sequence[NewTopic]:
+        """The topic that is compacted in the bucket, and the one that is tiered later, if the run has them.
+        `configs`: of all topics."""
+        topics = []
+        for history in self.histories:
+            own = {**dict(configs), **dict(self.configs), **gapped.CONFIGS}
+            if history.topic == COMPACTED:
+                own["segment.bytes"] = str(self._segment_bytes[0])
+            else:
+                own["remote.storage.enable"] = "false"
+            own["delete.retention.ms"] = str(history.delete_retention_ms)
+            configured = tuple(own.items())
+            topics.append(
+                NewTopic(name=history.topic, partitions=1, replication_factor=3, configs=configured)
+            )
+        return topics
+
+    @property
+    def histories(self) -> list[CompactedHistory]:
+        """Histories of the compacted topics."""
+        return [history for history in (self.compacted, self.gapped) if history is not None]
+
+    @property
+    def moves_log_start(self) -> bool:
+        """Whether the log start of the main topic moves within the run."""
+        return self.deletes or self._switch is not None
 
     @property
     def deletes(self) -> bool:
         """Whether retention deletes records within the run."""
         return bool(self._limits)
+
+    def keep_all_records(self) -> None:
+        """No retention that deletes within the run."""
+        self._limits.clear()
 
     @property
     def retention(self) -> Mapping[str, str]:
@@ -166,19 +201,41 @@ class Tiering:
             "remote.log.merge.min.segments": "4",
             "remote.log.delete.grace.ms": str(self._grace_ms),
             "log.dir.free.bytes.min": str(self._free_bytes_min),
+            **({"log.cleaner.backoff.ms": str(gapped.CLEANER_BACKOFF_MS)} if self.gapped else {}),
             "follower.fetch.last.tiered.offset.enable": str(self._skips).lower(),
         }
 
     def store(self, broker: str) -> SimStore | None:
-        return SimStore(self._bucket, broker) if self.is_on else None
+        return SimStore(self.bucket, broker) if self.is_on else None
 
     def store_outages(self) -> Coroutine[Any, Any, None]:
         names = [broker.name for broker in self._brokers.values()]
-        return store_outages(self._bucket, names, random.Random(self._rng.random()))
+        return store_outages(self.bucket, names, random.Random(self._rng.random()))
 
     def merges(self) -> Coroutine[Any, Any, None]:
         rng = random.Random(f"merges {self._rng.random()}")
         return merge_segments(self._brokers, self._keys, rng, self._done)
+
+    def operators(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """Operators that change the settings of topics, and damage of objects, until the faults end."""
+        if self._switch is not None:
+            yield self._switch.play()
+        if self.gapped is not None:
+            yield gapped.tier_later(self._brokers, self._gaps, self._done)
+        if self._damages_pass:
+            yield remote_damage.damage_in_passing(
+                self.bucket, self._keys, self.witness, self._passing, self._done
+            )
+
+    async def end_faults(self) -> None:
+        """Tier what is to be tiered in the end."""
+        if self.gapped is not None:
+            await gapped.tier(self._brokers)
+        if self._switch is not None:
+            await self._switch.end()
+            self._closing = asyncio.ensure_future(
+                self._switch.close_gaps(lambda: self.witness.has_gap(TOPIC))
+            )
 
     @contextmanager
     def patched_limits(self) -> Iterator[None]:
@@ -215,7 +272,7 @@ class Tiering:
 
     @property
     def faults(self) -> Mapping[str, int]:
-        return {f"store: {kind}": count for kind, count in self._bucket.faults.items()}
+        return {f"store: {kind}": count for kind, count in self.bucket.faults.items()}
 
     # --- what must hold
 
@@ -227,9 +284,6 @@ class Tiering:
         """The committed log start offset of the main topic."""
         return self.witness.log_start(TOPIC, partition)
 
-    def on_log_start_request(self, broker: SimBroker, replica: Replica, start: int) -> None:
-        self.witness.on_log_start_request(broker, replica, start)
-
     def check(self) -> list[str]:
         return self.witness.check() if self.is_on else []
 
@@ -239,7 +293,9 @@ class Tiering:
             return self.witness.complete_logs(replica)
         return iter([b"".join(content for _, content in replica.log.batches(0))])
 
-    async def await_completion(self, raise_violation: Callable[[], None]) -> None:
+    async def await_completion(
+        self, raise_violation: Callable[[], None], timeout_s: float = COMPLETION_TIMEOUT_S
+    ) -> None:
         """Wait until all rolled segments are remote and all due deletions are done. No client writes any
         more."""
         if not self.is_on:
@@ -248,7 +304,7 @@ class Tiering:
         if self.merging is not None:
             await asyncio.sleep(MERGE_S)
             self.merging.cancel()
-        deadline = asyncio.get_running_loop().time() + COMPLETION_TIMEOUT_S
+        deadline = asyncio.get_running_loop().time() + timeout_s
         while why := self.witness.pending_work():
             raise_violation()
             if asyncio.get_running_loop().time() > deadline:
@@ -257,7 +313,7 @@ class Tiering:
 
     async def read_back_all(self, client: Client, ends: Sequence[int]) -> None:
         """Consume each partition up to its end; before that, if the run damages objects, as far as they
-        allow."""
+        allow. Then read the compacted topics once more. No other client runs, and all tiering is done."""
         if self._damage is not None:
             self._damage.inflict(self.witness, self._kept_from(), self._damages)
             async with _time_limit(remote_damage.READ_S, "a consumer does not get past damaged objects"):
@@ -267,6 +323,11 @@ class Tiering:
         async with _time_limit(remote_damage.RESTORED_S, "a consumer does not get all records"):
             for partition, end in enumerate(ends):
                 await read_back(client, partition, end)
+        for history in self.histories:
+            async with _time_limit(SCAN_S, f"a consumer does not get to the end of {history.topic}"):
+                await scan_in_the_end(client, history, self._done)
+        if self._closing is not None:
+            self._closing.cancel()
 
     def _kept_from(self) -> dict[int, int]:
         """Partition of the main topic -> the first offset that a broker has locally."""
