@@ -369,6 +369,7 @@ class Broker(NodeBase):
                 tiering=self.tiering.log_manager,
                 storage_cleaner=self.tiering.storage_cleaner,
                 bucket_scrubber=self.tiering.scrubber,
+                manifest_check=self.tiering.manifest_check,
                 merger=self.tiering.merger,
                 remote=self.tier,
                 disk_pressure=self.disk_pressure,

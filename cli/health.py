@@ -59,6 +59,7 @@ def assess(
         *_partitions(seen),
         *_damaged(seen),
         *_damaged_remote(seen),
+        *_manifests(seen),
         *_stores(seen),
         *_behind(seen),
     ]
@@ -270,6 +271,20 @@ def _damaged_remote(seen: Observation) -> list[Problem]:
             what = f"{state} in the object store, whose offsets cannot be read: {some}"
             problems.append(Problem(Status.UNAVAILABLE, what, how))
     return problems
+
+
+def _manifests(seen: Observation) -> list[Problem]:
+    """Clients are served from the quorum's manifest; readers of the bucket are not."""
+    if not seen.manifests:
+        return []
+    found = sorted({f"{row['object']} ({row['fault']})" for row in seen.manifests})
+    some = ", ".join(found[:NAMED_MAX]) + (" and others" if len(found) > NAMED_MAX else "")
+    what = f"manifests in the object store were wrong in the last check, and are written again: {some}"
+    how = (
+        "Find what changes the bucket: docs/runbooks/damaged-object.md. `POST /v1/tier/scrub` begins another "
+        "check."
+    )
+    return [Problem(Status.DEGRADED, what, how)]
 
 
 def _stores(seen: Observation) -> list[Problem]:

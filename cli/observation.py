@@ -29,7 +29,9 @@ class Observation:
     /v1/brokers and /v1/partitions of one node, None if no node responded. `damaged`: damaged ranges of all
     brokers (GET /v1/scrub), and `damaged_remote`: of remote objects (GET /v1/tier/damaged), each row with its
     `broker`. `behind`: partitions that are not uploaded in time (GET /v1/tier/behind), likewise. `stores`:
-    GET /v1/tier/store of the brokers whose object store is not available, each with its `broker`."""
+    GET /v1/tier/store of the brokers whose object store is not available, each with its `broker`.
+    `manifests`: manifest roots and documents in which the last pass of the bucket scrubber found a fault
+    (GET /v1/tier/scrub)."""
 
     quorum: Mapping[int, Response | None] = field(default_factory=dict)
     brokers: Response | None = None
@@ -38,6 +40,7 @@ class Observation:
     damaged_remote: tuple[Response, ...] = ()
     behind: tuple[Response, ...] = ()
     stores: tuple[Response, ...] = ()
+    manifests: tuple[Response, ...] = ()
 
     @property
     def leader(self) -> int | None:
@@ -89,15 +92,22 @@ def observe(seeds: Iterable[str]) -> Observation:
                     urls = {**{int(one): to for one, to in members.items() if to}, **urls}
             pending = list(urls.values())
         responding = [one for one in sorted(quorum) if quorum[one] is not None]
-        local, remote, behind, stores = (
+        local, remote, behind, stores, scrubs = (
             pool.map(lambda one, path=path: _ask(urls[one], path), responding)
-            for path in ("/v1/scrub", "/v1/tier/damaged", "/v1/tier/behind", "/v1/tier/store")
+            for path in (
+                "/v1/scrub",
+                "/v1/tier/damaged",
+                "/v1/tier/behind",
+                "/v1/tier/store",
+                "/v1/tier/scrub",
+            )
         )
         observation = Observation(
             quorum={one: quorum.get(one) for one in sorted({*urls, *quorum})},
             damaged=_rows(responding, local, "damaged"),
             damaged_remote=_rows(responding, remote, "damaged"),
             behind=_rows(responding, behind, "behind"),
+            manifests=_rows(responding, scrubs, "manifests"),
             stores=tuple(
                 {"broker": node, **response}
                 for node, response in zip(responding, stores, strict=True)

@@ -30,6 +30,7 @@ from tierlog.tiering.format.manifest import (
     ManifestPage,
     ManifestRoot,
     TopicDocument,
+    decode_cluster,
     decode_page,
     decode_root,
     decode_topic,
@@ -42,6 +43,7 @@ from tierlog.tiering.format.manifest import (
 from tierlog.tiering.object_store import (
     Absent,
     Condition,
+    CorruptObject,
     ObjectNotFound,
     ObjectStore,
     ObjectStoreError,
@@ -87,6 +89,11 @@ class TierCounts:
     uploading: int = 0
 
 
+MISSING, DAMAGED, OUTDATED = "missing", "damaged", "outdated"
+"""Faults of a root or document: the bucket has none, it cannot be decoded, or it has another content than the
+one that was written last, as after the bucket was restored from a copy."""
+
+
 class ManifestMoved(ObjectStoreError):
     """The bucket's manifest has a newer metadata index: another broker leads, or this image is stale."""
 
@@ -102,7 +109,7 @@ class TierManager:
         copy_rate: RateLimit | None = None,
     ) -> None:
         self._store = store
-        self._keys = keys
+        self.keys = keys
         self._limits = limits or TierLimits()
         self.copies = CopySlots(self._limits.copies_at_once)
         """The caller holds a slot from StartCopy on, so that an upload follows soon after its
@@ -174,7 +181,7 @@ class TierManager:
         self.counts.uploading += 1
         try:
             async with watched.running():
-                return await copy_segment(self._store, self._keys, watched, attempt)
+                return await copy_segment(self._store, self.keys, watched, attempt)
         finally:
             self.counts.uploading -= 1
 
@@ -183,7 +190,7 @@ class TierManager:
         log and delete queue with attempts. Raises ObjectStoreError."""
         async with deadline(self._limits.small_seconds, "the object store"):
             with suppress(ObjectNotFound):
-                await self._store.head(self._keys.cluster())
+                await self._store.head(self.keys.cluster())
 
     # -- manifests --
 
@@ -209,21 +216,48 @@ class TierManager:
         raise ObjectStoreError(f"{where}: concurrent writes of the manifest, after {ROOT_TRIES} attempts")
 
     def forget(self, where: TopicIdPartition) -> None:
-        """Drop the cached root, after another broker became leader or the topic was deleted."""
+        """Drop the cached root, after another broker became leader or the topic was deleted, or because the
+        bucket has another one."""
         self._roots.pop(where, None)
 
+    async def root_fault(self, where: TopicIdPartition) -> str | None:
+        """Compare the root in the bucket with the one that this broker wrote or read last. Returns its fault;
+        None also if a write is in progress, or the bucket's root has a newer metadata index."""
+        known = self._roots.get(where)
+        if known is None:
+            return None
+        async with deadline(self._limits.small_seconds, f"manifest of {where}"):
+            found = await self._read_root(where)
+        now = self._roots.get(where)
+        if now is None or now[1] != known[1]:
+            return None  # written during the read
+        if found is None:
+            return MISSING
+        if found[0].metadata_index < 0:
+            return DAMAGED
+        is_older = found[0].metadata_index <= known[0].metadata_index
+        return OUTDATED if is_older and _state(found[0]) != _state(known[0]) else None
+
     async def _read_root(self, where: TopicIdPartition) -> tuple[ManifestRoot, str] | None:
-        """The root and its ETag. A damaged root counts as metadata index -1, so that it is replaced."""
-        key = self._keys.root(where)
+        """The root and its ETag. A root that is damaged in two reads counts as metadata index -1, so that it
+        is replaced; its ETag is from before the second one, so that a root of another leader is not."""
+        key = self.keys.root(where)
         try:
             data, etag = await self._store.get_with_etag(key)
+            return decode_root(data), etag
         except ObjectNotFound:
             return None
+        except (ManifestError, CorruptObject):
+            pass
         try:
+            etag_before = (await self._store.head(key)).etag
+            data, etag = await self._store.get_with_etag(key)
             return decode_root(data), etag
-        except ManifestError as error:
+        except ObjectNotFound:
+            return None
+        except (ManifestError, CorruptObject) as error:
             _log.error("a manifest in the bucket is damaged and will be replaced", key=key, error=str(error))
-            return _root(where, RemotePartition(log_start_offset=-1), -1, -1, None), etag
+            return _root(where, RemotePartition(log_start_offset=-1), -1, -1, None), etag_before
 
     async def _put_root(
         self, where: TopicIdPartition, root: ManifestRoot, found: tuple[ManifestRoot, str] | None
@@ -234,7 +268,7 @@ class TierManager:
         body = encode_root(root)
         condition: Condition = Absent() if found is None else found[1]
         self._roots.pop(where, None)
-        key = self._keys.root(where)
+        key = self.keys.root(where)
         try:
             await self._store.put(key, body, crc32c=crc32c.crc32c(body), condition=condition)
         except PreconditionFailed:
@@ -262,7 +296,7 @@ class TierManager:
         # in threads: a page has hundreds of nodes
         body = await asyncio.to_thread(encode_page, page)
         ref = page_reference(page_id, page, body)
-        key = self._keys.page(where, ref)
+        key = self.keys.page(where, ref)
         async with deadline(self._limits.small_seconds, f"page of {where}"):
             with suppress(PreconditionFailed):  # an earlier attempt of this put; the page is read back
                 await self._store.put(key, body, crc32c=ref.crc32c, condition=Absent())
@@ -276,15 +310,36 @@ class TierManager:
 
     async def describe_cluster(self) -> None:
         async with deadline(self._limits.small_seconds, "cluster.json"):
-            body = encode_cluster(ClusterDocument(cluster_id=self._keys.cluster_id))
-            await self._store.put(self._keys.cluster(), body, crc32c=crc32c.crc32c(body))
+            body = encode_cluster(ClusterDocument(cluster_id=self.keys.cluster_id))
+            await self._store.put(self.keys.cluster(), body, crc32c=crc32c.crc32c(body))
+
+    async def cluster_fault(self) -> str | None:
+        """The fault of cluster.json, or None."""
+        async with deadline(self._limits.small_seconds, "cluster.json"):
+            try:
+                found = decode_cluster(await self._store.get(self.keys.cluster()))
+            except ObjectNotFound:
+                return MISSING
+            except (ManifestError, CorruptObject):
+                return DAMAGED
+        return None if found.cluster_id == self.keys.cluster_id else OUTDATED
+
+    async def topic_document(self, topic_id: UUID) -> TopicDocument | str:
+        """A topic's description in the bucket, or MISSING or DAMAGED."""
+        async with deadline(self._limits.small_seconds, f"description of {topic_id}"):
+            try:
+                return decode_topic(await self._store.get(self.keys.topic(topic_id)))
+            except ObjectNotFound:
+                return MISSING
+            except (ManifestError, CorruptObject):
+                return DAMAGED
 
     async def described_topics(self) -> tuple[dict[UUID, TopicDocument], list[str]]:
         """All topics that the bucket describes, and the keys of descriptions that could not be read. A
         damaged description counts as missing."""
         found: dict[UUID, TopicDocument] = {}
         unread: list[str] = []
-        async for info in self._store.list(self._keys.topics()):
+        async for info in self._store.list(self.keys.topics()):
             try:
                 document = await self.read_topic(info.key)
             except ObjectStoreError:
@@ -299,30 +354,30 @@ class TierManager:
         """A topic's description; None if it is damaged or missing."""
         try:
             return decode_topic(await self._store.get(key))
-        except (ManifestError, ObjectNotFound) as error:
+        except (ManifestError, ObjectNotFound, CorruptObject) as error:
             _log.warning("a topic's description cannot be read", key=key, error=str(error))
             return None
 
     async def describe_topic(self, document: TopicDocument) -> None:
         async with deadline(self._limits.small_seconds, f"description of {document.name}"):
             body = encode_topic(document)
-            await self._store.put(self._keys.topic(document.topic_id), body, crc32c=crc32c.crc32c(body))
+            await self._store.put(self.keys.topic(document.topic_id), body, crc32c=crc32c.crc32c(body))
 
     async def forget_topic(self, document: TopicDocument) -> None:
         """Delete the manifests, then the description, of a deleted topic. The delete queue handles its
         data."""
         for first in range(0, document.partitions, KEYS_PER_REQUEST):
             numbers = range(first, min(first + KEYS_PER_REQUEST, document.partitions))
-            roots = [self._keys.root(TopicIdPartition(document.topic_id, number)) for number in numbers]
+            roots = [self.keys.root(TopicIdPartition(document.topic_id, number)) for number in numbers]
             async with deadline(self._limits.small_seconds, f"manifests of {document.name}"):
                 await self._store.delete(roots)
         async with deadline(self._limits.small_seconds, f"description of {document.name}"):
-            await self._store.delete([self._keys.topic(document.topic_id)])
+            await self._store.delete([self.keys.topic(document.topic_id)])
 
     async def abort_uploads(self) -> None:
         """Remove the parts of uploads that crashes interrupted, which no listing of objects shows."""
         async with deadline(self._limits.small_seconds, "unfinished uploads"):
-            aborted = await self._store.abort_uploads(self._keys.everything(), UPLOAD_AGE_S)
+            aborted = await self._store.abort_uploads(self.keys.everything(), UPLOAD_AGE_S)
         if aborted:
             _log.info("aborted unfinished uploads", uploads=aborted)
 
@@ -353,7 +408,7 @@ class TierManager:
         unfinished copies, and a root that a write in progress put back after the topic's deletion."""
         for number in range(topic.partitions):
             where = TopicIdPartition(topic.uuid, number)
-            for prefix in (self._keys.manifests(where), self._keys.data(where)):
+            for prefix in (self.keys.manifests(where), self.keys.data(where)):
                 await self._delete_below(prefix)
 
     async def _delete_below(self, prefix: str) -> None:
@@ -379,9 +434,9 @@ class TierManager:
         where = TopicIdPartition(line.topic_id, line.partition)
         if not line.is_page:
             return list(
-                self._keys.attempt(where, line.base_offset, line.last_offset, line.leader_epoch, line.uuid)
+                self.keys.attempt(where, line.base_offset, line.last_offset, line.leader_epoch, line.uuid)
             )
-        page_key = self._keys.page_of(where, line.base_offset, line.last_offset, line.uuid)
+        page_key = self.keys.page_of(where, line.base_offset, line.last_offset, line.uuid)
         if not line.is_alone:
             await self._delete_named(where, page_key, line, log_start(where))
         return [page_key]
@@ -400,10 +455,10 @@ class TierManager:
                 await self._store.delete(await self._listed(where, line, log_start))
                 return
         for below in page.pages:
-            await self._delete_named(where, self._keys.page(where, below), below, log_start)
-        keys = [self._keys.page(where, below) for below in page.pages]
+            await self._delete_named(where, self.keys.page(where, below), below, log_start)
+        keys = [self.keys.page(where, below) for below in page.pages]
         for entry in page.entries:
-            keys += self._keys.log(where, entry), self._keys.index(where, entry)
+            keys += self.keys.log(where, entry), self.keys.index(where, entry)
         async with deadline(self._limits.small_seconds, page_key):
             await self._store.delete(keys)
 
@@ -416,8 +471,8 @@ class TierManager:
         keys = []
         last_offset = min(line.last_offset, log_start - 1)
         sources: tuple[tuple[str, Callable[[str], AttemptKey | PageKey]], ...] = (
-            (self._keys.data(where), parse_attempt),
-            (self._keys.manifests(where), parse_page),
+            (self.keys.data(where), parse_attempt),
+            (self.keys.manifests(where), parse_page),
         )
         for prefix, parse in sources:
             async for info in self._store.list(prefix):

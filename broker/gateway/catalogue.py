@@ -489,6 +489,17 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "responds: access denied, or archived. The log has the reasons",
         ),
         _gauge(
+            "tierlog_remote_scrub_manifest_faults",
+            "Manifest roots and documents in the bucket that the last pass found missing, damaged or "
+            "outdated. They have been written again. Changes only at the end of a pass. Above 0, see "
+            "docs/runbooks/damaged-object.md",
+        ),
+        _counter(
+            "tierlog_remote_manifest_faults_total",
+            "Manifest roots and documents that the bucket scrubber, `tier verify` or `tier gc` found "
+            "missing, damaged or outdated",
+        ),
+        _gauge(
             "tierlog_remote_unknown_objects",
             "Unreferenced objects in the bucket, which neither a manifest nor the delete queue names, found "
             "by the last pass on the broker with the lowest id; 0 on others. `tierlog tier gc --dry-run` "

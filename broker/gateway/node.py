@@ -23,6 +23,7 @@ from tierlog.broker.net.listener import Listener
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.remote.bucket_scrubber import BucketScrubber
+from tierlog.broker.remote.manifest_check import ManifestCheck
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
 from tierlog.broker.remote.segment_merger import SegmentMerger
@@ -53,6 +54,7 @@ class Serving:
     tiering: RemoteLogManager
     storage_cleaner: RemoteStorageCleaner
     bucket_scrubber: BucketScrubber
+    manifest_check: ManifestCheck
     merger: SegmentMerger
     remote: RemoteTier
     cleaner: LogCleaner

@@ -16,6 +16,7 @@ from aiohttp import web
 from tierlog.base.types import TopicIdPartition
 from tierlog.broker.gateway.node import Serving
 from tierlog.broker.gateway.requests import decode_body, http_error, parsing_parameters
+from tierlog.broker.remote.manifest_check import ManifestFault
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
@@ -30,6 +31,8 @@ VERIFY_S_PER_REQUEST = 10.0
 progress."""
 
 SEGMENTS_PER_REQUEST = 1000
+ROOTS_PER_TURN = 16
+"""Roots that are read concurrently."""
 
 
 class VerifyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,6 +44,14 @@ class VerifyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base_offset: int
     uuid: UUID
     position: int = 0
+
+
+class RootsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`topic`: None for all. `after`: topic id and number of the partition after which to continue; the
+    `next` of the previous response."""
+
+    topic: str | None = None
+    after: tuple[UUID, int] | None = None
 
 
 def tier_check_routes(current: Callable[[], Serving], metadata: MetadataClient) -> list[web.AbstractRouteDef]:
@@ -72,6 +83,17 @@ def tier_check_routes(current: Callable[[], Serving], metadata: MetadataClient) 
             partition = _find_partition(metadata.image, body.topic, body.partition)
             return web.json_response(await _verify(current(), partition, body))
 
+    async def roots(request: web.Request) -> web.Response:
+        body = await decode_body(request, RootsRequest)
+        async with _store_errors_as_http():
+            return web.json_response(await _check_roots(current(), metadata.image, body))
+
+    async def documents(_: web.Request) -> web.Response:
+        async with _store_errors_as_http():
+            found = [fault async for fault in current().manifest_check.documents()]
+            rows = [_fault_row(fault) for fault in found if fault is not None]
+            return web.json_response({"checked": len(found), "faults": rows})
+
     async def audit(_: web.Request) -> web.Response:
         async with _store_errors_as_http():
             return web.json_response(_audit_view(await current().remote.auditor.run(_no_throttle)))
@@ -82,6 +104,8 @@ def tier_check_routes(current: Callable[[], Serving], metadata: MetadataClient) 
         web.post("/v1/tier/scrub", start_scrub),
         web.get("/v1/tier/segments", segments),
         web.post("/v1/tier/verify", verify),
+        web.post("/v1/tier/roots", roots),
+        web.post("/v1/tier/documents", documents),
         web.get("/v1/tier/audit", audit),
     ]
 
@@ -95,6 +119,7 @@ def _scrub_view(serving: Serving) -> dict[str, Any]:
         "read_bytes": scrubber.bytes_read,
         "damaged": scrubber.damaged,
         "unchecked": scrubber.unchecked,
+        "manifests": [_fault_row(fault) for fault in scrubber.manifest_faults],
         "audit": _audit_view(scrubber.audit),
     }
 
@@ -156,6 +181,55 @@ async def _verify(serving: Serving, partition: TopicIdPartition, wanted: VerifyR
     except (ObjectStoreError, OSError) as failure:  # the rest of the segment cannot be checked
         return {"position": None, "errors": [*errors, str(failure)]}
     return {"position": None if position == entry.log_bytes else position, "errors": errors}
+
+
+async def _check_roots(serving: Serving, image: ClusterImage, wanted: RootsRequest) -> dict[str, Any]:
+    """Check the manifest roots of partitions that this broker leads, for VERIFY_S_PER_REQUEST.
+
+    In the result, `next` says after which partition to continue; null at the end. Raises STORE_FAILURES.
+    """
+    node_id = serving.bucket_scrubber.node_id
+    led = sorted(
+        where
+        for where in image.remote
+        if (topic := image.topics.get(where.topic_id)) is not None
+        and topic.partitions[where.partition].leader == node_id
+        and wanted.topic in (None, topic.name)
+        and (wanted.after is None or where > TopicIdPartition(*wanted.after))
+    )
+    until_s = asyncio.get_running_loop().time() + VERIFY_S_PER_REQUEST
+    faults: list[dict[str, Any]] = []
+    checked = 0
+    while checked < len(led):
+        some = led[checked : checked + ROOTS_PER_TURN]
+        rows = await asyncio.gather(*(_check_root(serving, image, where) for where in some))
+        faults += [row for row in rows if row is not None]
+        checked += len(some)
+        if asyncio.get_running_loop().time() >= until_s:
+            break
+    following = None if checked == len(led) else [str(led[checked - 1].topic_id), led[checked - 1].partition]
+    return {"checked": checked, "faults": faults, "next": following}
+
+
+async def _check_root(
+    serving: Serving, image: ClusterImage, where: TopicIdPartition
+) -> dict[str, Any] | None:
+    """A row about a fault, or about a root that the store refuses. Raises STORE_FAILURES."""
+    try:
+        fault = await serving.manifest_check.root(where)
+    except (*STORE_FAILURES, MetadataUnavailable):
+        raise
+    except ObjectStoreError as failure:
+        row = {"object": serving.remote.keys.root(where), "fault": str(failure)}
+    else:
+        if fault is None:
+            return None
+        row = _fault_row(fault)
+    return {"topic": image.topics[where.topic_id].name, "partition": where.partition, **row}
+
+
+def _fault_row(fault: ManifestFault) -> dict[str, Any]:
+    return {"object": fault.object, "fault": fault.fault}
 
 
 def _find_partition(image: ClusterImage, topic: str, partition: int) -> TopicIdPartition:

@@ -58,6 +58,8 @@ def tier_families(serving: Serving, image: ClusterImage) -> Iterator[Family]:
     yield "tierlog_remote_scrub_read_bytes_total", single(scrubber.bytes_read)
     yield "tierlog_remote_scrub_damaged_segments", single(scrubber.damaged)
     yield "tierlog_remote_scrub_unchecked_segments", single(scrubber.unchecked)
+    yield "tierlog_remote_scrub_manifest_faults", single(len(scrubber.manifest_faults))
+    yield "tierlog_remote_manifest_faults_total", single(serving.manifest_check.faults)
     audit = scrubber.audit
     yield "tierlog_remote_unknown_objects", single(audit.objects[UNKNOWN])
     yield "tierlog_remote_unknown_bytes", single(audit.bytes[UNKNOWN])

@@ -1,12 +1,13 @@
 """Bucket scrubber: slowly compares the bucket with the manifests, in both directions.
 
-Manifest to bucket: each broker checks the segments of the partitions that it leads. Both objects of a segment
-exist with the right size and checksum, and one chunk of it, chosen at random, has the right content. Damage
-goes into quarantine. A segment that cannot be checked, although the store responds, is reported and passed
+Manifest to bucket: each broker checks the roots and the segments of the partitions that it leads. Both
+objects of a segment exist with the right size and checksum, and one chunk of it, chosen at random, has the
+right content. Damage goes into quarantine. A root that differs from the manifest is written again
+(`manifest_check`). A segment that cannot be checked, although the store responds, is reported and passed
 over. Bucket to manifest: the broker with the lowest id lists the bucket and reports unreferenced objects; it
-deletes none. A pass begins every `remote.log.scrub.interval.ms` (`base/pass_schedule.py`). It
-pauses while the store is unavailable, and keeps to the limits of `remote.log.scrub.max.*`. Owned by
-`tiering`.
+deletes none. It also checks the cluster's and the topics' documents. A pass begins every
+`remote.log.scrub.interval.ms` (`base/pass_schedule.py`). It pauses while the store is unavailable, and keeps
+to the limits of `remote.log.scrub.max.*`. Owned by `tiering`.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ import structlog
 from tierlog.base.pass_schedule import PassSchedule
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
+from tierlog.broker.remote.manifest_check import ManifestCheck, ManifestFault
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
@@ -43,6 +45,8 @@ LINES_PER_PASS = 20
 OBJECTS_PER_LIST = 1000
 REQUESTS_PER_SEGMENT = 2
 REQUESTS_PER_CHUNK = 2  # the head of the index, and the chunk
+FAULTS_MAX = 1000
+"""Roots and documents with a fault that a pass names."""
 
 DAMAGED_NEXT = "see docs/runbooks/damaged-object.md"
 UNKNOWN_NEXT = "tierlog tier gc --dry-run lists them"
@@ -57,6 +61,7 @@ class BucketScrubber:
         metadata: MetadataClient,
         verifier: RemoteVerifier,
         auditor: BucketAuditor,
+        manifests: ManifestCheck,
         tasks: TaskGroup,
         rng: random.Random,
     ) -> None:
@@ -64,18 +69,27 @@ class BucketScrubber:
         self._metadata = metadata
         self._verifier = verifier
         self._auditor = auditor
+        self._manifests = manifests
         self._tasks = tasks
         self._rng = rng
         self._schedule = PassSchedule(settings.remote_log_scrub_interval_ms, rng)
         self._found: Counter[TopicIdPartition] = Counter()  # damage, by the current pass
         self._damaged: Counter[TopicIdPartition] = Counter()  # by the last pass
         self._unchecked_found = 0  # by the current pass
+        self._faults_found: list[ManifestFault] = []  # by the current pass
+        self.manifest_faults: list[ManifestFault] = []
+        """Manifest roots and documents that the last pass found missing, damaged or outdated. They have been
+        written again since."""
         self._last_audit = BucketAudit()
         self.segments = self.bytes_read = self.passes = 0
         self.progress = 1.0
         """Fraction of the partitions that the current pass has checked; 1 between two passes."""
         self.unchecked = 0
         """Segments and pages that the last pass could not check, although the store responds."""
+
+    @property
+    def node_id(self) -> int:
+        return self._settings.node_id
 
     def start(self) -> None:
         """Start the task."""
@@ -98,14 +112,18 @@ class BucketScrubber:
     async def scrub_all(self) -> None:
         """One pass. It begins at any partition, so that a broker which restarts often checks all of them."""
         self.progress, self._found, self._unchecked_found = 0.0, Counter(), 0
+        self._faults_found = []
         try:
             led = [where for where in self._metadata.image.remote if self._leads(where)]
             first = self._rng.randrange(len(led)) if led else 0
             for number, where in enumerate([*led[first:], *led[:first]]):
+                await self._check_root(where)
                 await self._scrub_partition(where)
                 await asyncio.sleep(0)  # a partition without segments has not waited
                 self.progress = min(0.99, (number + 1) / len(led))
+            await self._check_documents()
             self._last_audit = await self._audit()
+            self.manifest_faults = self._faults_found
             self._damaged, self.unchecked = self._found, self._unchecked_found
             self.passes += 1
         finally:
@@ -131,6 +149,32 @@ class BucketScrubber:
     def _leads(self, where: TopicIdPartition) -> bool:
         partition = self._metadata.image.partition(*where)
         return partition is not None and partition.leader == self._settings.node_id
+
+    async def _check_root(self, where: TopicIdPartition) -> None:
+        while self._leads(where):
+            began = asyncio.get_running_loop().time()
+            try:
+                self._note(await self._manifests.root(where))
+                await self._rest(1, 0, asyncio.get_running_loop().time() - began)
+                return
+            except (*STORE_FAILURES, MetadataUnavailable) as failure:
+                _log.warning("the bucket cannot be scrubbed", error=str(failure), retry_s=RETRY_S)
+                await asyncio.sleep(RETRY_S)
+            except (ObjectStoreError, OSError) as failure:
+                self._report_unchecked(str(failure))
+                return
+
+    async def _check_documents(self) -> None:
+        try:
+            async for fault in self._manifests.documents():
+                self._note(fault)
+                await self._rest(1, 0, 0.0)
+        except (ObjectStoreError, OSError) as failure:
+            self._report_unchecked(str(failure))
+
+    def _note(self, fault: ManifestFault | None) -> None:
+        if fault is not None and len(self._faults_found) < FAULTS_MAX:
+            self._faults_found.append(fault)
 
     async def _scrub_partition(self, where: TopicIdPartition) -> None:
         """Check all segments. After a failure of the store, continue with the segment that failed."""

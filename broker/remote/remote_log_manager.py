@@ -203,6 +203,11 @@ class RemoteLogManager:
         self._updates.add([state.replica for state in self._states.values()])
         self._updates.add([replica for replica in self._replicas if replica.is_tiered])
 
+    def wake(self, where: TopicIdPartition) -> None:
+        """Wake a partition, if this broker leads it."""
+        if (state := self._states.get(where)) is not None:
+            self._wake(state)
+
     async def apply_followers_retention(self) -> None:
         """Delete remote segments from local disk by local.retention.*, on partitions that this broker
         follows."""

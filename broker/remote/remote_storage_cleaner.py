@@ -12,7 +12,7 @@ delay the others. Owned by `tiering`.
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Container, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Hashable
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
@@ -30,7 +30,7 @@ from tierlog.metadata.image import ClusterImage, TopicImage, changed_topics
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.tiering.format.manifest import TopicDocument
-from tierlog.tiering.manager import DELETES_PER_REQUEST, TierManager
+from tierlog.tiering.manager import DELETES_PER_REQUEST, OUTDATED, TierManager
 from tierlog.tiering.object_store import ObjectStoreError
 from tierlog.tiering.store_health import BreakerOpen
 from tierlog.tiering.tier_counts import RequestCounts
@@ -85,6 +85,9 @@ class RemoteStorageCleaner:
         self._changed = asyncio.Event()
         self._described: dict[UUID, TopicDocument] | None = None
         self._described_of: tuple[object, object] | None = None  # the topics and configs last described
+        self._wrong: set[UUID] = (
+            set()
+        )  # topics whose description in the bucket is not the one that was written
         self._was_interrupted = False  # another broker was the cleaner at some time since the last round
         # deleted topics, of which some may never have had a document in the bucket
         self._deleted: dict[UUID, TopicDocument] = {}
@@ -143,6 +146,7 @@ class RemoteStorageCleaner:
             # read the bucket again, since another broker may have written to it
             self._described = self._described_of = None
             self._deleted.clear()
+            self._wrong.clear()
             self.failing.clear()
             self._was_interrupted = False
         if not self._is_cleaner(image):
@@ -162,6 +166,35 @@ class RemoteStorageCleaner:
         if wait_s > 0:  # entries that are due wait, too
             return min(wait_s, self.failing.next_s_without("delete"))
         return min(pause_s, self.failing.next_s)
+
+    async def check_documents(self) -> AsyncIterator[tuple[str, str | None]]:
+        """Compare the documents in the bucket with those that were written last, if this broker is the
+        cleaner. Yields the key of each, and its fault or None. The next round writes those with a fault
+        again. Raises ObjectStoreError."""
+        if self._described is None or not self._is_cleaner(self._metadata.image):
+            return
+        fault = await self._manager.cluster_fault()
+        if fault is not None:
+            await self._manager.describe_cluster()
+        yield self._manager.keys.cluster(), fault
+        for topic_id, written in list(self._described.items()):
+            found = await self._manager.topic_document(topic_id)
+            topic = self._metadata.image.topics.get(topic_id)
+            known = None if self._described is None else self._described.get(topic_id)
+            if topic is None or known is None:
+                continue  # it was deleted, or another broker is the cleaner
+            expected = (
+                written,
+                known,
+                self._document(self._metadata.image, topic),
+            )  # a write may be in progress
+            if found in expected:
+                yield self._manager.keys.topic(topic_id), None
+                continue
+            self._wrong.add(topic_id)
+            self._described_of = None
+            self._changed.set()
+            yield self._manager.keys.topic(topic_id), found if isinstance(found, str) else OUTDATED
 
     def _is_cleaner(self, image: ClusterImage) -> bool:
         live = image.live_brokers()
@@ -190,8 +223,11 @@ class RemoteStorageCleaner:
             for topic in image.topics.values()
             if topic.topic_id in known or self._tiered(image, topic)
         ]
+        self._wrong = {topic_id for topic_id in self._wrong if topic_id in image.topics}
         stale = {
-            document.topic_id: document for document in wanted if known.get(document.topic_id) != document
+            document.topic_id: document
+            for document in wanted
+            if known.get(document.topic_id) != document or document.topic_id in self._wrong
         }
         self.failing.keep("describe", stale)
         for topic_id, document in stale.items():
@@ -199,6 +235,7 @@ class RemoteStorageCleaner:
 
     async def _write(self, document: TopicDocument, known: dict[UUID, TopicDocument]) -> None:
         await self._manager.describe_topic(document)
+        self._wrong.discard(document.topic_id)
         known[document.topic_id] = document
 
     async def _read(self, key: str, known: dict[UUID, TopicDocument]) -> None:

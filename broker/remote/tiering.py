@@ -18,6 +18,7 @@ from tierlog.base.tasks import Report, TaskGroup
 from tierlog.base.types import TopicIdPartition, TopicPartition
 from tierlog.broker.remote.bucket_scrubber import BucketScrubber
 from tierlog.broker.remote.diverged_segments import DivergedSegments
+from tierlog.broker.remote.manifest_check import ManifestCheck
 from tierlog.broker.remote.remote_compactor import RemoteCompactor
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
@@ -197,7 +198,12 @@ class Tiering:
             delete_grace_ms=settings.remote_log_delete_grace_ms,
         )
 
-        self.scrubber = BucketScrubber(settings, metadata, tier.verifier, tier.auditor, tier.tasks, rng)
+        self.manifest_check = ManifestCheck(
+            settings.node_id, metadata, tier.keys, tier.manager, self.log_manager, self.storage_cleaner
+        )
+        self.scrubber = BucketScrubber(
+            settings, metadata, tier.verifier, tier.auditor, self.manifest_check, tier.tasks, rng
+        )
         rate = RateLimit(settings.remote_log_merge_max_bytes_per_second)
         rewrites = settings, metadata, self.log_manager, tier.manager, tier.log, tier.store, tier.keys
         compactor = RemoteCompactor(*rewrites, files, clock, tier.scratch, rate)

@@ -1,4 +1,8 @@
-"""`tierlog tier verify` and `tierlog tier gc`: compare the object store with the manifests."""
+"""`tierlog tier verify` and `tierlog tier gc`: compare the object store with the manifests.
+
+Both also have the brokers check the manifest roots and documents, which readers without a broker
+use, and write those that differ again.
+"""
 
 import json
 import os
@@ -72,7 +76,8 @@ def verify(
 ) -> None:
     """Read remote segments, all or a sample, and verify them against the manifests.
 
-    Exit code 1: some are missing or damaged, or no broker leads their partition.
+    Manifest roots are compared too. The brokers write those again that are missing, damaged or outdated.
+    Exit code 1: something is missing, damaged or outdated, or no broker leads a partition.
     """
     from tierlog.cli.admin import HEALTH_HINT, admin_api
 
@@ -86,6 +91,7 @@ def verify(
         hint = f"`tierlog tier flush {topic}` uploads it."
         raise CliError(f"nothing of topic {topic!r} is uploaded yet", hint=hint)
     progress = _resumed(resume, sample, topic)
+    manifests = _manifest_faults(api, topic)
     _verify_all(partitions, progress, resume)
     if resume is not None:
         resume.unlink(missing_ok=True)
@@ -93,6 +99,7 @@ def verify(
         "segments": progress.segments,
         "bytes": progress.bytes,
         "errors": progress.errors,
+        "manifests": manifests,
         "without_leader": without_leader,
     }
     if as_json:
@@ -109,10 +116,11 @@ def verify(
                 "error": "error",
             }
             print_rows(columns, progress.errors, title="Damage")
+        _print_manifest_faults(manifests)
     if without_leader:
         message = f"not verified, because no broker leads it: {listed(without_leader)}"
         raise CliError(message, hint=HEALTH_HINT)
-    if progress.errors:
+    if progress.errors or manifests:
         raise typer.Exit(int(ExitCode.FAILED))
 
 
@@ -127,13 +135,14 @@ def gc(
     """Show which objects in the bucket wait for their deletion, and which are unreferenced.
 
     The cluster deletes queued objects by itself, after remote.log.delete.grace.ms, and never unreferenced
-    ones.
+    ones. Missing, damaged or outdated manifest roots are shown, and the brokers write them again.
     """
     from tierlog.cli.admin import admin_api
 
     if not dry_run:
         raise usage("gc deletes nothing: the cluster deletes queued objects by itself", hint=GC_HINT)
-    audit = admin_api(admin, bootstrap, timeout_s=AUDIT_TIMEOUT_S).get("/v1/tier/audit")
+    api = admin_api(admin, bootstrap, timeout_s=AUDIT_TIMEOUT_S)
+    audit = {**api.get("/v1/tier/audit"), "manifests": _manifest_faults(api, None)}
     if as_json:
         print_json(audit)
         return
@@ -148,6 +157,7 @@ def gc(
         if more := audit["objects"]["unknown"] - len(shown):
             print_status(f"… and {more:,} more: --json lists up to 1,000")
         print_status("Before you delete them with your store's tools, see docs/runbooks/damaged-object.md.")
+    _print_manifest_faults(audit["manifests"])
 
 
 KINDS = {
@@ -156,6 +166,31 @@ KINDS = {
     "unknown": "unreferenced",
     "unreadable": "of partitions with an unreadable manifest page",
 }
+
+
+def _manifest_faults(api: "AdminApi", topic: str | None) -> list[dict[str, Any]]:
+    """Have the brokers check the manifest roots and, without a topic, the documents."""
+    faults: list[dict[str, Any]] = []
+    for leader in api.leaders(topic):
+        after: object = None
+        while True:
+            found = leader.post("/v1/tier/roots", {"topic": topic, "after": after})
+            faults += found["faults"]
+            if (after := found["next"]) is None:
+                break
+    live = [row["id"] for row in api.get("/v1/brokers")["brokers"] if not row["fenced"]]
+    if topic is None and live:  # this broker writes the documents
+        writer = api.of_broker(min(live), api.get("/v1/cluster"))
+        faults += writer.post("/v1/tier/documents", {})["faults"]
+    return faults
+
+
+def _print_manifest_faults(faults: list[dict[str, Any]]) -> None:
+    if faults:
+        print_rows(
+            {"fault": "fault", "object": "manifest root or document"}, faults[:SHOWN_MAX], title="Manifests"
+        )
+        print_status(f"written again: {len(faults):,} manifest roots or documents")
 
 
 def _partitions(leader: "AdminApi", topic: str | None) -> list[dict[str, Any]]:

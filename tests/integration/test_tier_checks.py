@@ -4,6 +4,7 @@ behind its back."""
 import io
 import json
 import shutil
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,10 @@ def fill(broker: TierlogBroker, topic: str) -> None:
     """Create a topic with SEGMENTS segments, all of them remote."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(topic, 1, 1, config=TIERED)])[topic].result(10)
+    fill_more(broker, topic)
+
+
+def fill_more(broker: TierlogBroker, topic: str) -> None:
     client = Client(broker.bootstrap)
     for batch in range(5 * SEGMENTS):
         new = [NewRecord(START_MS, b"k", b"%0100d" % (batch * 100 + n), ()) for n in range(100)]
@@ -103,7 +108,8 @@ def scrub(broker: TierlogBroker) -> dict[str, Any]:
 
 def test_verify_reads_every_segment(broker, bucket) -> None:
     size = sum(path.stat().st_size for path in objects(bucket, ".log"))
-    assert verify(broker) == {"segments": SEGMENTS, "bytes": size, "errors": [], "without_leader": []}
+    found = {"segments": SEGMENTS, "bytes": size, "errors": [], "manifests": [], "without_leader": []}
+    assert verify(broker) == found
 
 
 def test_verify_reports_a_flipped_byte_a_missing_and_a_shortened_object(broker, bucket) -> None:
@@ -214,6 +220,62 @@ def test_scrubber_compares_both_directions(broker, s3, bucket) -> None:
     assert metric(broker, "tierlog_remote_quarantined_objects") == 2
     [line] = [one for one in broker.log_tail().splitlines() if "the bucket lacks" in one]
     assert "segments=2" in line
+
+
+def manifests(bucket: Path) -> list[Path]:
+    """The root, cluster.json and the topic's document."""
+    return [next(bucket.glob(pattern)) for pattern in ("**/root", "*/cluster.json", "*/topics/*.json")]
+
+
+def wait_for_content(contents: dict[Path, bytes]) -> None:
+    """Wait until these objects are written again."""
+    until = time.monotonic() + 30
+    while any(not path.exists() for path in contents):
+        assert time.monotonic() < until, "not written again"
+        time.sleep(0.05)
+
+
+def test_scrubber_notices_roots_and_documents_and_the_broker_writes_them_again(broker, bucket) -> None:
+    paths = manifests(bucket)
+    contents = {path: path.read_bytes() for path in paths}
+    assert scrub(broker)["manifests"] == []
+    paths[0].unlink()
+    flip(paths[1])
+    paths[2].unlink()
+    rows = scrub(broker)["manifests"]
+    assert {(Path(row["object"]).name, row["fault"]) for row in rows} == {
+        ("root", "missing"),
+        ("cluster.json", "damaged"),
+        (paths[2].name, "missing"),
+    }
+    assert metric(broker, "tierlog_remote_scrub_manifest_faults") == 3
+    assert metric(broker, "tierlog_remote_manifest_faults_total") == 3
+    health = json_output("cluster", "health", "--admin", broker.admin_url, code=5)[0]
+    assert "root (missing)" in health["problems"][0]["what"]
+    wait_for_content(contents)
+    assert scrub(broker)["manifests"] == []
+    assert paths[1].read_bytes() == contents[paths[1]]
+    assert "a manifest in the bucket is wrong and is written again" in broker.log_tail()
+
+
+def test_verify_and_gc_notice_a_root_of_an_older_copy(broker, s3, bucket) -> None:
+    [root, _, topic] = manifests(bucket)
+    old = root.read_bytes()
+    fill_more(broker, "orders")
+    assert root.read_bytes() != old
+    put(s3, bucket, root, old)
+    [row] = verify(broker, "orders", code=1)["manifests"]
+    assert (row["topic"], row["partition"], row["fault"]) == ("orders", 0, "outdated")
+    until = time.monotonic() + 30
+    while root.read_bytes() == old:
+        assert time.monotonic() < until, "not written again"
+        time.sleep(0.05)
+    assert verify(broker, "orders")["manifests"] == []
+    topic.unlink()
+    [row] = audit(broker)["manifests"]
+    assert (Path(row["object"]).name, row["fault"]) == (topic.name, "missing")
+    wait_for_content({topic: b""})
+    assert audit(broker)["manifests"] == []
 
 
 def test_topic_of_a_lost_bucket_continues_after_its_local_records(broker, bucket) -> None:

@@ -2,10 +2,12 @@
 
 import uuid
 from pathlib import Path
+from typing import Any
 
 from faulty_store import FaultyStore
 from tier_node import TierNode, produce
 
+from tierlog.broker.remote.manifest_check import ManifestCheck
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.controller import commands as c
 from tierlog.tiering.local_store import LocalStore
@@ -29,6 +31,10 @@ class Store(FaultyStore):
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         self._fail(key)
         return await super().get(key, start, end)
+
+    async def get_with_etag(self, key: str) -> tuple[bytes, str]:
+        self._fail(key)
+        return await super().get_with_etag(key)
 
     def _fail(self, key: str) -> None:
         if key in self.failures:
@@ -68,3 +74,8 @@ def path_of(node: TierNode, key: str) -> Path:
 
 def key_of(node: TierNode, replica: Replica, segment: int) -> str:
     return node.keys.log(node.where(replica), node.remote(replica).entries[segment])
+
+
+def manifest_check(node: TierNode, metadata: Any = None) -> ManifestCheck:
+    parts = node.keys, node.manager, node.log_manager, node.storage_cleaner
+    return ManifestCheck(1, metadata or node.metadata, *parts)

@@ -71,6 +71,14 @@ def test_outage_of_the_object_store_names_brokers_and_the_runbook() -> None:
     assert refused.what.startswith("the object store lacks what tierlog needs for broker 1:")
 
 
+def test_wrong_manifests_in_the_object_store_are_named() -> None:
+    rows = tuple({"broker": 1, "object": f"root-{n}", "fault": "missing"} for n in range(7))
+    [problem] = assess(replace(cluster(), manifests=rows)).problems
+    assert problem.status is Status.DEGRADED
+    assert "root-0 (missing)" in problem.what and problem.what.endswith("and others")
+    assert "docs/runbooks/damaged-object.md" in problem.next
+
+
 def test_single_node_quorum_is_healthy() -> None:
     alone = Observation(
         quorum={0: quorum(0, role="leader", voters={"0": ""})},

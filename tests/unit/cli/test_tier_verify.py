@@ -25,6 +25,7 @@ PAGE = {"base_offset": 0, "end_offset": 100, "error": "the page is damaged"}
 
 class Admin(BaseHTTPRequestHandler):
     offline: tuple[dict[str, Any], ...] = ()
+    roots: tuple[dict[str, Any], ...] = ()
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
@@ -33,6 +34,7 @@ class Admin(BaseHTTPRequestHandler):
             {
                 "/v1/quorum": {},
                 "/v1/cluster": CLUSTER,
+                "/v1/brokers": {"brokers": [{"id": 1, "fenced": False}]},
                 "/v1/partitions": {"partitions": self.offline if "condition=offline" in query else []},
                 "/v1/tier/status": {"partitions": [status]},
                 "/v1/tier/segments": {"segments": [PAGE, SEGMENT] if "offset=0" in query else []},
@@ -40,8 +42,15 @@ class Admin(BaseHTTPRequestHandler):
         )
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self._answer({"position": None, "errors": []})
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/v1/tier/roots":  # one in each response
+            done = 0 if body["after"] is None else body["after"][1]
+            self._answer({"faults": self.roots[done : done + 1], "next": self._next(done)})
+        else:
+            self._answer({"position": None, "errors": [], "faults": []})
+
+    def _next(self, done: int) -> list[Any] | None:
+        return ["id", done + 1] if done + 1 < len(self.roots) else None
 
     def log_message(self, *_: object) -> None:
         pass
@@ -82,3 +91,15 @@ def test_partitions_without_a_leader_are_listed_and_fail_the_command(
     ended = call("tier", "verify", "--json", "--admin", admin)
     assert ended.code == 1 and "no broker leads it: orders-1" in ended.stderr
     assert json.loads(ended.stdout)["without_leader"] == ["orders-1"]
+
+
+def test_manifest_roots_with_a_fault_are_listed_and_fail_the_command(
+    admin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"topic": "orders", "partition": n, "object": f"root-{n}", "fault": "missing"} for n in range(3)]
+    monkeypatch.setattr(Admin, "roots", rows)
+    ended = call("tier", "verify", "--json", "--admin", admin)
+    assert ended.code == 1
+    assert json.loads(ended.stdout)["manifests"] == rows
+    ended = call("tier", "verify", "--admin", admin)
+    assert "3 manifest roots or documents" in ended.stdout + ended.stderr and "root-2" in ended.stdout

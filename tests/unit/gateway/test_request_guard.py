@@ -55,6 +55,8 @@ ROUTES = {
     ("POST", "/v1/tier/scrub"): Guard.CHANGE,
     ("GET", "/v1/tier/segments"): Guard.READ,
     ("POST", "/v1/tier/verify"): Guard.CHANGE,
+    ("POST", "/v1/tier/roots"): Guard.CHANGE,
+    ("POST", "/v1/tier/documents"): Guard.CHANGE,
     ("GET", "/v1/tier/audit"): Guard.READ,
     ("POST", "/v1/tier/flush"): Guard.CHANGE,
     ("GET", "/v1/tier/explain"): Guard.READ,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from changed_bucket import PAGE_SEGMENTS, Store, key_of, path_of, spill, tiered, verifier
+from changed_bucket import PAGE_SEGMENTS, Store, key_of, manifest_check, path_of, spill, tiered, verifier
 from connection_harness import until
 from tier_node import TierNode
 
@@ -36,7 +36,8 @@ async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def scrubber(node: TierNode, settings: NodeSettings = SETTINGS) -> BucketScrubber:
     image = lambda: node.metadata.image  # noqa: E731
     auditor = BucketAuditor(node.store, node.keys, node.remote_log, image, node.metadata.current)
-    return BucketScrubber(settings, node.metadata, verifier(node), auditor, node.tasks, node.rng)
+    manifests = manifest_check(node)
+    return BucketScrubber(settings, node.metadata, verifier(node), auditor, manifests, node.tasks, node.rng)
 
 
 async def test_segment_that_cannot_be_checked_is_counted_and_passed_over(node: TierNode) -> None:
@@ -178,3 +179,30 @@ async def test_pass_that_fails_is_over(node: TierNode, monkeypatch: pytest.Monke
     with pytest.raises(TypeError):
         await one.scrub_all()
     assert one.progress == 1.0
+
+
+async def test_pass_finds_roots_and_documents_and_the_next_one_finds_them_right(node: TierNode) -> None:
+    replica = await tiered(node)
+    await node.storage_cleaner.clean()
+    keys = [node.keys.root(node.where(replica)), node.keys.topic(replica.topic_id)]
+    for key in keys:
+        path_of(node, key).unlink()
+    one = scrubber(node)
+    await one.scrub_all()
+    assert [(fault.object, fault.fault) for fault in one.manifest_faults] == [
+        (key, "missing") for key in keys
+    ]
+    assert one.audit.objects["unknown"] == 0
+    await node.finish_tiering()
+    await node.storage_cleaner.clean()
+    await one.scrub_all()
+    assert one.manifest_faults == []
+
+
+async def test_root_that_the_store_refuses_is_counted_and_passed_over(node: TierNode) -> None:
+    replica = await tiered(node)
+    node.store.failures[node.keys.root(node.where(replica))] = ObjectStoreError("403 AccessDenied")
+    one = scrubber(node)
+    await one.scrub_all()
+    assert (one.unchecked, one.manifest_faults) == (1, [])
+    assert one.segments == len(node.remote(replica).entries)
