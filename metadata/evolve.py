@@ -337,6 +337,7 @@ def _spill_started(image: ClusterImage, record: r.SpillStarted) -> ClusterImage:
         last_offset=record.last_offset,
         leader_epoch=record.leader_epoch,
         queued_ms=record.expires_ms,
+        segments=0,
     )
     return replace(image, delete_queue=image.delete_queue.with_deletes([line]))
 
@@ -388,6 +389,8 @@ def _queued_of(key: TopicIdPartition, record: r.RemoteLogSpliced) -> list[Queued
             last_offset=one.last_offset,
             leader_epoch=one.leader_epoch,
             queued_ms=record.at_ms,
+            log_bytes=one.log_bytes,
+            segments=one.segments,
         )
         for one in record.dropped
     ]
@@ -433,6 +436,8 @@ def _queued(
             last_offset=one.last_offset,
             leader_epoch=WITH_SEGMENTS if isinstance(one, r.PageRef) else one.leader_epoch,
             queued_ms=now_ms,
+            log_bytes=0 if isinstance(one, StartedCopy) else one.log_bytes,
+            segments=one.entries if isinstance(one, r.PageRef) else 1,
         )
         for one in dropped
     ]

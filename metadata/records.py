@@ -152,13 +152,16 @@ def share_epochs(segments: Iterable[RemoteSegment]) -> None:
 
 
 class DroppedObject(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """An object that leaves the manifest. `leader_epoch`: as in `delete_queue.QueuedDelete`."""
+    """An object that leaves the manifest. `leader_epoch`, `log_bytes`, `segments`: as in
+    `delete_queue.QueuedDelete`."""
 
     uuid: uuid.UUID
     is_page: bool
     base_offset: int
     last_offset: int
     leader_epoch: int
+    log_bytes: int = 0
+    segments: int = 1
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_field="type", gc=False):

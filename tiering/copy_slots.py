@@ -41,6 +41,11 @@ class CopySlots:
         """Whether a copy that has not timed out gets a slot at once."""
         return len(self._holding) < self._count and not self._waiting
 
+    @property
+    def idle_ratio(self) -> float:
+        """Fraction of the slots that are free now."""
+        return 1 - len(self._holding) / self._count
+
     @asynccontextmanager
     async def slot(
         self, lag_bytes: int, *, due_ms: int | None = None, timed_out: bool = False

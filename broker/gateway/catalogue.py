@@ -14,6 +14,15 @@ CLIENT = ("user", "client_id")
 TOPICS = "kafka_server_brokertopicmetrics_"
 ALL_TOPICS = "without a topic label: all topics"
 LEADS = f"Covers only partitions that this broker leads; {ALL_TOPICS}"
+THROTTLES = "kafka_server_remotelogmanager_remote_"
+FETCH_THROTTLE = (
+    "{} time in ms, in the last minute, that a remote read waited for "
+    "remote.log.manager.fetch.max.bytes.per.second (KIP-956)"
+)
+COPY_THROTTLE = (
+    "{} time in ms, in the last minute, that an upload waited for "
+    "remote.log.manager.copy.max.bytes.per.second (KIP-956)"
+)
 THROTTLE_TIME = "Mean throttle time in ms of clients with a quota"
 
 
@@ -449,6 +458,14 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "Time of a call of the object store, with its retries",
             ("operation",),
         ),
+        _gauge(
+            "kafka_log_remote_remotelogmanager_remotelogmanagertasksavgidlepercent",
+            "Fraction of the upload slots that are free, 0 to 1",
+        ),
+        _gauge(f"{THROTTLES}fetch_throttle_time_avg", FETCH_THROTTLE.format("Mean")),
+        _gauge(f"{THROTTLES}fetch_throttle_time_max", FETCH_THROTTLE.format("Maximum")),
+        _gauge(f"{THROTTLES}copy_throttle_time_avg", COPY_THROTTLE.format("Mean")),
+        _gauge(f"{THROTTLES}copy_throttle_time_max", COPY_THROTTLE.format("Maximum")),
         _gauge("tierlog_remote_copies_running", "Uploads of segments that are running"),
         _counter(
             "tierlog_remote_copy_stalls_total",
@@ -525,6 +542,12 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "Estimated memory of the manifests' entries on this node",
         ),
         _gauge(
+            f"{TOPICS}remotedeletelagbytes",
+            "Bytes of segments whose objects wait for their deletion. Copies that were not finished, and "
+            f"deletions that an earlier version queued, count 0. {LEADS}",
+            "topic",
+        ),
+        _gauge(
             f"{TOPICS}remotedeletelagsegments",
             f"Segments whose objects wait for their deletion. {LEADS}",
             "topic",
@@ -595,8 +618,7 @@ def reference_page() -> str:
         "labels are in snake case (`client_id`), and latencies are histograms. A panel that asks for",
         '`{quantile="0.99"}` has to be changed. Prometheus\' usual process metrics begin with `process_`,',
         "everything else with `tierlog_`.",
-        "`RemoteDeleteLagBytes` is missing because the delete queue has no sizes, and",
-        "`RemoteLogSizeComputationTime` because the sizes are known without a computation.",
+        "`RemoteLogSizeComputationTime` is missing because the sizes are known without a computation.",
         "",
         "    histogram_quantile(0.99, sum by (le, request) (",
         "      rate(kafka_network_requestmetrics_totaltimems_bucket[5m])))",

@@ -23,6 +23,7 @@ from tierlog.tiering.tier_counts import RequestCounts, TopicCount, TransferCount
 ENTRIES_PER_WORK = 32  # summed up in the time of one partition, 4 µs
 
 TOPICS = "kafka_server_brokertopicmetrics_"
+THROTTLES = "kafka_server_remotelogmanager_remote_"
 READER = "kafka_log_remote_remotestoragethreadpool_remotelogreader"
 
 
@@ -39,6 +40,11 @@ def tier_families(serving: Serving, image: ClusterImage) -> Iterator[Family]:
     yield from _reads(tier)
     yield from _store(tier.store_counts, tier.store.health)
     counts = tier.manager.counts
+    idle = tier.manager.copies.idle_ratio
+    yield "kafka_log_remote_remotelogmanager_remotelogmanagertasksavgidlepercent", single(idle)
+    for kind, limit in (("fetch", tier.store.fetch_rate), ("copy", tier.manager.copy_rate)):
+        yield f"{THROTTLES}{kind}_throttle_time_avg", single(1000 * limit.throttles.average_s)
+        yield f"{THROTTLES}{kind}_throttle_time_max", single(1000 * limit.throttles.max_s)
     yield "tierlog_remote_copies_running", single(counts.uploading)
     yield "tierlog_remote_copy_stalls_total", single(counts.stalls)
     merger = serving.merger
@@ -100,16 +106,20 @@ def _work_of(remote: RemotePartition) -> float:
 
 
 def _delete_queue(image: ClusterImage, node_id: int) -> Iterator[Family]:
-    waiting: Counter[str] = Counter()
+    lag_bytes: Counter[str] = Counter()
+    lag_segments: Counter[str] = Counter()
     for batch in lazy_slices(image.delete_queue.values()):
         yield PAUSE
         for line in batch:
-            if not isinstance(line, QueuedDelete) or line.is_page:
+            if not isinstance(line, QueuedDelete) or not line.segments:
                 continue
             partition = image.partition(line.topic_id, line.partition)
             if partition is not None and partition.leader == node_id:
-                waiting[image.topics[line.topic_id].name] += 1
-    yield f"{TOPICS}remotedeletelagsegments", _with_total(waiting)
+                topic = image.topics[line.topic_id].name
+                lag_bytes[topic] += line.log_bytes
+                lag_segments[topic] += line.segments
+    yield f"{TOPICS}remotedeletelagbytes", _with_total(lag_bytes)
+    yield f"{TOPICS}remotedeletelagsegments", _with_total(lag_segments)
     yield "tierlog_remote_delete_queue_size", single(len(image.delete_queue))
 
 

@@ -1,6 +1,8 @@
 """DescribeLogDirs (v1-5): for each log directory, its error or its total and usable space (KIP-827) and the
 size of each partition. `offset_lag`: lag of a follower behind the high watermark, or of a future replica
-behind the current replica's log end offset.
+behind the current replica's log end offset. Sizes are those of the local files, as in Kafka: its schema has
+no field for remote bytes, and a tagged field of tierlog could get another meaning in a later version of
+Kafka. `GET /v1/directories` of the admin API and `tierlog cluster logdirs` have the bytes of both tiers.
 
 AlterReplicaLogDirs (v1-2, KIP-113): starts to move replicas of this broker between its log directories.
 """

@@ -272,6 +272,8 @@ def _dropped(node: r.ManifestNode, leader_epoch: int) -> r.DroppedObject:
         base_offset=node.base_offset,
         last_offset=node.last_offset,
         leader_epoch=leader_epoch,
+        log_bytes=0 if leader_epoch == ALONE else node.log_bytes,
+        segments=0 if leader_epoch == ALONE else node.entries if isinstance(node, r.PageRef) else 1,
     )
 
 

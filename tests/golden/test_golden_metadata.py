@@ -411,7 +411,15 @@ IMAGE_11 = replace(
         }
     ),
 )
-KINDS = "-with-defaults", "-with-marks", "-with-full", "-with-served", "-with-epochs", "-with-levels"
+KINDS = (
+    "-with-defaults",
+    "-with-marks",
+    "-with-full",
+    "-with-served",
+    "-with-epochs",
+    "-with-levels",
+    "-with-sizes",
+)
 """Later files of the same images, by the field that was added."""
 WAL = (Entry(1, 1, b"one"), HardState(1, 2, 0), Entry(2, 2, b"two"), Reset(7, 2), HardState(3, -1, 7))
 SNAPSHOT = Snapshot(42, 3, b"the image's bytes")
@@ -429,18 +437,18 @@ def contents() -> dict[str, bytes]:
         "records-of-diverged.msgpack": r.encode_records(RECORDS_OF_DIVERGED),
         "records-of-whole.msgpack": r.encode_records(RECORDS_OF_WHOLE),
         "records-of-quotas-v1.msgpack": r.encode_records(RECORDS_OF_QUOTAS),
-        "image-v1-with-levels.msgpack": encode_image(IMAGE),
-        "image-v2-with-levels.msgpack": encode_image(IMAGE_2),
-        "image-v3-with-levels.msgpack": encode_image(IMAGE_3),
-        "image-v4-with-levels.msgpack": encode_image(IMAGE_4),
-        "image-v5-with-levels.msgpack": encode_image(IMAGE_5),
-        "image-v6-with-levels.msgpack": encode_image(IMAGE_6),
-        "image-v7-with-levels.msgpack": encode_image(IMAGE_7),
-        "image-of-served-with-levels.msgpack": encode_image(IMAGE_8),
-        "image-of-epochs-with-levels.msgpack": encode_image(IMAGE_9),
-        "image-v8-with-levels.msgpack": encode_image(IMAGE_10),
-        "image-v9.msgpack": encode_image(IMAGE_11),
-        "records-of-splices.msgpack": r.encode_records(RECORDS_OF_SPLICES),
+        "image-v1-with-sizes.msgpack": encode_image(IMAGE),
+        "image-v2-with-sizes.msgpack": encode_image(IMAGE_2),
+        "image-v3-with-sizes.msgpack": encode_image(IMAGE_3),
+        "image-v4-with-sizes.msgpack": encode_image(IMAGE_4),
+        "image-v5-with-sizes.msgpack": encode_image(IMAGE_5),
+        "image-v6-with-sizes.msgpack": encode_image(IMAGE_6),
+        "image-v7-with-sizes.msgpack": encode_image(IMAGE_7),
+        "image-of-served-with-sizes.msgpack": encode_image(IMAGE_8),
+        "image-of-epochs-with-sizes.msgpack": encode_image(IMAGE_9),
+        "image-v8-with-sizes.msgpack": encode_image(IMAGE_10),
+        "image-v9-with-sizes.msgpack": encode_image(IMAGE_11),
+        "records-of-splices-with-sizes.msgpack": r.encode_records(RECORDS_OF_SPLICES),
         "records-of-epochs.msgpack": r.encode_records(RECORDS_OF_EPOCHS),
         "records-of-groups.msgpack": r.encode_records(RECORDS_OF_GROUPS),
         "segment-v1.wal": MAGIC + encode_frames(WAL[:2]) + encode_frames(WAL[2:]),
@@ -493,9 +501,10 @@ def test_golden_files_are_readable() -> None:
     for kind in ("", *KINDS[5:]):
         assert decode_image((GOLDEN / f"image-of-epochs{kind}.msgpack").read_bytes()) == IMAGE_9
         assert decode_image((GOLDEN / f"image-v8{kind}.msgpack").read_bytes()) == IMAGE_10
-    assert decode_image((GOLDEN / "image-v9.msgpack").read_bytes()) == IMAGE_11
-    of_splices = (GOLDEN / "records-of-splices.msgpack").read_bytes()
-    assert r.decode_records(of_splices) == RECORDS_OF_SPLICES
+    for kind in ("", *KINDS[6:]):
+        assert decode_image((GOLDEN / f"image-v9{kind}.msgpack").read_bytes()) == IMAGE_11
+        of_splices = (GOLDEN / f"records-of-splices{kind}.msgpack").read_bytes()
+        assert r.decode_records(of_splices) == RECORDS_OF_SPLICES
     of_epochs = (GOLDEN / "records-of-epochs.msgpack").read_bytes()
     assert r.decode_records(of_epochs) == RECORDS_OF_EPOCHS
     of_groups = (GOLDEN / "records-of-groups.msgpack").read_bytes()

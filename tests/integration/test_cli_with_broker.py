@@ -8,7 +8,9 @@ import sys
 from typing import Any
 
 import pytest
+from wire_client import Client
 
+from tierlog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResult
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 
@@ -16,6 +18,7 @@ class Cli:
     """`tierlog …` with the addresses of one broker in its environment."""
 
     def __init__(self, broker: TierlogBroker) -> None:
+        self.broker = broker
         self._environment = {
             **os.environ,
             "TIERLOG_BOOTSTRAP": broker.bootstrap,
@@ -155,6 +158,13 @@ def test_tier_commands_report_offsets_and_the_location_of_a_record(cli: Cli) -> 
     assert cli.run("tier", "status", "no-such-topic").returncode == 4
 
 
+def describe_log_dirs(broker: TierlogBroker) -> list[DescribeLogDirsResult]:
+    client = Client(broker.bootstrap)
+    response = client.send("DescribeLogDirs", 5, DescribeLogDirsRequest(topics=None))
+    client.close()
+    return list(response.results)
+
+
 def test_logdirs_show_the_bytes_of_both_tiers(cli: Cli) -> None:
     cli("topic", "create", "sized", "-p", "2", "-c", "remote.storage.enable=true")
     cli("produce", "sized", stdin=b"a\nb\nc\nd\n")
@@ -165,6 +175,14 @@ def test_logdirs_show_the_bytes_of_both_tiers(cli: Cli) -> None:
     assert shown == {
         row["partition"]: (row["local_bytes"], row["remote_bytes"], True) for row in status["partitions"]
     }
+    described = {
+        partition.partition_index: partition.partition_size
+        for result in describe_log_dirs(cli.broker)
+        for topic in result.topics
+        if topic.name == "sized"
+        for partition in topic.partitions
+    }
+    assert described == {row["partition"]: row["local_bytes"] for row in rows}
     [[directory]] = cli.json_lines("cluster", "logdirs", "--json")
     assert directory["remote_bytes"] >= sum(row["remote_bytes"] for row in rows) > 0
     assert directory["partitions"] >= 2 and 0 < directory["usable_bytes"] <= directory["total_bytes"]

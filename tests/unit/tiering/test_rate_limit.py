@@ -3,9 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from tierlog.base.tasks import TaskGroup
+from tierlog.config.background import UNLIMITED_RATE
 from tierlog.tiering.memory_store import MemoryStore
-from tierlog.tiering.rate_limit import RateLimit
+from tierlog.tiering.rate_limit import WINDOW_S, RateLimit, ThrottleTimes
 from tierlog.tiering.store_health import HealthyStore
 
 HUGE, SLOW = 1 << 60, 1 << 20
@@ -41,6 +44,38 @@ async def test_wait_ends_with_time() -> None:
     limit = RateLimit(SLOW)
     for _ in range(5):
         await limit.take(SLOW // 1000)
+
+
+async def test_waits_are_counted_for_two_windows_and_transfers_that_need_not_wait_are_not() -> None:
+    async def waits_of(size_bytes: int, rate: int) -> RateLimit:
+        limit = RateLimit(rate)
+        for _ in range(3):
+            await limit.take(size_bytes)
+        return limit
+
+    begin = asyncio.get_running_loop().time()
+    free = await waits_of(HUGE, UNLIMITED_RATE)
+    assert (free.throttles.average_s, free.throttles.max_s) == (0, 0)
+    limit = await waits_of(SLOW // 100, SLOW)
+    passed = asyncio.get_running_loop().time() - begin
+    times = limit.throttles
+    assert 0 < times.average_s <= times.max_s <= passed
+
+
+async def test_statistics_forget_old_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, now = asyncio.get_running_loop(), [100.0]
+    monkeypatch.setattr(loop, "time", lambda: now[0])
+    times = ThrottleTimes()
+    times.record(1.0)
+    times.record(3.0)
+    assert (times.average_s, times.max_s) == (2.0, 3.0)
+    now[0] += WINDOW_S
+    times.record(5.0)
+    assert (times.average_s, times.max_s) == (3.0, 5.0)
+    now[0] += WINDOW_S
+    assert (times.average_s, times.max_s) == (5.0, 5.0)
+    now[0] += 2 * WINDOW_S
+    assert (times.average_s, times.max_s) == (0.0, 0.0)
 
 
 async def test_cancelled_wait_lets_the_next_one_in() -> None:
