@@ -542,6 +542,10 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "Estimated memory of the manifests' entries on this node",
         ),
         _gauge(
+            "tierlog_remote_manifest_memory_budget_bytes",
+            "Memory for the manifests' entries: three quarters of remote.log.metadata.cache.bytes",
+        ),
+        _gauge(
             f"{TOPICS}remotedeletelagbytes",
             "Bytes of segments whose objects wait for their deletion. Copies that were not finished, and "
             f"deletions that an earlier version queued, count 0. {LEADS}",

@@ -25,6 +25,7 @@ from tierlog.metadata.quorum.status import NodeStatus
 from tierlog.metadata.records import QuotaKey
 from tierlog.protocol.api import APIS
 from tierlog.protocol.errors import ErrorCode
+from tierlog.tiering.page_tree import image_budget
 
 
 async def render(node: Node) -> bytes:
@@ -49,7 +50,8 @@ def families(node: Node) -> Iterator[Family]:
         yield from _scrub_families(serving)
         yield from move_families(serving.moves)
         yield from tier_families(serving, node.metadata.image)
-    yield from manifest_families(node.metadata.image, node.settings.node_id)
+    budget_bytes = image_budget(node.settings.remote_log_metadata_cache_bytes)
+    yield from manifest_families(node.metadata.image, node.settings.node_id, budget_bytes)
     yield from _quorum_families(node)
     yield "tierlog_loop_lag_seconds", [((), node.loop_lag.seconds)]
     yield "tierlog_unexpected_failures_total", single(node.failures.count)

@@ -71,8 +71,9 @@ def tier_families(serving: Serving, image: ClusterImage) -> Iterator[Family]:
     yield "tierlog_remote_unknown_bytes", single(audit.bytes[UNKNOWN])
 
 
-def manifest_families(image: ClusterImage, node_id: int) -> Iterator[Family]:
-    """Metrics of the committed image. Every node reports those that begin with `tierlog_`."""
+def manifest_families(image: ClusterImage, node_id: int, budget_bytes: int) -> Iterator[Family]:
+    """Metrics of the committed image. Every node reports those that begin with `tierlog_`. `budget_bytes`: of
+    the image's manifest entries."""
     sizes: list[Sample] = []
     counts: list[Sample] = []
     led_bytes: Counter[str] = Counter()
@@ -97,6 +98,7 @@ def manifest_families(image: ClusterImage, node_id: int) -> Iterator[Family]:
     yield "tierlog_remote_log_size_bytes", sizes
     yield "tierlog_remote_log_segments", counts
     yield "tierlog_remote_manifest_memory_bytes", single(memory_bytes)
+    yield "tierlog_remote_manifest_memory_budget_bytes", single(budget_bytes)
     yield from _delete_queue(image, node_id)
 
 

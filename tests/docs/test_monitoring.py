@@ -52,6 +52,27 @@ def test_each_alert_is_tested_and_has_a_runbook() -> None:
         assert (ROOT / rule["annotations"]["runbook"]).is_file()
 
 
+def test_alerts_and_dashboard_show_what_an_operator_must_see() -> None:
+    seen = (
+        "tierlog_object_store_available",
+        "tierlog_object_store_outages_total",
+        "tierlog_remote_copy_behind_partitions",
+        "tierlog_remote_copy_stalls_total",
+        "tierlog_remote_readers_refused_total",
+        "tierlog_remote_merge_errors_total",
+        "tierlog_remote_quarantined_objects",
+        "tierlog_remote_manifest_faults_total",
+        "tierlog_remote_manifest_memory_bytes",
+        "tierlog_log_directory_low",
+        "tierlog_log_directory_full",
+    )
+    shown = " ".join(queries())
+    alerts = " ".join(rule["expr"] for rule in rules())
+    assert [name for name in seen if name not in shown] == []
+    assert [name for name in seen if name not in alerts] == []
+    assert "tierlog_remote_merges_total" in shown and "tierlog_remote_compactions_total" in shown
+
+
 def test_panels_do_not_overlap() -> None:
     panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
     cells = [

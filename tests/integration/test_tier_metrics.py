@@ -6,7 +6,8 @@ import pytest
 import s3_servers
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from scraping import scraped, wait_for_metric
+from scraping import metric, scraped, wait_for_metric
+from waiting import until
 from wire_client import Client
 
 from tierlog.cli.admin import AdminApi
@@ -95,7 +96,8 @@ def test_uploads_and_reads_are_counted_by_topic(broker) -> None:
     assert values.kafka("remotefetchrequests_total", "orders") == (1, 1)
     assert values("kafka_log_remote_remotelogmanager_remotelogreaderfetchrateandtimems_count") == 1
     assert values("kafka_log_remote_remotestoragethreadpool_remotelogreadertaskqueuesize") == 0
-    assert values("tierlog_remote_manifest_memory_bytes") > 0
+    memory, budget = (values(f"tierlog_remote_manifest_memory_{one}bytes") for one in ("", "budget_"))
+    assert 0 < memory < budget == 192 << 20
 
 
 def test_calls_of_the_store_and_of_the_cache_are_counted(broker) -> None:
@@ -150,3 +152,66 @@ def test_deletions_are_counted(tierlog_broker_factory, tmp_path) -> None:
     [deleted] = admin.delete_records([TopicPartition("orders", 0, end)]).values()
     deleted.result(30)
     wait_for_metric(broker, 2, f"{KAFKA}remotedeleterequests_total", topic="orders")
+
+
+def test_throttle_times_and_free_slots_are_reported(tierlog_broker_factory, s3, tmp_path) -> None:
+    """KIP-956. The second segment waits until the first one is paid off, which takes almost 3 s."""
+    broker = tierlog_broker_factory(
+        {
+            "remote.log.manager.task.interval.ms": 200,
+            "remote.fetch.max.wait.ms": 30_000,
+            "remote.log.manager.copy.max.bytes.per.second": 20_000,
+            "remote.log.manager.fetch.max.bytes.per.second": 20_000,
+        },
+        object_store=s3.url(tmp_path.name),
+        environment=s3_servers.CREDENTIALS,
+    )
+    fill(broker, "orders")
+    flush(broker, "orders")
+    client = Client(broker.bootstrap)
+    for offset in (0, 500):
+        client.fetch("orders", offset)
+    client.close()
+    values = Values(broker)
+    for kind in ("copy", "fetch"):
+        mean = values(f"kafka_server_remotelogmanager_remote_{kind}_throttle_time_avg")
+        longest = values(f"kafka_server_remotelogmanager_remote_{kind}_throttle_time_max")
+        assert mean is not None and longest is not None and 0 < mean <= longest
+    assert values("kafka_log_remote_remotelogmanager_remotelogmanagertasksavgidlepercent") == 1
+
+
+def test_delete_lag_has_the_bytes_of_the_segments(broker) -> None:
+    admin = fill(broker, "orders")
+    line = flush(broker, "orders")
+    [deleted] = admin.delete_records([TopicPartition("orders", 0, line["log_end_offset"])]).values()
+    deleted.result(30)
+    wait_for_metric(broker, line["remote_bytes"], f"{KAFKA}remotedeletelagbytes", topic="orders")
+    assert Values(broker).kafka("remotedeletelagbytes", "orders") == (line["remote_bytes"],) * 2
+
+
+def test_outage_shows_in_the_metrics_of_the_circuit_breaker(tierlog_broker_factory, tmp_path) -> None:
+    with s3_servers.running("versitygw", tmp_path) as server:
+        broker = tierlog_broker_factory(
+            {"remote.log.manager.task.interval.ms": 200},
+            object_store=server.url("outage"),
+            environment=s3_servers.CREDENTIALS,
+        )
+        fill(broker, "orders")
+        flush(broker, "orders")
+        values = Values(broker)
+        assert values("tierlog_object_store_available") == 1
+        assert values("tierlog_object_store_outages_total") == 0
+        assert values("tierlog_object_store_refused_calls_total") == 0
+        server.kill()
+        fill(broker, "during")  # its uploads fail until the breaker opens
+        until(lambda: metric(broker, "tierlog_object_store_available") == 0, "the breaker does not open")
+        client = Client(broker.bootstrap)
+        [answer] = client.fetch("orders", 0).responses[0].partitions
+        client.close()
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        wait_for_metric(broker, 1, "tierlog_object_store_refused_calls_total")
+        assert metric(broker, "tierlog_object_store_outages_total") == 1
+        server.start()
+        wait_for_metric(broker, 1, "tierlog_object_store_available")
+        assert flush(broker, "during")["remote_bytes"] > 0
+        assert metric(broker, "tierlog_object_store_outages_total") == 1

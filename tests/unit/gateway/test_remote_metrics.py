@@ -1,17 +1,29 @@
 """Metric values of the remote tier."""
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from changed_bucket import PAGE_SEGMENTS, spill, tiered
+from changed_bucket import PAGE_SEGMENTS, manifest_check, spill, tiered, verifier
+from faulty_store import FaultyStore
+from prometheus_client.parser import text_string_to_metric_families
 from tier_node import TierNode, produce
 
 from tierlog.broker.gateway import tier_metrics
-from tierlog.broker.gateway.exposition import PARTITIONS_PER_TURN, lazy_slices
+from tierlog.broker.gateway.exposition import PARTITIONS_PER_TURN, exposition, lazy_slices
+from tierlog.broker.remote.bucket_scrubber import BucketScrubber
+from tierlog.config.node import NodeSettings
 from tierlog.metadata.controller.remote import dropped_alone, dropped_with_segments
+from tierlog.metadata.image import ClusterImage
+from tierlog.tiering import remote_log
+from tierlog.tiering.bucket_audit import BucketAuditor
+from tierlog.tiering.manager import TierLimits
 from tierlog.tiering.memory_store import MemoryStore
+from tierlog.tiering.metered_store import StoreCounts
+from tierlog.tiering.store_health import HealthyStore
+from tierlog.tiering.tier_counts import RequestCounts
 
 
 @pytest.fixture
@@ -22,6 +34,66 @@ async def node(tmp_path: Path) -> Any:
 
 def serving(node: TierNode) -> Any:
     return SimpleNamespace(clock=node.clock, tiering=node.log_manager, storage_cleaner=node.storage_cleaner)
+
+
+def complete_serving(node: TierNode) -> Any:
+    """Also the parts of the tier that no other test here needs."""
+    manifests = manifest_check(node)
+    auditor = BucketAuditor(
+        node.store, node.keys, node.remote_log, lambda: node.metadata.image, node.metadata.current
+    )
+    scrubber = BucketScrubber(
+        NodeSettings(node_id=1), node.metadata, verifier(node), auditor, manifests, node.tasks, node.rng
+    )
+    healthy = HealthyStore(node.store, node.tasks)
+    tier = SimpleNamespace(
+        log=node.remote_log,
+        cache=node.cache,
+        manager=node.manager,
+        store=healthy,
+        store_counts=StoreCounts(),
+        state_machine=SimpleNamespace(starts=RequestCounts()),
+    )
+    parts = {"remote": tier, "merger": node.merger, "bucket_scrubber": scrubber, "manifest_check": manifests}
+    return SimpleNamespace(**vars(serving(node)), **parts)
+
+
+async def scraped(serving: Any, image: ClusterImage) -> dict[str, float]:
+    """The samples without labels, as Prometheus reads them."""
+    text = (await exposition(tier_metrics.tier_families(serving, image))).decode()
+    families = text_string_to_metric_families(text)
+    return {one.name: one.value for family in families for one in family.samples if not one.labels}
+
+
+async def test_upload_that_stalls_is_counted(tmp_path: Path) -> None:
+    limits = TierLimits(stall_seconds=0, stall_seconds_per_mib=0)
+    store = FaultyStore(MemoryStore())
+    async with TierNode(tmp_path, store, limits=limits) as node:
+        one = complete_serving(node)
+        replica = await node.create("t")
+        before = await scraped(one, node.metadata.image)
+        assert before["tierlog_remote_copy_stalls_total"] == 0
+        assert before["kafka_log_remote_remotelogmanager_remotelogmanagertasksavgidlepercent"] == 1
+        store.arm("hold", 0, "put")
+        produce(replica, 60)
+        flush = asyncio.ensure_future(node.log_manager.flush("t"))
+        await store.fired.wait()
+        await asyncio.sleep(0)  # the alarm is due
+        during = await scraped(one, node.metadata.image)
+        assert during["tierlog_remote_copy_stalls_total"] == 1
+        assert during["tierlog_remote_copies_running"] == 1
+        assert during["kafka_log_remote_remotelogmanager_remotelogmanagertasksavgidlepercent"] == 7 / 8
+        store.gate.set()
+        await flush
+
+
+async def test_refused_readers_are_counted(node: TierNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_log, "READERS_MAX", 4)  # a constant, not a collaborator
+    with node.remote_log.admit(3), node.remote_log.admit(6) as admitted:
+        assert admitted == 1
+        values = await scraped(complete_serving(node), node.metadata.image)
+    assert values["tierlog_remote_readers"] == 4
+    assert values["tierlog_remote_readers_refused_total"] == 5
 
 
 async def test_topics_whose_copies_are_disabled_have_no_upload_lag(node: TierNode) -> None:
