@@ -17,11 +17,13 @@ from tierlog.base.failures import without_frames
 from tierlog.tiering import s3 as s3_store
 from tierlog.tiering.buffers import BufferPool
 from tierlog.tiering.object_store import (
+    Absent,
     CorruptObject,
     ObjectInfo,
     ObjectStoreError,
     ObjectStoreTimeout,
     ObjectStoreUnavailable,
+    PreconditionFailed,
 )
 from tierlog.tiering.s3 import S3Options, S3Store
 
@@ -56,11 +58,39 @@ async def listed(store: S3Store) -> list[str]:
     return [info.key async for info in store.list("k")]
 
 
+async def replace_k(store: S3Store) -> ObjectInfo:
+    return await store.put("k", CONTENT[1:], condition=(await store.head("k")).etag)
+
+
+async def start_upload(store: S3Store) -> None:
+    """Leave an unfinished upload, as a crash does."""
+    client = await store._open()
+    address = store._address("unfinished")
+    await store._threads.run(lambda: client.api.create_multipart_upload(**address), None)
+
+
+async def unfinished(store: S3Store) -> int:
+    return len(await store._uploads("unfinished", -60))
+
+
 CALLS: dict[str, tuple[str, Callable[[S3Store], Awaitable[Any]], Any]] = {
     "put": ("PUT .*/new", lambda store: store.put("new", CONTENT), len(CONTENT)),
     "part": ("PUT .*/new.*partNumber=2", lambda store: store.put("new", LARGE), len(LARGE)),
     "create": ("POST .*/new.*uploads", lambda store: store.put("new", LARGE), len(LARGE)),
     "complete": ("POST .*/new.*uploadId", lambda store: store.put("new", LARGE), len(LARGE)),
+    "put if absent": (
+        "PUT .*/new",
+        lambda store: store.put("new", CONTENT, condition=Absent()),
+        len(CONTENT),
+    ),
+    "put if match": ("PUT .*/k", replace_k, len(CONTENT) - 1),
+    "complete if absent": (
+        "POST .*/new.*uploadId",
+        lambda store: store.put("new", LARGE, condition=Absent()),
+        len(LARGE),
+    ),
+    "uploads": ("GET .*uploads", lambda store: store.abort_uploads("unfinished", -60), 1),
+    "abort": ("DELETE .*uploadId", lambda store: store.abort_uploads("unfinished", -60), 1),
     "get": ("GET .*/k", lambda store: store.get("k"), CONTENT),
     "range": ("GET .*/k", get_into, CONTENT[100:5100]),
     "head": ("HEAD .*/k", lambda store: store.head("k"), len(CONTENT)),
@@ -69,8 +99,15 @@ CALLS: dict[str, tuple[str, Callable[[S3Store], Awaitable[Any]], Any]] = {
 }
 """The request that has the fault, the call, and its result."""
 
-UNDETECTED = {("range", "flipped byte"), ("list", "flipped byte"), ("delete", "flipped byte")}
-"""No checksum covers these responses: the readers of ranges have their own."""
+UNDETECTED = {
+    *((call, "flipped byte") for call in ("range", "list", "uploads")),
+    ("delete", "flipped request"),
+}
+"""No checksum covers these responses: the readers of ranges have their own. MinIO does not verify that of a
+request to delete objects."""
+
+LOST = ("timeout after success", "short body")
+"""The request was carried out, and its response did not arrive completely."""
 
 
 def result(found: Any) -> Any:
@@ -97,19 +134,42 @@ async def test_one_fault_is_overcome_or_reported(
 ) -> None:
     pattern, run, expected = CALLS[call]
     store = await opened(proxy.url(str(uuid.uuid4())), monkeypatch, fault)
+    if call in ("uploads", "abort"):
+        await start_upload(store)
     proxy.arm(fault, pattern)
     try:
         found = result(await run(store))
+    except PreconditionFailed:  # the attempt before has met it
+        assert "if" in call and fault in (*LOST, *REPORTED)
+        assert await content_after(store, call) == expected
     except ObjectStoreError as error:
-        assert fault in ("flipped byte", "flipped request", "error body", "no length", "bad checksum"), error
+        assert fault in REPORTED, error
     else:
         assert found == expected or (call, fault) in UNDETECTED
+        assert await content_after(store, call) == expected or (call, fault) in UNDETECTED
     assert proxy.fired == 1
     proxy.arm("", "")
     if call in ("put", "part", "create", "complete"):
         await store.put("new", LARGE)
         assert await store.get("new") == LARGE
     await store.close()
+
+
+REPORTED = ("flipped byte", "flipped request", "error body", "no length", "bad checksum")
+"""Another attempt would not help, or nothing shows that it would."""
+
+
+async def content_after(store: S3Store, call: str) -> Any:
+    """What the call should have returned, by the state of the bucket after it."""
+    if call == "delete":
+        return None if await listed(store) == [] else "the object is not deleted"
+    if call in ("uploads", "abort"):
+        return 1 if await unfinished(store) == 0 else "the upload is not aborted"
+    if call.endswith("if match"):
+        return len(await store.get("k"))
+    if call in ("put", "part", "create", "complete") or call.endswith("if absent"):
+        return len(await store.get("new"))
+    return CALLS[call][2]
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -123,12 +183,37 @@ async def test_fault_that_stays_ends_the_call_with_its_error(
         ("stall", ObjectStoreTimeout),
     ):
         store = await opened(proxy.url(str(uuid.uuid4())), monkeypatch, fault)
+        if call in ("uploads", "abort"):
+            await start_upload(store)
         proxy.arm(fault, pattern, times=100)
         with pytest.raises(expected):
             await run(store)
         assert proxy.fired == 3  # attempts
         proxy.arm("", "")
         await store.close()
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_bad_responses_that_stay_end_the_call_with_an_error(
+    proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    pattern, run, _ = CALLS[call]
+    for fault in ("error body", "short body"):
+        if fault == "short body" and call not in WITH_BODY:
+            continue
+        store = await opened(proxy.url(str(uuid.uuid4())), monkeypatch, fault)
+        if call in ("uploads", "abort"):
+            await start_upload(store)
+        proxy.arm(fault, pattern, times=100)
+        with pytest.raises(ObjectStoreUnavailable if fault == "short body" else ObjectStoreError):
+            await run(store)
+        assert 1 <= proxy.fired <= 3  # attempts
+        proxy.arm("", "")
+        await store.close()
+
+
+WITH_BODY = ("create", "get", "range", "list", "uploads")
+"""Calls whose response has a body, and which another attempt does not change."""
 
 
 async def test_flipped_bytes_of_checked_bodies_are_found(
