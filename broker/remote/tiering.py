@@ -79,7 +79,7 @@ class RemoteTier:
         self.has_store = objects is not None or network is None or bool(settings.object_store_url)
         url = settings.object_store_url or self.directory.as_uri()
         opened = objects or (store_from_url(url) if self.has_store else NoStore(NO_STORE_URL))
-        is_foreign = objects is None and url.startswith("s3:")  # the other stores are tierlog's own
+        is_foreign = objects is None and bool(settings.object_store_url)  # also a directory may be a mount
         self.keys = keys = Keys(cluster_id)
         probe_key = keys.probe(settings.node_id)
         check = partial(probe_store, key=probe_key) if is_foreign and self.has_store else None

@@ -1,16 +1,28 @@
 """Object stores are checked before their first use; one that ignores conditional puts is refused."""
 
+import asyncio
 import re
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import s3_servers
+from cli_process import json_output, run
+from confluent_kafka.admin import AdminClient, NewTopic
 from s3_proxy import S3Proxy
+from scraping import metric
 from structlog.testing import capture_logs
+from waiting import until
+from wire_client import Client
 
 from tierlog.base.tasks import TaskGroup
+from tierlog.cli.admin import AdminApi
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.writer import NewRecord, encode_batch
+from tierlog.testing import TierlogBrokerFactory
 from tierlog.tiering import store_health
 from tierlog.tiering.memory_store import MemoryStore
 from tierlog.tiering.object_store import Condition, ObjectInfo, ObjectStore
@@ -57,6 +69,68 @@ async def test_store_whose_proxy_drops_conditions_is_refused(
         assert store.health.state is BreakerState.REFUSED
         assert [info.key async for info in store.inner.list("")] == []
         await store.close()
+
+
+@contextmanager
+def dropping_proxy(server: s3_servers.S3Server, prefix: str) -> Iterator[str]:
+    """The URL of a proxy, in a thread of its own, that drops conditions."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    proxy = S3Proxy(server)
+    proxy.drops_conditions = True
+    running = proxy.running()
+    asyncio.run_coroutine_threadsafe(running.__aenter__(), loop).result(10)
+    yield proxy.url(prefix)
+    asyncio.run_coroutine_threadsafe(running.__aexit__(None, None, None), loop).result(10)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def test_broker_refuses_a_store_whose_proxy_drops_conditions_and_serves_local_data(
+    moto: s3_servers.S3Server, tierlog_broker_factory: TierlogBrokerFactory
+) -> None:
+    """The broker starts, uploads nothing, deletes nothing, and says why in the log, the health, the status
+    and in the metrics."""
+    with dropping_proxy(moto, "refused") as url:
+        broker = tierlog_broker_factory(
+            {"remote.log.manager.task.interval.ms": 200},
+            object_store=url,
+            environment=s3_servers.CREDENTIALS,
+        )
+        until(
+            lambda: metric(broker, "tierlog_object_store_available") == 0,
+            "the store is not refused",
+        )
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        config = {
+            "remote.storage.enable": "true",
+            "segment.bytes": "65536",
+            "local.retention.ms": "0",
+            "retention.ms": "-1",
+        }
+        admin.create_topics([NewTopic("t", 1, 1, config=config)])["t"].result(10)
+        client = Client(broker.bootstrap)
+        for _ in range(15):
+            new = encode_batch([NewRecord(1_700_000_000_000, b"k", b"v" * 10_000, ())])
+            assert client.produce("t", new).error_code == ErrorCode.NONE
+        [read] = client.fetch("t", 0).responses[0].partitions
+        client.close()
+        assert read.error_code == ErrorCode.NONE and read.records
+        health = json_output("cluster", "health", "--admin", broker.admin_url, code=5)[0]
+        [what] = [problem["what"] for problem in health["problems"] if "object store" in problem["what"]]
+        assert "lacks what tierlog needs" in what and "ignores conditional puts" in what
+        api = AdminApi(broker.admin_url)
+        assert api.get("/v1/tier/store")["state"] == "refused"
+        [status] = api.get("/v1/tier/status", topic="t")["partitions"]
+        assert status["remote_bytes"] == 0 and status["local_log_start_offset"] == 0
+        refused = run("tier", "flush", "t", "--admin", broker.admin_url)
+        assert refused.returncode != 0 and "ignores conditional puts" in refused.stderr
+        [line] = [one for one in broker.log_tail().splitlines() if "the object store is refused" in one]
+        assert "a proxy before it may drop the header" in line
+    keys = [one.object_name for one in moto.minio_client().list_objects("tierlog", "refused", recursive=True)]
+    assert keys == []
 
 
 class Overwriting(MemoryStore):

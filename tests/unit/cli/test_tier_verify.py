@@ -1,13 +1,24 @@
 """`tierlog tier verify` against an admin API that reports what a healthy cluster cannot show."""
 
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
 import threading
+import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 from cli_inline import call
+
+from tierlog.cli.commands.tier_checks import _Progress
 
 CLUSTER = {
     "node_id": 1,
@@ -26,10 +37,16 @@ PAGE = {"base_offset": 0, "end_offset": 100, "error": "the page is damaged"}
 class Admin(BaseHTTPRequestHandler):
     offline: tuple[dict[str, Any], ...] = ()
     roots: tuple[dict[str, Any], ...] = ()
+    segments: tuple[dict[str, Any], ...] = (PAGE, SEGMENT)
+    size = 10
+    verified: tuple[str, ...] | list[str] = ()
+    hold: tuple[int, threading.Event, threading.Event] | None = None
+    """The number of the verification that does not end before the second event; the first one is set."""
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
-        status = {"topic": "orders", "partition": 0, "remote_bytes": 10}
+        status = {"topic": "orders", "partition": 0, "remote_bytes": self.size}
+        offset = int(parse_qs(query).get("offset", ["0"])[0])
         self._answer(
             {
                 "/v1/quorum": {},
@@ -37,7 +54,9 @@ class Admin(BaseHTTPRequestHandler):
                 "/v1/brokers": {"brokers": [{"id": 1, "fenced": False}]},
                 "/v1/partitions": {"partitions": self.offline if "condition=offline" in query else []},
                 "/v1/tier/status": {"partitions": [status]},
-                "/v1/tier/segments": {"segments": [PAGE, SEGMENT] if "offset=0" in query else []},
+                "/v1/tier/segments": {
+                    "segments": [row for row in self.segments if row["end_offset"] > offset]
+                },
             }[path]
         )
 
@@ -47,6 +66,12 @@ class Admin(BaseHTTPRequestHandler):
             done = 0 if body["after"] is None else body["after"][1]
             self._answer({"faults": self.roots[done : done + 1], "next": self._next(done)})
         else:
+            if "uuid" in body:
+                self.verified = [*self.verified, body["uuid"]]
+                Admin.verified = self.verified
+                if self.hold is not None and len(self.verified) == self.hold[0] + 1:
+                    self.hold[1].set()
+                    self.hold[2].wait(60)
             self._answer({"position": None, "errors": [], "faults": []})
 
     def _next(self, done: int) -> list[Any] | None:
@@ -103,3 +128,75 @@ def test_manifest_roots_with_a_fault_are_listed_and_fail_the_command(
     assert json.loads(ended.stdout)["manifests"] == rows
     ended = call("tier", "verify", "--admin", admin)
     assert "3 manifest roots or documents" in ended.stdout + ended.stderr and "root-2" in ended.stdout
+
+
+def many_segments(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Serve one partition of so many segments, all in one response."""
+    rows = [
+        {"base_offset": 10 * n, "end_offset": 10 * n + 10, "bytes": 10, "uuid": str(uuid.UUID(int=n))}
+        for n in range(count)
+    ]
+    monkeypatch.setattr(Admin, "segments", rows)
+    monkeypatch.setattr(Admin, "verified", [])
+
+
+def test_sample_of_some_percent_verifies_about_as_many_segments(
+    admin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many_segments(monkeypatch, 400)
+    ended = call("tier", "verify", "--sample", "30", "--json", "--admin", admin)
+    found = json.loads(ended.stdout)
+    assert ended.code == 0 and found["segments"] == len(set(Admin.verified)) == len(Admin.verified)
+    assert 70 <= found["segments"] <= 170  # 120 expected; less likely than one in a million otherwise
+    first = set(Admin.verified)
+    monkeypatch.setattr(Admin, "verified", [])
+    call("tier", "verify", "--sample", "30", "--json", "--admin", admin)
+    assert set(Admin.verified) != first  # another run reads others
+
+
+@pytest.mark.parametrize("sample", ["100", "30"])
+def test_run_that_ctrl_c_ends_is_resumed_where_it_was(
+    admin: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sample: str
+) -> None:
+    """The real command, interrupted while a segment is verified: that one is read again, and no other one."""
+    many_segments(monkeypatch, 60)
+    held, go = threading.Event(), threading.Event()
+    monkeypatch.setattr(Admin, "hold", (5, held, go))
+    file = tmp_path / "progress"
+    words = ["tier", "verify", "--sample", sample, "--resume", str(file), "--json", "--admin", admin]
+    with subprocess.Popen([sys.executable, "-m", "tierlog.cli.main", *words]) as process:
+        assert held.wait(60)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) != 0
+    go.set()
+    saved = json.loads(file.read_text())
+    assert saved["segments"] == 5
+    before, interrupted = Admin.verified[:5], Admin.verified[5]
+    monkeypatch.setattr(Admin, "hold", None)
+    monkeypatch.setattr(Admin, "verified", [])
+    ended = call(*words)
+    assert ended.code == 0 and not file.exists()
+    chooses = _Progress(float(sample), None, seed=saved["seed"]).chooses
+    chosen = [row["uuid"] for row in Admin.segments if chooses("orders-0", row["base_offset"])]
+    assert [*before, *Admin.verified] == chosen and Admin.verified[0] == interrupted
+    assert json.loads(ended.stdout)["segments"] == len(chosen)
+
+
+def test_progress_bar_fills_on_a_terminal(admin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    many_segments(monkeypatch, 20)
+    monkeypatch.setattr(Admin, "size", 200)
+    ours, theirs = pty.openpty()
+    words = ["tier", "verify", "--json", "--admin", admin]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    environment.pop("NO_COLOR", None)
+    command = [sys.executable, "-m", "tierlog.cli.main", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # the other end is closed
+            while some := os.read(ours, 4096):
+                shown += some
+        assert process.stdout is not None and json.loads(process.stdout.read())["segments"] == 20
+    os.close(ours)
+    assert process.returncode == 0
+    assert b"verifying" in shown and b"100%" in shown

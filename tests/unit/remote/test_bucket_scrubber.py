@@ -1,6 +1,7 @@
 """Bucket scrubber and remote verifier, over a real directory store whose files change behind their back."""
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -206,3 +207,27 @@ async def test_root_that_the_store_refuses_is_counted_and_passed_over(node: Tier
     await one.scrub_all()
     assert (one.unchecked, one.manifest_faults) == (1, [])
     assert one.segments == len(node.remote(replica).entries)
+
+
+@pytest.mark.parametrize("limit", ["requests", "bytes"])
+async def test_pass_keeps_to_its_rates(node: TierNode, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    """Its pauses, with the time of its own requests, are as long as the rate demands."""
+    replica = await tiered(node)
+    rates = {
+        "requests": {"remote_log_scrub_max_requests_per_second": 2},
+        "bytes": {"remote_log_scrub_max_bytes_per_second": 1000},
+    }[limit]
+    one, slept, real, clock = scrubber(node, replace(SETTINGS, **rates)), [0.0], asyncio.sleep, time.monotonic
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await real(0)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    began = clock()
+    await one.scrub_all()
+    passed = sum(slept) + clock() - began
+    segments = len(node.remote(replica).entries)
+    assert one.segments == segments and one.bytes_read > 20_000
+    least = {"requests": (1 + 4 * segments) / 2, "bytes": one.bytes_read / 1000}[limit]
+    assert least <= passed <= 2 * least

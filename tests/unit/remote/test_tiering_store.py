@@ -1,9 +1,11 @@
 """Tiering with and without an object store."""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 from connection_harness import until
 from structlog.testing import capture_logs
 from tier_node import CLUSTER, TierNode, produce
@@ -17,8 +19,11 @@ from tierlog.config.sources import settings_from
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.publisher import Publisher
+from tierlog.tiering import store_health
 from tierlog.tiering.local_store import LocalStore
 from tierlog.tiering.object_store import ObjectStore
+from tierlog.tiering.store_health import BreakerState
+from tierlog.tiering.store_probe import UnsuitableStore
 from tierlog.tiering.stores import NoStore
 
 
@@ -47,6 +52,32 @@ async def test_local_directory_is_the_default_store_of_a_standalone_node_only(tm
     assert isinstance(store_of(tmp_path, None), LocalStore)
     assert isinstance(store_of(tmp_path, TcpNetwork()), NoStore)
     assert isinstance(store_of(tmp_path, TcpNetwork(), **url), LocalStore)
+
+
+async def test_directory_that_ignores_conditions_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a mount without locks, or one that replaces what it should not. The node's own directory is not
+    probed."""
+    monkeypatch.setattr(LocalStore, "_swap", lambda self, key, new, target, etag: os.replace(new, target))
+    monkeypatch.setattr(store_health, "CHECK_PAUSE_S", 0)  # a constant, not a collaborator
+    node = TierNode(tmp_path / "node", LocalStore(tmp_path / "unused"))
+    tier = tiering_of(tmp_path, node.metadata, None, **{"object.store.url": (tmp_path / "nfs").as_uri()})
+    with pytest.raises(UnsuitableStore, match="ignores conditional puts"):
+        await tier.store.put("k", b"x")
+    assert tier.store.health.state is BreakerState.REFUSED
+    await tier.close()
+    own = tiering_of(tmp_path, node.metadata, None)
+    await own.store.put("k", b"x")
+    await own.close()
+
+
+async def test_directory_that_is_suitable_is_used_and_keeps_nothing_of_the_probe(tmp_path: Path) -> None:
+    node = TierNode(tmp_path / "node", LocalStore(tmp_path / "unused"))
+    tier = tiering_of(tmp_path, node.metadata, None, **{"object.store.url": (tmp_path / "nfs").as_uri()})
+    await tier.store.put("k", b"x")
+    assert [info.key async for info in tier.store.list("")] == ["k"]
+    await tier.close()
 
 
 async def test_without_a_store_segments_stay_local_and_the_status_says_why(tmp_path: Path) -> None:
