@@ -40,8 +40,8 @@ class QueuedDelete(msgspec.Struct, frozen=True, array_like=True, kw_only=True, g
     last_offset: int
     leader_epoch: int  # epoch of the attempt; WITH_SEGMENTS or ALONE for a page that was in a manifest
     queued_ms: int  # in the quorum's time; start of the grace
-    log_bytes: int = 0  # of its segments; 0: unknown, as of a copy that was not finished
-    segments: int = 1  # that are deleted with it; 0 for a page that is deleted alone
+    log_bytes: int = 0  # bytes of its segments; 0: unknown, as for a copy that was not finished
+    segments: int = 1  # segments deleted with it; 0 for a page that is deleted alone
 
     @property
     def is_unfinished_page(self) -> bool:

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("broker", "metadata", "tiering", "spark", "cli", "src")
 FILE_LINES_MAX = 600
 LONG_FILES = {
+    "broker/gateway/catalogue.py": "one table of the metrics, with their texts",
     "broker/remote/remote_log_manager.py": "the job of a partition, and what wakes and shows it",
     "broker/storage/log_dir.py": "one directory, and the file port through which it notices its failure",
     "metadata/controller/commands.py": "one table of commands and replies",

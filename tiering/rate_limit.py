@@ -58,7 +58,7 @@ class RateLimit:
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
         self.throttles = ThrottleTimes()
-        """Of the transfers that had to wait."""
+        """The waits of transfers that had to wait."""
 
     def change(self, bytes_per_second: int) -> None:
         """Apply another rate, also to callers that wait now."""

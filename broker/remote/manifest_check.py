@@ -2,7 +2,7 @@
 
 The quorum's manifest is the truth, and the root, cluster.json and the topics' documents are derived from it
 for readers of the bucket. No broker reads them to serve clients, so a root that was deleted, damaged or put
-back from an older copy would stay so until the next change of its partition. What differs is logged, counted
+back from an older copy would stay so until the next change of its partition. Differences are logged, counted
 and written again: a root by the leader of its partition, a document by the remote storage cleaner. Called by
 the bucket scrubber, `tier verify` and `tier gc`.
 """

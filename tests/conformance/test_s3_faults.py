@@ -160,7 +160,7 @@ REPORTED = ("flipped byte", "flipped request", "error body", "no length", "bad c
 
 
 async def content_after(store: S3Store, call: str) -> Any:
-    """What the call should have returned, by the state of the bucket after it."""
+    """The result that the call should have had, by the state of the bucket after it."""
     if call == "delete":
         return None if await listed(store) == [] else "the object is not deleted"
     if call in ("uploads", "abort"):

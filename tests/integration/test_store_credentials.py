@@ -68,7 +68,7 @@ class Issuer(ThreadingHTTPServer):
         self.valid_for = timedelta(hours=6)
         self.passes = threading.Event()
         self.passes.set()
-        self.asked = threading.Event()
+        self.requested = threading.Event()
         self.forms: list[dict[str, list[str]]] = []
 
     @property
@@ -76,7 +76,7 @@ class Issuer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def issue(self) -> tuple[str, int, str]:
-        self.asked.set()
+        self.requested.set()
         self.passes.wait(30)
         self.issued += 1
         until = (datetime.now(UTC) + self.valid_for).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -192,9 +192,9 @@ async def test_credentials_that_expire_are_renewed_in_the_stores_threads(
     await store.put("k", b"content")
     assert len(recorder.signed_by()) == 1
     web_identity.passes.clear()
-    web_identity.asked.clear()
+    web_identity.requested.clear()
     getting: asyncio.Future[Any] = asyncio.ensure_future(store.get("k"))
-    await until(web_identity.asked.is_set)  # the loop runs
+    await until(web_identity.requested.is_set)  # the loop runs
     assert not getting.done()
     web_identity.passes.set()
     assert await getting == b"content"

@@ -4,7 +4,6 @@ behind its back."""
 import io
 import json
 import shutil
-import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from cli_process import json_output, run
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from scraping import metric, wait_for_metric
+from waiting import until
 from wire_client import Client
 
 from tierlog.cli.admin import AdminApi
@@ -229,10 +229,7 @@ def manifests(bucket: Path) -> list[Path]:
 
 def wait_for_content(contents: dict[Path, bytes]) -> None:
     """Wait until these objects are written again."""
-    until = time.monotonic() + 30
-    while any(not path.exists() for path in contents):
-        assert time.monotonic() < until, "not written again"
-        time.sleep(0.05)
+    until(lambda: all(path.exists() for path in contents), "not written again")
 
 
 def test_scrubber_notices_roots_and_documents_and_the_broker_writes_them_again(broker, bucket) -> None:
@@ -266,10 +263,7 @@ def test_verify_and_gc_notice_a_root_of_an_older_copy(broker, s3, bucket) -> Non
     put(s3, bucket, root, old)
     [row] = verify(broker, "orders", code=1)["manifests"]
     assert (row["topic"], row["partition"], row["fault"]) == ("orders", 0, "outdated")
-    until = time.monotonic() + 30
-    while root.read_bytes() == old:
-        assert time.monotonic() < until, "not written again"
-        time.sleep(0.05)
+    until(lambda: root.read_bytes() != old, "not written again")
     assert verify(broker, "orders")["manifests"] == []
     topic.unlink()
     [row] = audit(broker)["manifests"]

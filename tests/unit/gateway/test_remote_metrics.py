@@ -138,7 +138,7 @@ async def test_delete_lag_is_the_bytes_and_segments_that_wait(node: TierNode) ->
     entries = node.remote(replica).entries
     await spill(node, replica)
     await node.finish_tiering()
-    assert delete_lags(node)["segments"] == {(): 0}  # of the announced page there is nothing left
+    assert delete_lags(node)["segments"] == {(): 0}  # the manifest has the page now
     end = entries[PAGE_SEGMENTS].end_offset
     await node.move_log_start(replica, end)
     gone = [entry for entry in entries if entry.end_offset <= end]
