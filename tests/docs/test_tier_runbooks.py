@@ -163,7 +163,7 @@ def test_wrong_bytes_are_put_back_from_a_good_version(broker, server) -> None:
 
 
 def test_disk_is_full(broker) -> None:
-    assert follow(broker, "full-disk", "full") == [(0, "Log directories"), (0, "orders"), (0, "orders")]
+    assert follow(broker, "full-disk", "full") == [(0, "Log directories"), (0, "partition"), (0, "orders")]
     assert [code for code, _ in follow(broker, "full-disk", "free")] == [0, 0, 0]
     api = AdminApi(broker.admin_url)
 
@@ -192,7 +192,7 @@ async def test_wrong_clock_is_named_by_a_real_store(
         replica = await node.create("t")
         produce(replica, 60)
         node.log_manager.wake_all()
-        while not (status := node.log_manager.status())[0].last_error:
+        while not (status := await node.log_manager.status())[0].last_error:
             await node.log_manager._states[replica.id].progress.wait()
         assert "RequestTimeTooSkewed" in str(status[0].last_error)
         assert "RequestTimeTooSkewed" in (ROOT / "docs/runbooks/wrong-clock.md").read_text(encoding="utf-8")
