@@ -146,23 +146,13 @@ class Broker(NodeBase):
         self._connect()
 
     def _build_coordinators(self) -> None:
+        settings, lease, must_verify = self.settings, self._lease(), self._must_verify_transactions
         host = Host(
-            self.settings.node_id,
-            self.metadata,
-            self.replicas,
-            self.clock,
-            self.tasks,
-            self._lease(),
-            lambda: self.running.now.transaction_partition_verification_enable,
+            settings.node_id, self.metadata, self.replicas, self.clock, self.tasks, lease, must_verify
         )
-        self.groups = GroupService(self.settings, host, self.rng)
-        self.transactions = TransactionService(
-            self.settings,
-            host,
-            ProducerIds(self._allocate_producer_ids),
-            self._others,
-            self._write_markers,
-        )
+        self.groups = GroupService(settings, host, self.rng)
+        ids = ProducerIds(self._allocate_producer_ids)
+        self.transactions = TransactionService(settings, host, ids, self._others, self._write_markers)
 
     def _build_tier(self) -> None:
         self.tier = RemoteTier(
@@ -413,6 +403,9 @@ class Broker(NodeBase):
 
     async def _write_markers(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
         return await self.markers.write_locally(request)
+
+    def _must_verify_transactions(self) -> bool:
+        return self.running.now.transaction_partition_verification_enable
 
     def _broker_epoch(self) -> int:
         return self.lifecycle.broker_epoch

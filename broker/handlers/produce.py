@@ -133,7 +133,7 @@ def _appender(
             return validate(context, request, response, pending, batches, verifying)
         if failed:
             errors.update(_codes(response))
-        return finish(context, request, response, pending, failed)
+        return _finish(deps, context, request, response, pending, failed)
 
     def validate(
         context: RequestContext,
@@ -147,7 +147,7 @@ def _appender(
             errors.update(_codes(response))
             # validation took time: those that have failed by now count their error themselves
             pending[:] = [item for item in pending if not item.is_complete()]
-            return finish(context, request, response, pending, any(_codes(response)))
+            return _finish(deps, context, request, response, pending, any(_codes(response)))
 
         append = partial(_append_validated, deps, request.acks, pending, verifying)
         kept_bytes = keep_bytes(request, unvalidated)
@@ -155,20 +155,22 @@ def _appender(
         work = append_validated(deps.batch_validator, unvalidated, appended, append, respond)
         return Pending(deps.tasks.spawn("produce", work), kept_bytes, blocks_later_until=appended)
 
-    def finish(
-        context: RequestContext,
-        request: ProduceRequest,
-        response: ProduceResponse,
-        pending: list[_UnacknowledgedBatch],
-        failed: bool,
-    ) -> Reply | Pending:
-        if request.acks == ACKS_NONE:
-            return CLOSE if failed else None  # with acks=0 the client expects no response
-        if failed and context.version >= LEADERS_FROM:
-            _name_leaders(deps, response, context.version >= TOPIC_IDS_FROM)
-        return _when_acknowledged(deps, pending, response, request.timeout_ms) if pending else response
-
     return append_all
+
+
+def _finish(
+    deps: Dependencies,
+    context: RequestContext,
+    request: ProduceRequest,
+    response: ProduceResponse,
+    pending: list[_UnacknowledgedBatch],
+    failed: bool,
+) -> Reply | Pending:
+    if request.acks == ACKS_NONE:
+        return CLOSE if failed else None  # with acks=0 the client expects no response
+    if failed and context.version >= LEADERS_FROM:
+        _name_leaders(deps, response, context.version >= TOPIC_IDS_FROM)
+    return _when_acknowledged(deps, pending, response, request.timeout_ms) if pending else response
 
 
 def _begin_verification(

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from uuid import UUID
 
-from tierlog.base.safeguards import safeguard
 from tierlog.base.types import TopicPartition, require
 from tierlog.broker.coordinators.core.effects import (
     Appended,
@@ -284,7 +283,6 @@ class Coordinator:
             transaction_version=request.transaction_version,
         )
 
-    @safeguard("offsets of a transaction count once it is committed")
     def _apply_end(self, producer_id: int, committed: bool) -> None:
         for (group_id, partition), offset in self._transactional.end(producer_id).items():
             known = self._offsets.of(group_id).get(partition)

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from tierlog.base.safeguards import safeguard
 from tierlog.base.types import require
 from tierlog.broker.coordinators.core.effects import Appended, AppendTimedOut, Effect, TimerFired
 from tierlog.broker.coordinators.core.stored import StoredRecord
@@ -122,7 +121,6 @@ class Coordinator:
     def replay_marker(self, producer_id: int, *, committed: bool) -> None:
         """This topic has no markers."""
 
-    @safeguard("a new transaction coordinator writes the markers of prepared transactions")
     def finish_replay(self, now_ms: int, topic_ids: Mapping[str, UUID]) -> list[Effect]:
         """Call this after the last record. Open transactions get the rest of their timeout: at most all of
         it, should the clocks of two coordinators differ."""
@@ -282,7 +280,6 @@ class Coordinator:
         elif each.current is not None and each.current.state.is_prepared:
             turn.effects.append(_markers(each.current))
 
-    @safeguard("an open transaction is aborted after its timeout")
     def _abort(self, each: _Id, known: Transaction, turn: Turn) -> None:
         key = TimerKey(TimerKind.TRANSACTION, known.transactional_id)
 

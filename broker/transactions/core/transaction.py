@@ -9,7 +9,6 @@ request of an earlier transaction is fenced.
 from collections.abc import Set
 from dataclasses import dataclass, replace
 
-from tierlog.base.safeguards import safeguard
 from tierlog.base.types import TopicPartition
 from tierlog.broker.transactions.core.states import Cause, TransactionState, next_state
 from tierlog.protocol.errors import ErrorCode
@@ -95,7 +94,6 @@ def _may_continue(known: Transaction, expected: tuple[int, int]) -> bool:
     return producer_id == known.previous_producer_id and epoch >= MAX_EPOCH - 1
 
 
-@safeguard("a transaction admits only its current producer id and epoch")
 def check_producer(known: Transaction | None, producer_id: int, epoch: int) -> ErrorCode:
     if known is None or known.producer_id != producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -174,7 +172,6 @@ def prepared(
     )
 
 
-@safeguard("an aborted producer is fenced by a new epoch")
 def fenced(known: Transaction, spare_producer_id: int, now_ms: int) -> Transaction:
     """Abort an open transaction against the will of its producer, which can do nothing more with its
     epoch."""
