@@ -11,8 +11,9 @@ from typing import Any
 from state_diagrams import page as cluster_states
 
 from tierlog.broker.gateway.catalogue import reference_page as metrics_page
-from tierlog.broker.groups.core.states import reference_page
+from tierlog.broker.groups.core.states import reference_page as group_states
 from tierlog.broker.handlers.table import SERVED
+from tierlog.broker.transactions.core.states import reference_page as transaction_states
 from tierlog.cli.errors import ExitCode
 from tierlog.config.definitions import Setting
 from tierlog.config.dynamic import DYNAMIC_SETTINGS
@@ -49,7 +50,8 @@ def pages() -> dict[str, str]:
         "settings.md": _settings(),
         "cli.md": _commands(),
         "protocol.md": _protocol(),
-        "group-states.md": reference_page(),
+        "group-states.md": group_states(),
+        "transaction-states.md": transaction_states(),
         "cluster-states.md": f"{HEADER}\n{cluster_states()}",
         "metrics.md": f"{HEADER}\n{metrics_page()}",
     }
