@@ -33,6 +33,7 @@ from tierlog.broker.transactions.core.events import (
 from tierlog.broker.transactions.core.formats import decode_key, decode_value, encode_key, encode_value
 from tierlog.broker.transactions.core.states import TransactionState
 from tierlog.broker.transactions.core.transaction import (
+    MAX_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMEOUT_MS,
     Transaction,
@@ -193,15 +194,27 @@ class Coordinator:
             if request.expected not in (None, (known.producer_id, known.producer_epoch)):
                 self._fail(request, ErrorCode.PRODUCER_FENCED, turn)
                 return
-            # The request waits for the end of the transaction, and then gets another epoch.
-            self._append(each, fenced(known, request.spare_producer_id, turn.now_ms), turn)
-            self._wait(each, request, turn)
+            self._fence(each, known, request, turn)
             return
         decided = initialized(known, request.expected, timeout_ms, request.spare_producer_id, turn.now_ms)
         if isinstance(decided, ErrorCode):
             self._fail(request, decided, turn)
+        elif decided.producer_id == NO_PRODUCER_ID:
+            # The id expired, or its epochs ran out, while the request waited. Its retry brings a producer id.
+            self._fail(request, ErrorCode.CONCURRENT_TRANSACTIONS, turn)
         else:
             self._append(each, decided, turn, _producer_reply(request, decided))
+
+    def _fence(self, each: _Id, known: Transaction, request: InitProducerId, turn: Turn) -> None:
+        """Abort the open transaction. The request waits for its end, and then gets another epoch."""
+
+        def stored(turn: Turn, error: ErrorCode) -> None:
+            if error != ErrorCode.NONE and request in each.waiting:
+                each.waiting.remove(request)
+                self._fail(request, response_error(error), turn)
+
+        self._append(each, fenced(known, request.spare_producer_id, turn.now_ms), turn, stored)
+        self._wait(each, request, turn)
 
     def _timeout(self, request: InitProducerId) -> tuple[ErrorCode, int]:
         if request.two_phase_commit and not self._settings.two_phase_commit:
@@ -235,8 +248,6 @@ class Coordinator:
         if known is None:
             self._fail(request, ErrorCode.INVALID_PRODUCER_ID_MAPPING, turn)
             return
-        if request.spare_producer_id == NO_PRODUCER_ID:
-            require(not known.is_exhausted, f"{known.transactional_id} needs a producer id, and gets none")
         decided = ended(
             known,
             request.producer_id,
@@ -247,7 +258,11 @@ class Coordinator:
             now_ms=turn.now_ms,
         )
         if isinstance(decided, Transaction):
-            self._append(each, decided, turn, _producer_reply(request, decided))
+            if decided.producer_epoch == MAX_EPOCH and decided.next_producer_id == NO_PRODUCER_ID:
+                # The epochs ran out while the request waited. Its retry brings a producer id.
+                self._fail(request, ErrorCode.CONCURRENT_TRANSACTIONS, turn)
+            else:
+                self._append(each, decided, turn, _producer_reply(request, decided))
         elif decided == ErrorCode.NONE:
             _producer_reply(request, known)(turn, decided)
         else:
@@ -287,7 +302,7 @@ class Coordinator:
             if error not in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
                 turn.set_timer(key, self._settings.retry_ms)
 
-        # If this takes the last epoch, the next InitProducerId brings a new producer id.
+        # If this takes the last epoch, the next InitProducerId brings a new producer id: the timer has none.
         self._append(each, fenced(known, NO_PRODUCER_ID, turn.now_ms), turn, stored)
 
     def _expire(self, turn: Turn) -> None:

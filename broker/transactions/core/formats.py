@@ -88,6 +88,8 @@ def decode_value(transactional_id: str, data: bytes | memoryview) -> Transaction
         state = TransactionState(value.transaction_status)
     except ValueError:
         raise FormatError(f"transaction status {value.transaction_status} is not known") from None
+    if state is TransactionState.DEAD:
+        raise FormatError("a dead transactional id has a tombstone")
     return Transaction(
         transactional_id=transactional_id,
         producer_id=value.producer_id,

@@ -97,7 +97,8 @@ def _may_continue(known: Transaction, expected: tuple[int, int]) -> bool:
 def check_producer(known: Transaction | None, producer_id: int, epoch: int) -> ErrorCode:
     if known is None or known.producer_id != producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    return ErrorCode.NONE if known.producer_epoch == epoch else ErrorCode.PRODUCER_FENCED
+    is_current = known.producer_epoch == epoch < MAX_EPOCH
+    return ErrorCode.NONE if is_current else ErrorCode.PRODUCER_FENCED
 
 
 def with_partitions(
@@ -146,11 +147,13 @@ def ended(
 
 
 def _is_retry(known: Transaction, producer_id: int, epoch: int) -> bool:
-    """Whether the request led to the current epoch, or to the current producer id (its epoch is then 0)."""
-    if known.state not in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
+    """Whether the request led to the current epoch, or to the current producer id (its epoch is then 0). The
+    end of a transaction of an earlier version led to no epoch: InitProducerId did, for another producer."""
+    is_complete = known.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+    if not is_complete or not known.bumps_epochs:
         return False
     if producer_id == known.producer_id:
-        return epoch + 1 == known.producer_epoch
+        return epoch + 1 == known.producer_epoch < MAX_EPOCH
     return (producer_id, epoch, known.producer_epoch) == (known.previous_producer_id, MAX_EPOCH - 1, 0)
 
 
@@ -177,7 +180,8 @@ def fenced(known: Transaction, spare_producer_id: int, now_ms: int) -> Transacti
     epoch."""
     aborted = prepared(known, False, known.client_version, spare_producer_id, now_ms)
     if known.bumps_epochs:
-        return aborted
+        is_last = aborted.producer_epoch == MAX_EPOCH and aborted.next_producer_id == NO_PRODUCER_ID
+        return replace(aborted, last_epoch=NO_EPOCH) if is_last else aborted
     return replace(aborted, producer_epoch=min(known.producer_epoch + 1, MAX_EPOCH), last_epoch=NO_EPOCH)
 
 
