@@ -1,10 +1,12 @@
 """Log files of both brokers: Kafka's dump tool reads tierlog's, and `tierlog log` reads Kafka's."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_process import json_output, run
@@ -12,6 +14,12 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka_process import JAVA, KafkaProcess
 
+from tierlog.broker.transactions.core.formats import decode_key, decode_value, encode_value
+from tierlog.broker.transactions.core.states import TransactionState
+from tierlog.broker.transactions.core.transaction import Transaction
+from tierlog.config.topic import TRANSACTIONS_TOPIC
+from tierlog.records.batch import iter_batches
+from tierlog.records.record import iter_records
 from tierlog.testing import TierlogBrokerFactory
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -112,6 +120,70 @@ def test_damage_to_kafkas_files_is_found(kafka_directory: Path, tmp_path: Path) 
     path.write_bytes(content)
     [found] = json_output("log", "verify", copied, code=1)
     assert {Path(problem["path"]).name for problem in found["problems"]} == {path.name}
+
+
+def stored_transactions(directory: Path) -> list[tuple[str, bytes, Transaction]]:
+    """The records of `__transaction_state`, in the order of the log of each partition."""
+    found = []
+    for path in sorted(directory.glob(f"{TRANSACTIONS_TOPIC}-*/*.log")):
+        data = path.read_bytes()
+        for at, _ in iter_batches(data):
+            for record in iter_records(data, at, max_bytes=1 << 20):
+                name = decode_key(record.key or b"")
+                assert name is not None and record.value is not None
+                found.append((name, record.value, decode_value(name, record.value)))
+    return found
+
+
+OUTCOMES = [
+    ["Empty"],
+    *[["Ongoing", f"Prepare{each}", f"Complete{each}"] for each in ("Commit", "Abort")] * 2,
+]
+"""States of a transactional id of `produce`, in their order."""
+
+
+def test_kafkas_transaction_state_is_read_and_would_be_written_the_same(kafka_directory: Path) -> None:
+    found = stored_transactions(kafka_directory)
+    for codec in CODECS:
+        states = [each.state.title for name, _, each in found if name == codec]
+        assert states == [state for states in OUTCOMES for state in states]
+    assert all(encode_value(each) == value for _, value, each in found)
+
+
+def test_kafkas_dump_tool_decodes_our_transaction_state(
+    java_classpath: str, tierlog_broker_factory: TierlogBrokerFactory
+) -> None:
+    broker = tierlog_broker_factory({})
+    produce(broker.bootstrap, transactions=True)
+    broker.stop()
+    files = [path for path in broker.data_dir.glob(f"{TRANSACTIONS_TOPIC}-*/*.log") if path.stat().st_size]
+    command = [*JAVA, "-cp", java_classpath, "org.apache.kafka.tools.DumpLogSegments"]
+    ended = subprocess.run(
+        [*command, "--transaction-log-decoder", "--files", ",".join(map(str, files))],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    dumped = re.findall(r'key: \{.*?"transactionalId":"(\w+)"\}\} payload: (\{.*\})', ended.stdout)
+    ours = stored_transactions(broker.data_dir)
+    assert len(dumped) == len(ours) == len(CODECS) * sum(map(len, OUTCOMES))
+    theirs: dict[str, list[dict[str, Any]]] = {}
+    for name, payload in dumped:
+        theirs.setdefault(name, []).append(json.loads(payload)["data"])
+    for codec in CODECS:
+        states = [TransactionState(each["transactionStatus"]).title for each in theirs[codec]]
+        assert states == [state for states in OUTCOMES for state in states]
+        written = [each for name, _, each in ours if name == codec]
+        for mine, each in zip(written, theirs[codec], strict=True):
+            assert (each["producerId"], each["producerEpoch"]) == (mine.producer_id, mine.producer_epoch)
+            assert each["previousProducerId"] == mine.previous_producer_id
+            assert each["transactionTimeoutMs"] == mine.timeout_ms
+            assert each["transactionLastUpdateTimestampMs"] == mine.updated_ms
+            assert each["transactionStartTimestampMs"] == mine.started_ms
+            partitions = [{"topic": "orders", "partitionIds": [0]}] if mine.partitions else []
+            assert (each["transactionPartitions"] or []) == partitions
 
 
 def test_kafkas_dump_tool_reads_our_files(
