@@ -18,7 +18,6 @@ LONG_FILES = {
     "metadata/controller/commands.py": "one table of commands and replies",
     "metadata/raft/core.py": "one state machine, whose roles share their state",
     "tiering/remote_log.py": "reads of remote records, which share the walk of the manifest",
-    "src/tierlog/config/node.py": "one table of a node's settings, with their texts",
 }
 """Files of up to LONG_FILE_LINES_MAX lines, and why they are not divided."""
 

@@ -93,8 +93,6 @@ class _Handlers:
             return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
         if transactional_id == "":
             raise KafkaError(ErrorCode.INVALID_REQUEST, "an empty transactional id")
-        if request.keep_prepared_txn:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "prepared transactions cannot be kept")
         expected = (
             None if request.producer_id == NO_PRODUCER_ID else (request.producer_id, request.producer_epoch)
         )
@@ -106,7 +104,10 @@ class _Handlers:
                     error_code=_known_error(context, response.error), producer_id=NO_PRODUCER_ID
                 )
             return InitProducerIdResponse(
-                producer_id=response.producer_id, producer_epoch=response.producer_epoch
+                producer_id=response.producer_id,
+                producer_epoch=response.producer_epoch,
+                ongoing_txn_producer_id=response.ongoing_producer_id,
+                ongoing_txn_producer_epoch=response.ongoing_producer_epoch,
             )
 
         return await _result(
@@ -118,6 +119,7 @@ class _Handlers:
                     timeout_ms=request.transaction_timeout_ms,
                     expected=expected,
                     two_phase_commit=request.enable2_pc,
+                    keep=request.keep_prepared_txn,
                     spare_producer_id=spare,
                 ),
                 convert,

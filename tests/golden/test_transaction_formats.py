@@ -111,6 +111,33 @@ def test_values_of_version_0_are_read():
     assert decode_value("t", bytes.fromhex(empty)).partitions == frozenset()
 
 
+KEPT = (  # tagged fields: previous and next producer id, version of the client, next epoch
+    "0001 000000000000002a 0003 7fffffff 01 02 02 61 02 00000000 00"
+    "0000018bcfe56be8 0000018bcfe56800"
+    "04 00 08 000000000000002a 01 08 0000000000000049 02 02 0002 03 02 0001"
+)
+
+
+def test_transaction_that_a_later_producer_keeps():
+    """KIP-939. Kafka 4.3 does not write it."""
+    transaction = Transaction(
+        transactional_id="t",
+        producer_id=42,
+        producer_epoch=3,
+        previous_producer_id=42,
+        next_producer_id=73,
+        next_producer_epoch=1,
+        timeout_ms=NO_TIMEOUT_MS,
+        state=S.ONGOING,
+        partitions=frozenset([TopicPartition("a", 0)]),
+        started_ms=1_700_000_000_000,
+        updated_ms=1_700_000_001_000,
+        client_version=2,
+    )
+    assert encode_value(transaction) == bytes.fromhex(KEPT)
+    assert decode_value("t", bytes.fromhex(KEPT)) == transaction
+
+
 @pytest.mark.parametrize("version", ["0002", "ffff"])
 def test_unknown_versions_are_refused(version):
     with pytest.raises(FormatError, match="version"):

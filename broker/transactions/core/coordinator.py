@@ -33,7 +33,6 @@ from tierlog.broker.transactions.core.events import (
 from tierlog.broker.transactions.core.formats import decode_key, decode_value, encode_key, encode_value
 from tierlog.broker.transactions.core.states import TransactionState
 from tierlog.broker.transactions.core.transaction import (
-    MAX_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMEOUT_MS,
     Transaction,
@@ -42,6 +41,7 @@ from tierlog.broker.transactions.core.transaction import (
     ended,
     fenced,
     initialized,
+    kept,
     with_partitions,
 )
 from tierlog.protocol.errors import ErrorCode
@@ -181,6 +181,10 @@ class Coordinator:
             self._fail(request, error, turn)
             return
         known = each.current
+        if known is None and request.spare_producer_id == NO_PRODUCER_ID:
+            # The id expired while the request waited. Its retry brings a producer id.
+            self._fail(request, ErrorCode.CONCURRENT_TRANSACTIONS, turn)
+            return
         if known is None:
             known = Transaction(
                 transactional_id=request.transactional_id,
@@ -190,18 +194,16 @@ class Coordinator:
                 updated_ms=turn.now_ms,
             )
             request = replace(request, expected=None)
-        elif known.state is TransactionState.ONGOING:
-            if request.expected not in (None, (known.producer_id, known.producer_epoch)):
+        elif known.state is TransactionState.ONGOING and not request.keep:
+            if request.expected not in (None, known.client):
                 self._fail(request, ErrorCode.PRODUCER_FENCED, turn)
                 return
             self._fence(each, known, request, turn)
             return
-        decided = initialized(known, request.expected, timeout_ms, request.spare_producer_id, turn.now_ms)
+        decide = kept if known.state is TransactionState.ONGOING else initialized
+        decided = decide(known, request.expected, timeout_ms, request.spare_producer_id, turn.now_ms)
         if isinstance(decided, ErrorCode):
             self._fail(request, decided, turn)
-        elif decided.producer_id == NO_PRODUCER_ID:
-            # The id expired, or its epochs ran out, while the request waited. Its retry brings a producer id.
-            self._fail(request, ErrorCode.CONCURRENT_TRANSACTIONS, turn)
         else:
             self._append(each, decided, turn, _producer_reply(request, decided))
 
@@ -231,6 +233,10 @@ class Coordinator:
         if error != ErrorCode.NONE or known is None:
             self._fail(request, error, turn)
             return
+        if known.is_kept:
+            # Records of this epoch would lie outside of the transaction, and its client only ends it.
+            self._fail(request, ErrorCode.INVALID_TXN_STATE, turn)
+            return
         is_ongoing = known.state is TransactionState.ONGOING
         missing = request.partitions - known.partitions if is_ongoing else request.partitions
         if request.verify_only or not missing:
@@ -258,11 +264,7 @@ class Coordinator:
             now_ms=turn.now_ms,
         )
         if isinstance(decided, Transaction):
-            if decided.producer_epoch == MAX_EPOCH and decided.next_producer_id == NO_PRODUCER_ID:
-                # The epochs ran out while the request waited. Its retry brings a producer id.
-                self._fail(request, ErrorCode.CONCURRENT_TRANSACTIONS, turn)
-            else:
-                self._append(each, decided, turn, _producer_reply(request, decided))
+            self._append(each, decided, turn, _producer_reply(request, decided))
         elif decided == ErrorCode.NONE:
             _producer_reply(request, known)(turn, decided)
         else:
@@ -370,6 +372,8 @@ class Coordinator:
         elif transaction.state is TransactionState.ONGOING and transaction.has_timeout:
             age_ms = max(turn.now_ms - transaction.started_ms, 0)
             turn.set_timer(key, max(transaction.timeout_ms - age_ms, 0))
+        elif transaction.state is TransactionState.ONGOING:
+            turn.cancel_timer(key)
 
     def _remove_if_unused(self, transactional_id: str) -> None:
         each = self._ids.get(transactional_id)
@@ -402,6 +406,9 @@ class Coordinator:
             require(not each.waiting or each.is_changing, f"requests of {transactional_id} wait for nothing")
             if each.current is not None and each.current.state is TransactionState.ONGOING:
                 require(bool(each.current.partitions), f"{transactional_id} is open without partitions")
+            if each.current is not None and each.current.is_kept:
+                is_open = each.current.state is TransactionState.ONGOING or each.current.state.is_prepared
+                require(is_open, f"{transactional_id} keeps no transaction, but the epoch for it")
 
 
 def _producer_reply(request: InitProducerId | EndTransaction, decided: Transaction) -> AfterAppend:
@@ -410,12 +417,15 @@ def _producer_reply(request: InitProducerId | EndTransaction, decided: Transacti
     def stored(turn: Turn, error: ErrorCode) -> None:
         if error != ErrorCode.NONE:
             response = ProducerResponse(error=response_error(error))
-        elif decided.next_producer_id != NO_PRODUCER_ID:
-            response = ProducerResponse(producer_id=decided.next_producer_id, producer_epoch=0)
         else:
-            response = ProducerResponse(
-                producer_id=decided.producer_id, producer_epoch=decided.producer_epoch
-            )
+            producer_id, epoch = decided.client
+            response = ProducerResponse(producer_id=producer_id, producer_epoch=epoch)
+            if decided.state is TransactionState.ONGOING:
+                response = replace(
+                    response,
+                    ongoing_producer_id=decided.producer_id,
+                    ongoing_producer_epoch=decided.producer_epoch,
+                )
         turn.reply(request.token, response)
 
     return stored

@@ -35,14 +35,15 @@ class TimerKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerId:
-    """`expected`: the producer id and epoch that the client already has. `spare_producer_id`: an unused
-    id."""
+    """`expected`: the producer id and epoch that the client already has. `keep`: keep an open transaction for
+    the client to end it (KIP-939). `spare_producer_id`: an unused id."""
 
     token: Token
     transactional_id: str
     timeout_ms: int
     expected: tuple[int, int] | None = None
     two_phase_commit: bool = False
+    keep: bool = False
     spare_producer_id: int
 
 
@@ -109,11 +110,13 @@ class WriteMarkers(ServiceEffect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerResponse:
-    """For InitProducerId and EndTransaction."""
+    """For InitProducerId and EndTransaction. `ongoing_…`: of the transaction that was kept."""
 
     error: ErrorCode = ErrorCode.NONE
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_EPOCH
+    ongoing_producer_id: int = NO_PRODUCER_ID
+    ongoing_producer_epoch: int = NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

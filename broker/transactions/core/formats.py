@@ -3,6 +3,8 @@
 A key begins with an int16 version 0. A value begins with version 0, or 1, which has tagged fields (KIP-890);
 both are read, and version 1 is written. A value of None is a tombstone.
 
+Tag 3 is of KIP-939, and Kafka 4.3 ignores it.
+
 Schemas: transaction-coordinator/src/main/resources/common/message/TransactionLog{Key,Value}.json of Kafka.
 """
 
@@ -14,7 +16,7 @@ from tierlog.broker.coordinators.core.stored import (
     stored_version,
 )
 from tierlog.broker.transactions.core.states import TransactionState
-from tierlog.broker.transactions.core.transaction import NO_PRODUCER_ID, Transaction
+from tierlog.broker.transactions.core.transaction import NO_EPOCH, NO_PRODUCER_ID, Transaction
 from tierlog.protocol.schema import Int8, Int16, Int32, Int64, Message, String, Struct, struct, versions
 
 WRITTEN_VERSION = 1
@@ -48,6 +50,7 @@ class _TransactionLogValue(Message):
     transaction_last_update_timestamp_ms: Int64 = versions(0, 1)
     transaction_start_timestamp_ms: Int64 = versions(0, 1)
     client_transaction_version: Int16 = versions(1, 1, tag=2)
+    next_producer_epoch: Int16 = versions(1, 1, default=NO_EPOCH, tag=3)
 
 
 def encode_key(transactional_id: str) -> bytes:
@@ -77,6 +80,7 @@ def encode_value(transaction: Transaction) -> bytes:
         transaction_last_update_timestamp_ms=transaction.updated_ms,
         transaction_start_timestamp_ms=transaction.started_ms,
         client_transaction_version=transaction.client_version,
+        next_producer_epoch=transaction.next_producer_epoch,
     )
     return encode_stored(value, WRITTEN_VERSION)
 
@@ -96,6 +100,7 @@ def decode_value(transactional_id: str, data: bytes | memoryview) -> Transaction
         producer_epoch=value.producer_epoch,
         previous_producer_id=value.previous_producer_id,
         next_producer_id=value.next_producer_id,
+        next_producer_epoch=value.next_producer_epoch,
         timeout_ms=value.transaction_timeout_ms,
         state=state,
         partitions=frozenset(

@@ -36,6 +36,7 @@ class Cause(StrEnum):
     """Why a transactional id changes state. The value is the label in the generated state diagram."""
 
     INITIALIZED = "InitProducerId"
+    KEPT = "InitProducerId keeps the transaction (KIP-939)"
     PARTITIONS_ADDED = "AddPartitionsToTxn, AddOffsetsToTxn"
     COMMITTED = "EndTxn commits"
     ABORTED = "EndTxn aborts, the timeout passes, or InitProducerId fences the producer"
@@ -50,6 +51,7 @@ TRANSITIONS: dict[tuple[TransactionState, Cause], TransactionState] = {
     (_S.EMPTY, Cause.ABORTED): _S.PREPARE_ABORT,
     (_S.EMPTY, Cause.EXPIRED): _S.DEAD,
     (_S.ONGOING, Cause.PARTITIONS_ADDED): _S.ONGOING,
+    (_S.ONGOING, Cause.KEPT): _S.ONGOING,
     (_S.ONGOING, Cause.COMMITTED): _S.PREPARE_COMMIT,
     (_S.ONGOING, Cause.ABORTED): _S.PREPARE_ABORT,
     (_S.PREPARE_COMMIT, Cause.MARKERS_WRITTEN): _S.COMPLETE_COMMIT,
@@ -66,7 +68,7 @@ TRANSITIONS: dict[tuple[TransactionState, Cause], TransactionState] = {
 
 MEANINGS = {
     _S.EMPTY: "The id has a producer id and epoch, and no transaction since InitProducerId.",
-    _S.ONGOING: "A transaction is open. It is aborted after its timeout.",
+    _S.ONGOING: "A transaction is open. It is aborted after its timeout, if it has one.",
     _S.PREPARE_COMMIT: "The outcome is commit. Markers are written until every partition has one.",
     _S.PREPARE_ABORT: "The outcome is abort. Markers are written until every partition has one.",
     _S.COMPLETE_COMMIT: "The last transaction is committed; all its partitions have their markers.",

@@ -1,9 +1,12 @@
 """Transaction: the state of one transactional id, and what follows from each request (KIP-98, KIP-360,
-KIP-890).
+KIP-890, KIP-939).
 
 The functions decide and change nothing: they return the transaction to store, or the error for the client. A
 transaction version of 2 or later (KIP-890) bumps the epoch with every end of a transaction, so that a delayed
 request of an earlier transaction is fenced.
+
+A producer may also begin while a transaction of its predecessor is open, and end that one (KIP-939). The
+transaction then has two producer ids and epochs: those of its records in the logs, and those of its client.
 """
 
 from collections.abc import Set
@@ -29,6 +32,9 @@ class Transaction:
     """`previous_producer_id`: before the last change. `next_producer_id`: after the markers, if the epochs of
     the current one are exhausted. `last_epoch`: the epoch whose request led to the current one, so that its
     retry is recognized; it is not stored.
+
+    `next_producer_epoch`: if set, the transaction was kept by a later producer (KIP-939), which has the next
+    producer id with this epoch.
     """
 
     transactional_id: str
@@ -36,6 +42,7 @@ class Transaction:
     producer_epoch: int
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
+    next_producer_epoch: int = NO_EPOCH
     last_epoch: int = NO_EPOCH
     timeout_ms: int
     state: TransactionState = TransactionState.EMPTY
@@ -45,8 +52,19 @@ class Transaction:
     client_version: int = 0
 
     @property
+    def client(self) -> tuple[int, int]:
+        """The producer id and epoch of the client: for its requests now, or once the markers are written."""
+        if self.next_producer_id == NO_PRODUCER_ID:
+            return self.producer_id, self.producer_epoch
+        return self.next_producer_id, max(self.next_producer_epoch, 0)
+
+    @property
+    def is_kept(self) -> bool:
+        return self.next_producer_epoch != NO_EPOCH
+
+    @property
     def is_exhausted(self) -> bool:
-        return self.producer_epoch >= MAX_EPOCH - 1
+        return self.client[1] >= MAX_EPOCH - 1
 
     @property
     def bumps_epochs(self) -> bool:
@@ -61,7 +79,8 @@ def initialized(
     known: Transaction, expected: tuple[int, int] | None, timeout_ms: int, spare_producer_id: int, now_ms: int
 ) -> Transaction | ErrorCode:
     """InitProducerId without an open transaction. `expected`: the producer id and epoch which the client
-    already has (KIP-360). `spare_producer_id`: used if the epochs of the current one are exhausted."""
+    already has (KIP-360). `spare_producer_id`: used if the epochs of the current one are exhausted. The error
+    is CONCURRENT_TRANSACTIONS if there is none, as these ran out while the request waited."""
     if expected is not None and not _may_continue(known, expected):
         return ErrorCode.PRODUCER_FENCED
     base = replace(
@@ -73,8 +92,11 @@ def initialized(
         timeout_ms=timeout_ms,
         previous_producer_id=known.producer_id,
         next_producer_id=NO_PRODUCER_ID,
+        next_producer_epoch=NO_EPOCH,
     )
     if known.is_exhausted and (expected is None or expected[1] == known.producer_epoch):
+        if spare_producer_id == NO_PRODUCER_ID:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
         last_epoch = NO_EPOCH if expected is None else known.producer_epoch
         return replace(base, producer_id=spare_producer_id, producer_epoch=0, last_epoch=last_epoch)
     if expected is None:
@@ -94,10 +116,32 @@ def _may_continue(known: Transaction, expected: tuple[int, int]) -> bool:
     return producer_id == known.previous_producer_id and epoch >= MAX_EPOCH - 1
 
 
+def kept(
+    known: Transaction, expected: tuple[int, int] | None, timeout_ms: int, spare_producer_id: int, now_ms: int
+) -> Transaction | ErrorCode:
+    """InitProducerId that keeps the open transaction, so that its client ends it as an external transaction
+    ended (KIP-939). The client gets another epoch, which fences its predecessor. The timeout does not become
+    shorter: the transaction is older than this client."""
+    if expected not in (None, known.client):
+        return ErrorCode.PRODUCER_FENCED
+    if known.is_exhausted and spare_producer_id == NO_PRODUCER_ID:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    producer_id, epoch = known.client
+    return replace(
+        known,
+        state=next_state(known.state, Cause.KEPT),
+        next_producer_id=spare_producer_id if known.is_exhausted else producer_id,
+        next_producer_epoch=0 if known.is_exhausted else epoch + 1,
+        last_epoch=NO_EPOCH,
+        timeout_ms=max(known.timeout_ms, timeout_ms),
+        updated_ms=now_ms,
+    )
+
+
 def check_producer(known: Transaction | None, producer_id: int, epoch: int) -> ErrorCode:
-    if known is None or known.producer_id != producer_id:
+    if known is None or known.client[0] != producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    is_current = known.producer_epoch == epoch < MAX_EPOCH
+    is_current = known.client[1] == epoch < MAX_EPOCH
     return ErrorCode.NONE if is_current else ErrorCode.PRODUCER_FENCED
 
 
@@ -133,15 +177,14 @@ def ended(
         return ErrorCode.NONE if known.state is done else ErrorCode.INVALID_TXN_STATE
     if (error := check_producer(known, producer_id, epoch)) != ErrorCode.NONE:
         return error
-    if known.state is TransactionState.ONGOING:
+    is_open = known.state is TransactionState.ONGOING
+    if is_open or (bumps and not commit):
+        # Version 2: a client aborts before any partition was added, or does not know whether one was.
+        if bumps and known.is_exhausted and spare_producer_id == NO_PRODUCER_ID:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
         return prepared(known, commit, client_version, spare_producer_id, now_ms)
     if bumps:
-        # The client aborts before any partition was added, or does not know whether one was.
-        return (
-            ErrorCode.INVALID_TXN_STATE
-            if commit
-            else prepared(known, False, client_version, spare_producer_id, now_ms)
-        )
+        return ErrorCode.INVALID_TXN_STATE
     done = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
     return ErrorCode.NONE if known.state is done else ErrorCode.INVALID_TXN_STATE
 
@@ -162,13 +205,20 @@ def prepared(
 ) -> Transaction:
     """The transaction whose outcome is decided. Its epoch is that of the markers."""
     bumps = client_version >= EPOCH_BUMP_VERSION
+    producer_id, epoch = known.client
+    next_id, next_epoch = known.next_producer_id, known.next_producer_epoch
+    if bumps and known.is_exhausted and spare_producer_id != NO_PRODUCER_ID:
+        next_id, next_epoch = spare_producer_id, 0 if known.is_kept else NO_EPOCH
+    elif bumps and known.is_kept:
+        next_epoch = min(epoch + 1, MAX_EPOCH)
     return replace(
         known,
         state=next_state(known.state, Cause.COMMITTED if commit else Cause.ABORTED),
         producer_epoch=min(known.producer_epoch + 1, MAX_EPOCH) if bumps else known.producer_epoch,
-        last_epoch=known.producer_epoch if bumps else known.last_epoch,
-        next_producer_id=spare_producer_id if bumps and known.is_exhausted else NO_PRODUCER_ID,
-        previous_producer_id=known.producer_id,
+        last_epoch=epoch if bumps else known.last_epoch,
+        next_producer_id=next_id,
+        next_producer_epoch=next_epoch,
+        previous_producer_id=producer_id,
         started_ms=known.started_ms if known.state is TransactionState.ONGOING else now_ms,
         updated_ms=now_ms,
         client_version=client_version,
@@ -180,21 +230,26 @@ def fenced(known: Transaction, spare_producer_id: int, now_ms: int) -> Transacti
     epoch."""
     aborted = prepared(known, False, known.client_version, spare_producer_id, now_ms)
     if known.bumps_epochs:
-        is_last = aborted.producer_epoch == MAX_EPOCH and aborted.next_producer_id == NO_PRODUCER_ID
-        return replace(aborted, last_epoch=NO_EPOCH) if is_last else aborted
-    return replace(aborted, producer_epoch=min(known.producer_epoch + 1, MAX_EPOCH), last_epoch=NO_EPOCH)
+        return replace(aborted, last_epoch=NO_EPOCH) if aborted.client[1] == MAX_EPOCH else aborted
+    return replace(
+        aborted,
+        producer_epoch=min(known.producer_epoch + 1, MAX_EPOCH),
+        next_producer_epoch=min(known.next_producer_epoch + 1, MAX_EPOCH) if known.is_kept else NO_EPOCH,
+        last_epoch=NO_EPOCH,
+    )
 
 
 def completed(known: Transaction, now_ms: int) -> Transaction:
     """All markers are written."""
-    rotates = known.next_producer_id != NO_PRODUCER_ID
+    producer_id, epoch = known.client
     return replace(
         known,
         state=next_state(known.state, Cause.MARKERS_WRITTEN),
-        producer_id=known.next_producer_id if rotates else known.producer_id,
-        producer_epoch=0 if rotates else known.producer_epoch,
-        previous_producer_id=known.producer_id,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        previous_producer_id=known.previous_producer_id if known.is_kept else known.producer_id,
         next_producer_id=NO_PRODUCER_ID,
+        next_producer_epoch=NO_EPOCH,
         partitions=frozenset(),
         updated_ms=now_ms,
     )

@@ -72,9 +72,10 @@ class Bench:
     # ---- what clients do; each returns its token ----
 
     def init(self, name: str = "t", expected: Producer | None = None, **more: Any) -> int:
-        """`spare`: whether the request brings a producer id if it needs one, as the service's does."""
+        """It brings a producer id if it needs one, as the service's does."""
         more = {"timeout_ms": 60_000, "spare_producer_id": self._spare(name), **more}
         line = f"init {name}" + (f" expected={_producer(expected)}" if expected else "")
+        line += " keep" if more.get("keep") else ""
         return self._ask(InitProducerId, line, transactional_id=name, expected=expected, **more)
 
     def add(self, producer: Producer, *partitions: str, name: str = "t", **more: Any) -> int:
@@ -322,7 +323,8 @@ def describe_record(record: StoredRecord) -> str:
         return f"{name} deleted"
     found = decode_value(name, record.value)
     line = f"{name} {found.state.title} {found.producer_id}/{found.producer_epoch} {_names(found.partitions)}"
-    return line + (f" next={found.next_producer_id}" if found.next_producer_id != NO_PRODUCER_ID else "")
+    has_next = found.next_producer_id != NO_PRODUCER_ID
+    return line + (f" next={_producer(found.client)}" if has_next else "")
 
 
 def describe_markers(effect: WriteMarkers) -> str:

@@ -58,15 +58,17 @@ class World:
         assert response.producer_epoch < 2**15 - 1, "a client got the last epoch"
         assert self.owners.setdefault(granted, process) is process, f"two producers have {granted}"
         if kind in ("commit", "abort"):
-            self._check_end(process.name, kind, producer, version)
+            self._check_end(process.name, kind, producer, granted[1:], version)
 
-    def _check_end(self, name: str, kind: str, producer: tuple, version: int) -> None:
+    def _check_end(self, name: str, kind: str, producer: tuple, granted: tuple, version: int) -> None:
         """The decision is in the log, for the transaction of this producer."""
         wanted = S.PREPARE_COMMIT if kind == "commit" else S.PREPARE_ABORT
         found = [each for each in history(self.bench, name) if each is not None and each.state.is_prepared]
-        epoch = producer[1] + 1 if version == 2 else producer[1]
         assert found and found[-1].state is wanted, f"the reply to {kind} is wrong"
-        assert (found[-1].producer_id, found[-1].producer_epoch) == (producer[0], epoch)
+        assert found[-1].client == granted
+        if not found[-1].is_kept:
+            epoch = producer[1] + 1 if version == 2 else producer[1]
+            assert (found[-1].producer_id, found[-1].producer_epoch) == (producer[0], epoch)
 
     def disturb(self) -> None:
         rng, b = self.rng, self.bench
@@ -146,7 +148,8 @@ class Process:
         roll = self.rng.random()
         if self.producer is None or roll < 0.1:
             expected = self.producer if self.producer and self.rng.random() < 0.5 else None
-            self.ask("init", expected=expected, two_phase_commit=self.rng.random() < 0.1)
+            keep, two_phase_commit = self.rng.random() < 0.3, self.rng.random() < 0.1
+            self.ask("init", expected=expected, keep=keep, two_phase_commit=two_phase_commit)
         elif roll < 0.5:
             wanted = self.rng.sample(PARTITIONS, self.rng.randrange(1, 3))
             self.ask("add", *wanted, client_version=self.version)

@@ -159,7 +159,7 @@ def test_exhausted_producer_gets_another_id_with_the_end_of_its_transaction(benc
             append t Ongoing 1/32766 a-0
             #1 ok
         0 #2 commit t 1/32766 v2
-            append t PrepareCommit 1/32767 a-0 next=2
+            append t PrepareCommit 1/32767 a-0 next=2/0
             #2 2/0
             markers commit t 1/32767 a-0
         0 #3 add t 2/0 a-0
