@@ -364,7 +364,7 @@ class Coordinator:
         turn.append([record], stored)
 
     def _follow_state(self, transaction: Transaction, turn: Turn) -> None:
-        """Begin the work that a durable state requires: markers, or a timer."""
+        """Begin the work that a durable state requires: write markers, or set a timer."""
         key = TimerKey(TimerKind.TRANSACTION, transaction.transactional_id)
         if transaction.state.is_prepared:
             turn.cancel_timer(key)

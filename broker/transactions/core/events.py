@@ -21,8 +21,8 @@ from tierlog.protocol.errors import ErrorCode
 
 class TimerKind(StrEnum):
     TRANSACTION = "transaction"  # the timeout of an open transaction
-    WAITING = "waiting"  # the time limit of requests that wait for another
-    RETRY = "retry"  # the next attempt to complete a transaction
+    WAITING = "waiting"  # limits the wait of requests for a change
+    RETRY = "retry"  # writes the markers again if the end of a transaction was not stored
 
 
 class TimerKey(NamedTuple):

@@ -56,7 +56,7 @@ def test_verification_names_the_partitions_that_are_missing(bench):
     assert b.response(b.verify(producer, "a-0", "a-1")).failed == {TopicPartition("a", 1)}
     b.commit(producer)
     assert b.response(b.verify((1, 1), "a-0")).failed == {TopicPartition("a", 0)}
-    assert len(b.log) == stored + 2  # of the end
+    assert len(b.log) == stored + 2  # only the two records that end it
 
 
 def test_next_transaction_begins_without_the_partitions_of_the_last(bench):

@@ -1,8 +1,8 @@
 """Random producers and zombies, late appends, failing disks, coordinators that restart anywhere: invariants
 hold after each event.
 
-Each seed is one history. Every producer is a process that may do what the protocol lets it, and it goes on
-when another has taken its transactional id. At the end the world calms down: all transactions are decided,
+Each seed is one history. Every producer is a process that may do what the protocol lets it. It continues when
+another has taken its transactional id. At the end the world calms down: all transactions are decided,
 and all requests are answered.
 """
 
@@ -39,12 +39,12 @@ class World:
         self.rng = rng
         self.bench = bench(transactional_id_expiration_ms=300_000, two_phase_commit=True)
         self.bench.on_reply = self._check
-        self.asked: dict[int, tuple] = {}  # token -> (process, kind, producer)
+        self.requests: dict[int, tuple] = {}  # token -> (process, kind, producer)
         self.owners: dict[tuple, Process] = {}
         self.processes = [Process(self) for _ in range(rng.randrange(2, 6))]
 
     def _check(self, token: int, response) -> None:
-        process, kind, producer, version = self.asked.get(token, self.asking)
+        process, kind, producer, version = self.requests.get(token, self.current)
         if response.error != E.NONE:
             return
         stored = self.bench.stored(process.name)
@@ -108,14 +108,14 @@ class Process:
 
     def ask(self, kind: str, *arguments, **more) -> None:
         entry = self, kind, self.producer, self.version
-        self.world.asking = entry
+        self.world.current = entry
         ask = getattr(self.bench, kind)
         token = (
             ask(self.name, **more)
             if kind == "init"
             else ask(self.producer, *arguments, name=self.name, **more)
         )
-        self.world.asked[token] = entry
+        self.world.requests[token] = entry
         self.pending = token, kind
 
     def hear(self) -> None:
