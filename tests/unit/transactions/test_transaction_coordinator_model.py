@@ -7,6 +7,7 @@ and all requests are answered.
 """
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -179,6 +180,7 @@ def test_every_history_ends_with_all_transactions_decided(bench, seed):
     assert b.waiting == [], f"requests never answered:\n{b.transcript[-2_000:]}"
     for name in NAMES:
         check_history(b, name)
+        check_aborts(world, name)
         check_markers(b, name)
         assert not b.core.find(name) or not b.core.find(name).state.is_prepared
         check_memory(b, name)
@@ -216,6 +218,19 @@ def check_history(b, name: str) -> None:
         if before is not None and each is not None:
             assert each.producer_id != before.producer_id or each.producer_epoch >= before.producer_epoch
         before = each
+
+
+def check_aborts(world: World, name: str) -> None:
+    """A producer whose transaction was aborted against its will is fenced by another epoch."""
+    own = {
+        producer
+        for process, kind, producer, _ in world.requests.values()
+        if (process.name, kind) == (name, "abort")
+    }
+    states = history(world.bench, name)
+    for before, each in pairwise(states):
+        if before is not None and each is not None and each.state is S.PREPARE_ABORT:
+            assert each.client != before.client or before.client in own, f"{before.client} is not fenced"
 
 
 def check_markers(b, name: str) -> None:
