@@ -283,12 +283,13 @@ def _send(
 
 def _receive(connection: HTTPConnection, into: memoryview | None, timeout_s: float) -> tuple[Response, bool]:
     """The response, and whether the connection can be used again."""
+    connected = connection.sock  # `getresponse` forgets it if the server closes the connection afterwards
     response = connection.getresponse()
     headers = dict(response.headers.items())
     if into is not None and response.status in (200, 206):
         if response.length != len(into):
             return Response(response.status, headers, b""), False
-        _fill(connection.sock, response, into, timeout_s)
+        _fill(connected, response, into, timeout_s)
         body = b""
     elif response.status < 300:
         body = response.read()

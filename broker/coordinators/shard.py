@@ -38,7 +38,6 @@ from tierlog.broker.coordinators.core.effects import (
 )
 from tierlog.broker.coordinators.core.stored import FormatError
 from tierlog.broker.coordinators.timers import Timers
-from tierlog.broker.replication.leader_role import AppendResult
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.core.producer_state import EndMarker
 from tierlog.broker.storage.recovery import read_marker
@@ -334,6 +333,9 @@ class Shard(Generic[C]):
             waiter.future.set_result(waiter.convert(response))
 
     def _append(self, effect: AppendRecords) -> None:
+        if not self.is_current:
+            self._await_durable(effect.write_id, ErrorCode.NOT_LEADER_OR_FOLLOWER, NO_OFFSET)
+            return
         now_ms = self._clock.now_ms()
         records = [NewRecord(now_ms, key, value) for key, value in effect.records]
         leader, producer = self.replica.as_leader, effect.producer
@@ -353,9 +355,12 @@ class Shard(Generic[C]):
             result = leader.append(
                 batch, now_ms, acks=-1, from_client=False, guard=guard, must_verify=must_verify
             )
-        self._await_durable(effect.write_id, result)
+        self._await_durable(effect.write_id, ErrorCode(result.error), result.last_offset + 1)
 
     def _append_marker(self, effect: AppendMarker) -> None:
+        if not self.is_current:
+            self._await_durable(effect.write_id, ErrorCode.NOT_LEADER_OR_FOLLOWER, NO_OFFSET)
+            return
         result = self.replica.as_leader.append_marker(
             effect.producer.producer_id,
             effect.producer.producer_epoch,
@@ -363,11 +368,11 @@ class Shard(Generic[C]):
             self._clock.now_ms(),
             transaction_version=effect.transaction_version,
         )
-        self._await_durable(effect.write_id, result)
+        self._await_durable(effect.write_id, ErrorCode(result.error), result.last_offset + 1)
 
-    def _await_durable(self, write_id: WriteId, result: AppendResult) -> None:
-        written = _Written(write_id, -1, self.replica.leader_epoch, ErrorCode(result.error))
-        written.end_offset = result.last_offset + 1 if written.error == ErrorCode.NONE else -1
+    def _await_durable(self, write_id: WriteId, error: ErrorCode, end_offset: int) -> None:
+        end_offset = end_offset if error == ErrorCode.NONE else NO_OFFSET
+        written = _Written(write_id, end_offset, self.leader_epoch, error)
         self._written.append(written)
         self._report_durable()
         if self._written:
@@ -400,6 +405,12 @@ class Shard(Generic[C]):
             self._fail()
             return
         self._report_durable()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the replica still leads in the epoch in which this shard was loaded. Another broker may
+        have coordinated before a later epoch."""
+        return self.replica.leader_epoch == self.leader_epoch
 
     @property
     def _is_repaired(self) -> bool:

@@ -240,7 +240,8 @@ class Shards(Generic[C]):
         if shard is None:
             loads = self._coordinates(partition, partitions[partition])
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loads else ErrorCode.NOT_COORDINATOR
-        return shard if shard.ready else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        is_ready = shard.ready and shard.is_current
+        return shard if is_ready else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def _open(self, partition: int, image: PartitionRecord) -> Shard[C] | None:
         """A new, loading shard if this broker leads the partition and has its replica."""

@@ -34,5 +34,5 @@ def coordinator_handlers(
     return {
         **{BY_NAME[name].key: handler for name, handler in named.items()},
         **group_handlers(groups),
-        **transaction_handlers(transactions),
+        **transaction_handlers(transactions, groups.shards),
     }

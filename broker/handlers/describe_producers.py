@@ -19,7 +19,10 @@ def describe_producers_handler(deps: Dependencies) -> Handler:
             topics=[
                 TopicResponse(
                     name=topic.name,
-                    partitions=[_described(deps, topic.name, index) for index in topic.partition_indexes],
+                    partitions=[
+                        _described(deps, topic.name, index)
+                        for index in dict.fromkeys(topic.partition_indexes)
+                    ],
                 )
                 for topic in request.topics
             ]

@@ -31,7 +31,7 @@ from tierlog.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from tierlog.records.batch import CODEC_MASK, HEADER_SIZE, read_header
+from tierlog.records.batch import CODEC_MASK, HEADER_SIZE, MAGIC, read_header
 from tierlog.records.codecs import Codec
 
 ACKS_ALL, ACKS_LEADER, ACKS_NONE = -1, 1, 0
@@ -184,8 +184,9 @@ def _begin_verification(
         for data in topic.partition_data:
             replica, records = deps.find_leader(key, data.index), data.records or b""
             if isinstance(replica, Replica) and len(records) >= HEADER_SIZE:
+                verifying.begun.add(replica.name)
                 header = read_header(records)
-                if header.is_transactional:
+                if header.magic == MAGIC and header.is_transactional:
                     verifying.begin(replica, header.producer_id, header.producer_epoch, header.base_sequence)
     return verifying
 
@@ -198,8 +199,12 @@ def _refusal(
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     if context.version < ZSTD_FROM and _is_zstd(data):
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-    error = None if verifying is None else verifying.refused.get(replica.name)
-    if verifying is None or error is None:
+    if verifying is None:
+        return None
+    if replica.name not in verifying.begun:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER  # it has become the leader since
+    error = verifying.refused.get(replica.name)
+    if error is None:
         return None
     knows_abortable = context.version >= ABORTABLE_FROM
     return produce_error(error, knows_abortable=knows_abortable, adds=verifying.adds)

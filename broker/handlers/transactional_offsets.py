@@ -23,6 +23,8 @@ NO_SEQUENCE = -1
 
 def txn_offset_commit_handler(groups: GroupService, verifier: TransactionVerifier) -> Handler:
     async def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> Reply:
+        if request.group_id == "":
+            return _response(request, {}, ErrorCode.INVALID_GROUP_ID)
         shard = groups.shards.shard_of(request.group_id)
         if isinstance(shard, ErrorCode):
             return _response(request, {}, shard)

@@ -7,10 +7,10 @@ AddPartitionsToTxn in version 5 stand for transaction version 2, as in Kafka.
 
 import asyncio
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tierlog.base.types import TopicPartition
-from tierlog.broker.coordinators.shards import partition_of
+from tierlog.broker.coordinators.shards import Shards, partition_of
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
 from tierlog.broker.transactions.core.events import (
     EndTransaction,
@@ -62,9 +62,9 @@ FENCED_FROM = {
 T = TypeVar("T")
 
 
-def transaction_handlers(service: TransactionService) -> dict[int, Handler]:
+def transaction_handlers(service: TransactionService, groups: Shards[Any]) -> dict[int, Handler]:
     """API key -> handler of the APIs of the transaction coordinator."""
-    handlers = _Handlers(service)
+    handlers = _Handlers(service, groups)
     named: dict[str, Handler] = {
         "InitProducerId": pending(handlers.init_producer_id),
         "AddPartitionsToTxn": pending(handlers.add_partitions),
@@ -77,8 +77,9 @@ def transaction_handlers(service: TransactionService) -> dict[int, Handler]:
 
 
 class _Handlers:
-    def __init__(self, service: TransactionService) -> None:
+    def __init__(self, service: TransactionService, groups: Shards[Any]) -> None:
         self._service = service
+        self._groups = groups
 
     # ---- producers ----
 
@@ -164,16 +165,23 @@ class _Handlers:
                 verify_only=False,
             )
             return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
-        response = AddPartitionsToTxnResponse()
-        for each in request.transactions:
-            producer = each.producer_id, each.producer_epoch
-            results = await self._add(
-                context, each.transactional_id, producer, each.topics, verify_only=each.verify_only
+        added = [
+            self._add(
+                context,
+                each.transactional_id,
+                (each.producer_id, each.producer_epoch),
+                each.topics,
+                verify_only=each.verify_only,
             )
-            response.results_by_transaction.append(
+            for each in request.transactions
+        ]
+        all_results = await asyncio.gather(*added)  # an id that has to wait does not delay the others
+        return AddPartitionsToTxnResponse(
+            results_by_transaction=[
                 AddPartitionsToTxnResult(transactional_id=each.transactional_id, topic_results=results)
-            )
-        return response
+                for each, results in zip(request.transactions, all_results, strict=True)
+            ]
+        )
 
     async def _add(
         self,
@@ -223,6 +231,8 @@ class _Handlers:
 
     async def add_offsets(self, context: RequestContext, request: AddOffsetsToTxnRequest) -> Reply:
         """Add the `__consumer_offsets` partition of a group."""
+        if not self._groups.has_topic:
+            await self._groups.create_topic()  # clients look for the group's coordinator later
         offsets_topic = self._service.shards.image.topic(OFFSETS_TOPIC)
         if request.transactional_id == "" or offsets_topic is None:
             error = (
@@ -247,7 +257,7 @@ class _Handlers:
     def describe(
         self, context: RequestContext, request: describe_transactions.DescribeTransactionsRequest
     ) -> Reply:
-        states = [self._described(each) for each in request.transactional_ids]
+        states = [self._described(each) for each in dict.fromkeys(request.transactional_ids)]
         return describe_transactions.DescribeTransactionsResponse(transaction_states=states)
 
     def _described(self, transactional_id: str) -> describe_transactions.TransactionState:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tierlog.base.types import TopicPartition
+from tierlog.broker.coordinators.core.turn import response_error
 from tierlog.broker.handlers.context import CLOSE, Pending, Reply
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.core.producer_state import Rejection
@@ -23,6 +24,7 @@ _NOT_KNOWN = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.OPERATION_NOT_ATTEMPTED,
 )
 """The coordinator did not answer, or could not yet."""
 
@@ -37,6 +39,9 @@ class Verifying:
     is_enforced: bool = True
     guards: dict[TopicPartition, VerificationGuard] = field(default_factory=dict)
     refused: dict[TopicPartition, ErrorCode] = field(default_factory=dict)
+    begun: set[TopicPartition] = field(default_factory=set)
+    """Partitions that this broker led when the request arrived."""
+
     _producers: dict[tuple[int, int], list[TopicPartition]] = field(default_factory=dict)
 
     def begin(self, replica: Replica, producer_id: int, epoch: int, first_sequence: int) -> None:
@@ -82,7 +87,7 @@ def offsets_error(error: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
     """The error of a TxnOffsetCommit, as in Kafka: clients retry without looking for another coordinator."""
     if error == ErrorCode.NETWORK_EXCEPTION:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    return _fencing(error, knows_abortable)
+    return _fencing(response_error(error), knows_abortable)
 
 
 def _fencing(error: ErrorCode, knows_abortable: bool) -> ErrorCode:

@@ -9,15 +9,19 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+import structlog
+
 from tierlog.base.network import Caller, Network, Unreachable
 from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.image import ClusterImage
 
-ITEMS_PER_REQUEST = 1_000
-"""Maximum number of items of one request, well below the elements that a frame may have (ADR 0033)."""
+PARTITIONS_PER_REQUEST = 10_000
+"""Maximum number of partitions of one request, well below the elements that a frame may have (ADR 0033)."""
 
-REQUEST_TIMEOUT_S = 10.0
+REQUEST_TIMEOUT_S = 5.0
+"""After this time a broker counts as unreachable, and its items are sent again."""
 
+_log = structlog.get_logger("tierlog.transactions")
 I = TypeVar("I")  # noqa: E741
 R = TypeVar("R")
 
@@ -33,12 +37,15 @@ class BrokerRequests(Generic[I, R]):
         tasks: TaskGroup,
         client_id: str,
         exchange: Exchange[I, R],
+        partitions_of: Callable[[I], int],
     ) -> None:
+        """`partitions_of`: number of partitions of an item, at most PARTITIONS_PER_REQUEST."""
         self._network = network
         self._image = image
         self._tasks = tasks
         self._client_id = client_id
         self._exchange = exchange
+        self._partitions_of = partitions_of
         self._callers: dict[int, Caller] = {}
         self._queues: dict[int, list[tuple[I, asyncio.Future[R]]]] = {}
         """Items that wait, for each broker with a request in flight."""
@@ -62,22 +69,36 @@ class BrokerRequests(Generic[I, R]):
     async def _run(self, broker_id: int, queue: list[tuple[I, "asyncio.Future[R]"]]) -> None:
         try:
             while queue:
-                batch = queue[:ITEMS_PER_REQUEST]
-                del queue[:ITEMS_PER_REQUEST]
+                count = self._fitting(queue)
+                batch = queue[:count]
+                del queue[:count]
                 await self._send(broker_id, batch)
         finally:
             del self._queues[broker_id]
             for _, result in queue:
                 result.cancel()
 
+    def _fitting(self, queue: list[tuple[I, "asyncio.Future[R]"]]) -> int:
+        """How many items the next request takes: at least one."""
+        partitions = 0
+        for count, (item, _) in enumerate(queue):
+            partitions += self._partitions_of(item)
+            if partitions > PARTITIONS_PER_REQUEST:
+                return max(count, 1)
+        return len(queue)
+
     async def _send(self, broker_id: int, batch: list[tuple[I, "asyncio.Future[R]"]]) -> None:
         try:
             caller = await self._caller(broker_id)
             found = await self._exchange(caller, [item for item, _ in batch])
-        except Unreachable as error:
+            if len(found) != len(batch):
+                raise Unreachable(f"broker {broker_id} answered {len(found)} of {len(batch)} items")
+        except Exception as error:
+            if not isinstance(error, Unreachable):
+                _log.exception("invalid response of a broker; its items are sent again", broker=broker_id)
             for _, result in batch:
                 if not result.done():
-                    result.set_exception(error)
+                    result.set_exception(Unreachable(str(error)))
             return
         except asyncio.CancelledError:
             for _, result in batch:

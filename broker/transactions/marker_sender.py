@@ -26,8 +26,14 @@ from tierlog.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 
-RETRY_S = 0.1
-"""Pause before a marker is sent again. A new leader is usually elected within half a second."""
+RETRY_S, RETRY_MAX_S = 0.1, 1.0
+"""Pause before a marker is sent again, at first and at most. A new leader is usually elected within half a
+second."""
+
+PARTITIONS_PER_MARKER = 1_000
+"""Markers that a broker appends in one turn of the event loop."""
+
+DELETED = -2
 
 MARKERS_VERSION = 2
 
@@ -63,7 +69,9 @@ class MarkerSender:
         self._tasks = tasks
         self._others: BrokerRequests[WritableTxnMarker, Errors] | None = None
         if network is not None:
-            self._others = BrokerRequests(network, image, tasks, "transaction markers", _exchange)
+            self._others = BrokerRequests(
+                network, image, tasks, "transaction markers", _exchange, _partitions_of
+            )
 
     def write(self, job: Job) -> None:
         """Write all markers, then call `job.done`."""
@@ -74,23 +82,47 @@ class MarkerSender:
             self._others.close()
 
     async def _write(self, job: Job) -> None:
-        remaining = set(job.markers.partitions)
-        while remaining and job.is_current():
-            by_leader: dict[int, list[TopicPartition]] = {}
-            image = self._image()
-            for partition in sorted(remaining):
-                topic = image.topic(partition.topic)
-                if topic is None or partition.partition >= len(topic.partitions):
-                    remaining.discard(partition)  # deleted
-                else:
-                    by_leader.setdefault(topic.partitions[partition.partition].leader, []).append(partition)
-            sends = [self._send(job, leader, found) for leader, found in by_leader.items() if leader >= 0]
-            for written in await asyncio.gather(*sends):
-                remaining.difference_update(written)
-            if remaining:
-                await asyncio.sleep(RETRY_S)
-        if not remaining and job.is_current():
+        await self._write_to_leaders(job, sorted(job.markers.partitions))
+        if job.is_current():
             job.done()
+
+    async def _write_to_leaders(self, job: Job, partitions: Sequence[TopicPartition]) -> None:
+        """Write to each leader until it has all markers, or other brokers lead the rest. A leader that does
+        not answer delays no other."""
+        pause_s = RETRY_S
+        while job.is_current():
+            groups = self._by_leader(partitions)
+            if len(groups) > 1:
+                await asyncio.gather(*(self._write_to_leaders(job, group) for group in groups))
+                return
+            if not groups:
+                return
+            [partitions] = groups
+            written = set(await self._send(job, self._leader(partitions[0]), partitions))
+            partitions = [each for each in partitions if each not in written]
+            if not partitions:
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_MAX_S)
+
+    def _by_leader(self, partitions: Sequence[TopicPartition]) -> list[list[TopicPartition]]:
+        """The partitions that exist, by leader, in requests of at most PARTITIONS_PER_MARKER."""
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for partition in partitions:
+            leader = self._leader(partition)
+            if leader != DELETED:
+                by_leader.setdefault(leader, []).append(partition)
+        return [
+            group[at : at + PARTITIONS_PER_MARKER]
+            for group in by_leader.values()
+            for at in range(0, len(group), PARTITIONS_PER_MARKER)
+        ]
+
+    def _leader(self, partition: TopicPartition) -> int:
+        topic = self._image().topic(partition.topic)
+        if topic is None or partition.partition >= len(topic.partitions):
+            return DELETED
+        return topic.partitions[partition.partition].leader
 
     async def _send(
         self, job: Job, leader: int, partitions: Sequence[TopicPartition]
@@ -101,7 +133,7 @@ class MarkerSender:
             if leader == self._node_id:
                 response = await self._write_locally(WriteTxnMarkersRequest(markers=[marker]))
                 errors = _errors(response)[0]
-            elif self._others is not None:
+            elif leader >= 0 and self._others is not None:
                 errors = await self._others.send(leader, marker)
             else:
                 return []
@@ -120,6 +152,10 @@ class MarkerSender:
             )
             return True
         return error == ErrorCode.NONE
+
+
+def _partitions_of(marker: WritableTxnMarker) -> int:
+    return sum(len(topic.partition_indexes) for topic in marker.topics)
 
 
 def _marker(job: Job, partitions: Sequence[TopicPartition]) -> WritableTxnMarker:

@@ -60,7 +60,7 @@ class TransactionVerifier:
             {}
             if network is None
             else {
-                adds: BrokerRequests(network, image, tasks, "transaction verifier", exchange)
+                adds: BrokerRequests(network, image, tasks, "transaction verifier", exchange, _partitions_of)
                 for adds, exchange in ((False, _verify), (True, _add))
             }
         )
@@ -107,6 +107,10 @@ def add_partitions(
         ),
         convert,
     )
+
+
+def _partitions_of(verification: Verification) -> int:
+    return len(verification.partitions)
 
 
 def _all(verification: Verification, error: ErrorCode) -> dict[TopicPartition, ErrorCode]:

@@ -137,7 +137,7 @@ class Coordinator:
             case OffsetKey(group_id, topic, partition):
                 topic_partition = TopicPartition(topic, partition)
                 if value is None:
-                    self._offsets.remove(group_id, topic_partition)
+                    self._remove_offsets(group_id, [topic_partition])
                 else:
                     self._put(group_id, topic_partition, self._ordered(decode_offset(value)), producer_id)
             case GroupKey(group_id):
@@ -304,7 +304,7 @@ class Coordinator:
             (partition, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if partition.topic in in_use else ErrorCode.NONE)
             for partition in request.partitions
         )
-        kept = self._offsets.of(request.group_id)
+        kept = {*self._offsets.of(request.group_id), *self._transactional.partitions(request.group_id)}
         to_remove = [
             partition for partition, error in results if error == ErrorCode.NONE and partition in kept
         ]
@@ -357,7 +357,6 @@ class Coordinator:
             for group_id, partitions in self._committing.values()
             for partition in partitions
         }
-        in_transactions = self._transactional.groups()
         for group in list(self._groups.values()):
             offsets = self._offsets.of(group.group_id)
             unused = expired_partitions(group, offsets, self._settings.offsets_retention_ms, turn.now_ms)
@@ -371,7 +370,7 @@ class Coordinator:
                 group.state is GroupState.EMPTY
                 and not group.pending_members
                 and len(to_remove) == len(offsets)
-                and group.group_id not in in_transactions
+                and not self._is_in_transaction(group.group_id)
             ):
                 self._append_deletion(group, turn)
             else:
@@ -388,6 +387,7 @@ class Coordinator:
     def _remove_offsets(self, group_id: str, to_remove: Iterable[TopicPartition]) -> None:
         for partition in to_remove:
             self._offsets.remove(group_id, partition)
+            self._transactional.remove(group_id, partition)
 
     # ---- groups ----
 
@@ -403,7 +403,8 @@ class Coordinator:
     def _append_deletion(self, group: Group, turn: Turn, request: DeleteGroup | None = None) -> None:
         """Remove the group at once: a member that joins now starts a new one. If the append fails, the group
         is restored without members."""
-        to_remove = list(self._offsets.of(group.group_id))
+        pending = self._transactional.partitions(group.group_id)
+        to_remove = list(dict.fromkeys([*self._offsets.of(group.group_id), *pending]))
         records = [tombstone(group.group_id, partition) for partition in to_remove]
         records.append(StoredRecord(encode_key(GroupKey(group.group_id)), None))
         timestamp_ms = group.state_timestamp_ms
@@ -444,7 +445,7 @@ class Coordinator:
         return self._transactional.partitions(group_id)
 
     def _is_in_transaction(self, group_id: str) -> bool:
-        return group_id in self._transactional.groups()
+        return self._transactional.has(group_id)
 
     @property
     def member_bytes(self) -> int:

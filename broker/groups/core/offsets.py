@@ -70,7 +70,7 @@ def check_commit(group: Group | None, request: Commit) -> ErrorCode:
     error = group.validate(request.member_id, request.group_instance_id)
     if error == ErrorCode.NONE and request.generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
-    if error == ErrorCode.NONE and group.awaits_assignment:
+    if error == ErrorCode.NONE and group.awaits_assignment and request.producer is None:
         # The member does not know its new assignment: another member may own these partitions.
         return ErrorCode.REBALANCE_IN_PROGRESS
     return error
