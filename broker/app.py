@@ -279,6 +279,7 @@ class Broker(NodeBase):
             self.transactions.shards.on_replica_event,
             self.tiering.log_manager.on_replica_event,
             self.tiering.diverged_segments.on_replica_event,
+            self.tiering.manifest_recovery.on_replica_event,
         )
         self.tiering.log_manager.listeners.append(self.admin_node.tier_changed)
         self.running.listeners += (
@@ -361,6 +362,7 @@ class Broker(NodeBase):
                 bucket_scrubber=self.tiering.scrubber,
                 manifest_check=self.tiering.manifest_check,
                 merger=self.tiering.merger,
+                manifest_recovery=self.tiering.manifest_recovery,
                 remote=self.tier,
                 disk_pressure=self.disk_pressure,
                 moves=self.moves,

@@ -60,6 +60,7 @@ def assess(
         *_damaged(seen),
         *_damaged_remote(seen),
         *_manifests(seen),
+        *_unread(seen),
         *_stores(seen),
         *_behind(seen),
     ]
@@ -285,6 +286,16 @@ def _manifests(seen: Observation) -> list[Problem]:
         "check."
     )
     return [Problem(Status.DEGRADED, what, how)]
+
+
+def _unread(seen: Observation) -> list[Problem]:
+    if not seen.unread:
+        return []
+    found = [f"{row['topic']}-{row['partition']}: {row['error'] or 'not read yet'}" for row in seen.unread]
+    some = "; ".join(found[:NAMED_MAX]) + (" and others" if len(found) > NAMED_MAX else "")
+    what = f"partitions whose manifest in the object store was not read since the quorum's recovery: {some}"
+    how = "They have a leader once it is read: see docs/runbooks/lost-majority-for-good.md."
+    return [Problem(Status.UNAVAILABLE, what, how)]
 
 
 def _stores(seen: Observation) -> list[Problem]:

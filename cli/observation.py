@@ -28,10 +28,11 @@ class Observation:
     """`quorum`: node -> GET /v1/quorum, None if the node did not respond. `brokers` and `unhealthy`: GET
     /v1/brokers and /v1/partitions of one node, None if no node responded. `damaged`: damaged ranges of all
     brokers (GET /v1/scrub), and `damaged_remote`: of remote objects (GET /v1/tier/damaged), each row with its
-    `broker`. `behind`: partitions that are not uploaded in time (GET /v1/tier/behind), likewise. `stores`:
-    GET /v1/tier/store of the brokers whose object store is not available, each with its `broker`.
-    `manifests`: manifest roots and documents in which the last pass of the bucket scrubber found a fault
-    (GET /v1/tier/scrub)."""
+    `broker`. `behind`: partitions that are not uploaded in time (GET /v1/tier/behind), likewise. `unread`:
+    partitions without a leader because their manifest in the bucket was not read (GET /v1/tier/unread),
+    likewise. `stores`: GET /v1/tier/store of the brokers whose object store is not available, each with its
+    `broker`. `manifests`: manifest roots and documents in which the last pass of the bucket scrubber found a
+    fault (GET /v1/tier/scrub)."""
 
     quorum: Mapping[int, Response | None] = field(default_factory=dict)
     brokers: Response | None = None
@@ -39,6 +40,7 @@ class Observation:
     damaged: tuple[Response, ...] = ()
     damaged_remote: tuple[Response, ...] = ()
     behind: tuple[Response, ...] = ()
+    unread: tuple[Response, ...] = ()
     stores: tuple[Response, ...] = ()
     manifests: tuple[Response, ...] = ()
 
@@ -92,12 +94,13 @@ def observe(seeds: Iterable[str]) -> Observation:
                     urls = {**{int(one): to for one, to in members.items() if to}, **urls}
             pending = list(urls.values())
         responding = [one for one in sorted(quorum) if quorum[one] is not None]
-        local, remote, behind, stores, scrubs = (
+        local, remote, behind, unread, stores, scrubs = (
             pool.map(lambda one, path=path: _ask(urls[one], path), responding)
             for path in (
                 "/v1/scrub",
                 "/v1/tier/damaged",
                 "/v1/tier/behind",
+                "/v1/tier/unread",
                 "/v1/tier/store",
                 "/v1/tier/scrub",
             )
@@ -108,6 +111,7 @@ def observe(seeds: Iterable[str]) -> Observation:
             damaged_remote=_rows(responding, remote, "damaged"),
             behind=_rows(responding, behind, "behind"),
             manifests=_rows(responding, scrubs, "manifests"),
+            unread=_rows(responding, unread, "unread"),
             stores=tuple(
                 {"broker": node, **response}
                 for node, response in zip(responding, stores, strict=True)

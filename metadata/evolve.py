@@ -104,6 +104,8 @@ def _evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
             return _remote_log_dropped(image, record)
         case r.RemoteLogDiverged():
             return _remote_log_diverged(image, record)
+        case r.ManifestAdopted():
+            return _manifest_adopted(image, record)
         case r.RemoteLogSpliced():
             return _remote_log_spliced(image, record)
         case r.FormatVersion():
@@ -167,6 +169,9 @@ def _delete_topic(image: ClusterImage, record: r.TopicDeleted) -> ClusterImage:
         topic_ids=image.topic_ids.delete(topic.name),
         configs=configs,
         remote=_without(image.remote, gone),
+        unread_manifests=_without(
+            image.unread_manifests, [key for key in keys if key in image.unread_manifests]
+        ),
         delete_queue=image.delete_queue.with_deletes(_topic_deletions(topic, gone, record)),
     )
 
@@ -314,6 +319,42 @@ def _remote_log_diverged(image: ClusterImage, record: r.RemoteLogDiverged) -> Cl
     require(bool(gone) and gone[0].base_offset == start, f"{key}: no manifest entry begins at {start}")
     left = replace(remote, entries=kept, copied_end_offset=start)
     return _with_remote(image, key, left, _queued(key, gone, record.at_ms))
+
+
+def _manifest_adopted(image: ClusterImage, record: r.ManifestAdopted) -> ClusterImage:
+    """Deletes nothing that may be in use: neither what the pages of the new manifest cover, nor a copy at its
+    end that the lost majority may have finished. The bucket scrubber finds what is left over."""
+    key, start = TopicIdPartition(record.topic_id, record.partition), record.log_start_offset
+    remote = image.remote.get(key, RemotePartition())
+    require(start >= remote.log_start_offset, f"{key}: the log start decreased to {start}")
+    copied = remote.copied_end_offset
+    adopted = RemotePartition(
+        log_start_offset=start,
+        pages=record.pages,
+        entries=record.entries,
+        copied_end_offset=None if copied is None else min(copied, start),
+    )
+    if adopted.end_offset is not None:
+        adopted = replace(adopted, copied_end_offset=adopted.end_offset)
+    r.share_epochs(adopted.entries)
+    listed = {node.uuid for node in adopted.nodes}
+    deleted = [one for one in listed if image.is_being_deleted(one)]
+    require(not deleted, f"{key}: {deleted} are being deleted")
+    first, end = record.pages[-1].end_offset if record.pages else 0, adopted.end_offset or 0
+    before: tuple[r.PageRef | r.RemoteSegment | StartedCopy, ...] = (*remote.nodes, *remote.started)
+    gone = [
+        one
+        for one in before
+        if one.uuid not in listed
+        and (one.last_offset < start or first <= one.base_offset <= one.last_offset < end)
+    ]
+    unread = image.unread_manifests
+    image = replace(
+        image,
+        delete_queue=image.delete_queue.without(listed),
+        unread_manifests=_without(unread, [key] if key in unread else []),
+    )
+    return _with_remote(image, key, adopted, _queued(key, gone, record.at_ms))
 
 
 def _remote_deleted(image: ClusterImage, record: r.RemoteDeleted) -> ClusterImage:

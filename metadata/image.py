@@ -104,6 +104,10 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     format_version: int = 1
     deleting: frozenset[UUID] = frozenset()
     """Queued deletions that have begun: their objects may be gone, so no manifest may list them again."""
+    unread_manifests: Map[TopicIdPartition, int] = Map()
+    """Since the quorum was recovered, no leader of these partitions has read the manifest in the bucket. It
+    may be newer than the recovered one if its metadata index is above this one. Until then no replica leads
+    the partition, and nothing of it is deleted."""
     time_ms: int = 0
     """The quorum's time, from the newest record with a time, while deletions are queued; otherwise 0. It
     starts at a controller's wall clock time, advances with the monotonic clock of the active controller, and

@@ -17,7 +17,7 @@ from tierlog.metadata.delete_queue import DeletedTopic, DeleteQueue, QueuedDelet
 from tierlog.metadata.image import BrokerImage, ClusterImage, RemotePartition, TopicImage
 from tierlog.metadata.records import ConfigScope, PartitionRecord, QuotaEntity, share_epochs
 
-VERSION = 9
+VERSION = 10
 
 
 _SINCE_6 = frozenset({ConfigScope.GROUP, ConfigScope.CLIENT_METRICS})
@@ -31,6 +31,12 @@ class _RemoteLine(msgspec.Struct, frozen=True, array_like=True):
     topic_id: uuid.UUID
     partition: int
     remote: RemotePartition
+
+
+class _UnreadLine(msgspec.Struct, frozen=True, array_like=True):
+    topic_id: uuid.UUID
+    partition: int
+    known_index: int
 
 
 class _ConfigLine(msgspec.Struct, frozen=True, array_like=True):
@@ -112,8 +118,12 @@ class _SnapshotSince8(_SnapshotSince7, frozen=True, array_like=True, kw_only=Tru
     deleted_topics: list[DeletedTopic] = []
 
 
+class _SnapshotSince10(_SnapshotSince8, frozen=True, array_like=True, kw_only=True):
+    unread_manifests: list[_UnreadLine] = []
+
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_SnapshotSince8)
+_decoder = msgspec.msgpack.Decoder(_SnapshotSince10)
 
 
 def encode_image(image: ClusterImage) -> bytes:
@@ -133,6 +143,7 @@ def encode_image(image: ClusterImage) -> bytes:
         delete_queue=[line for line in queue if isinstance(line, QueuedDelete)],
     )
     version = 9 if _has_format_2(image) else 8 if deleted_topics else _oldest_version(image)
+    version = VERSION if image.unread_manifests else version
     if version == 1:
         return _encoder.encode(first)
     quotas = [
@@ -147,7 +158,12 @@ def encode_image(image: ClusterImage) -> bytes:
     since_7 = _SnapshotSince7(**asdict(since_2), deleting=sorted(image.deleting), time_ms=image.time_ms)
     if version < 8:
         return _encoder.encode(since_7)
-    return _encoder.encode(_SnapshotSince8(**asdict(since_7), deleted_topics=deleted_topics))
+    since_8 = _SnapshotSince8(**asdict(since_7), deleted_topics=deleted_topics)
+    if version < 10:
+        return _encoder.encode(since_8)
+    unread = sorted(image.unread_manifests, key=_partition_order)
+    lines = [_UnreadLine(*key, image.unread_manifests[key]) for key in unread]
+    return _encoder.encode(_SnapshotSince10(**asdict(since_8), unread_manifests=lines))
 
 
 def _has_format_2(image: ClusterImage) -> bool:
@@ -239,5 +255,11 @@ def decode_image(data: bytes | memoryview) -> ClusterImage:
         quotas=Map({line.entity: Map(line.values) for line in snapshot.quotas}),
         format_version=snapshot.format_version,
         deleting=frozenset(snapshot.deleting),
+        unread_manifests=Map(
+            {
+                TopicIdPartition(line.topic_id, line.partition): line.known_index
+                for line in snapshot.unread_manifests
+            }
+        ),
         time_ms=snapshot.time_ms,
     )

@@ -369,6 +369,19 @@ class RemoteLogDiverged(Record, frozen=True, array_like=True, kw_only=True, tag=
     at_ms: int
 
 
+class ManifestAdopted(Record, frozen=True, array_like=True, kw_only=True, tag=54):
+    """After the quorum was recovered, the elected leader has read the manifest in the bucket: the partition's
+    manifest now consists of these nodes (docs/adr/0035). Objects that drop out enter the delete queue, unless
+    a page may still name them."""
+
+    topic_id: uuid.UUID
+    partition: int
+    log_start_offset: int
+    pages: tuple[PageRef, ...]
+    entries: tuple[RemoteSegment, ...]
+    at_ms: int
+
+
 class RemoteLogSpliced(Record, frozen=True, array_like=True, kw_only=True, tag=60):
     """New pages and entries replace successive ones of the manifest, with the same range of offsets, except
     that offsets below the log start may drop out. `dropped` objects enter the delete queue. `finished`: ids
@@ -412,6 +425,7 @@ AnyRecord = (
     | RemoteDeletesStarted
     | RemoteLogDropped
     | RemoteLogDiverged
+    | ManifestAdopted
     | RemoteLogSpliced
     | FormatVersion
 )
@@ -424,6 +438,7 @@ TIMESTAMPED_RECORDS = (
     RemoteDeletesStarted,
     RemoteLogDropped,
     RemoteLogDiverged,
+    ManifestAdopted,
     RemoteLogSpliced,
 )
 """Records with the quorum's time in `at_ms`."""

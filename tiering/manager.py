@@ -215,6 +215,20 @@ class TierManager:
                     return written
         raise ObjectStoreError(f"{where}: concurrent writes of the manifest, after {ROOT_TRIES} attempts")
 
+    async def read_root(self, where: TopicIdPartition) -> ManifestRoot | None:
+        """The manifest root in the bucket; None if there is none. Raises CorruptObject if it is damaged."""
+        key = self.keys.root(where)
+        async with deadline(self._limits.small_seconds, f"manifest of {where}"):
+            try:
+                root = decode_root(await self._store.get(key))
+            except ObjectNotFound:
+                return None
+            except ManifestError as error:
+                raise CorruptObject(f"{key}: {error}") from error
+        if (root.topic_id, root.partition) != where:
+            raise CorruptObject(f"{key}: the manifest belongs to another partition")
+        return root
+
     def forget(self, where: TopicIdPartition) -> None:
         """Drop the cached root, after another broker became leader or the topic was deleted, or because the
         bucket has another one."""

@@ -250,6 +250,16 @@ def _tier_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
         remote.log.copy.max.lag.ms."""
         return await status_response("behind", await current().tiering.behind())
 
+    async def unread(_: web.Request) -> web.Response:
+        """Partitions that this node cannot lead until it has read their manifest in the bucket, after the
+        quorum was recovered."""
+        errors = current().manifest_recovery.errors
+        rows = [
+            {"topic": name.topic, "partition": name.partition, "error": errors[name]}
+            for name in sorted(errors)
+        ]
+        return web.json_response({"unread": rows})
+
     async def flush(request: web.Request) -> web.Response:
         """Respond once the manifests in the bucket cover the log ends. A client that disconnects ends the
         wait."""
@@ -271,6 +281,7 @@ def _tier_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
         web.get("/v1/tier/status", status),
         web.get("/v1/tier/damaged", damaged),
         web.get("/v1/tier/behind", behind),
+        web.get("/v1/tier/unread", unread),
         web.post("/v1/tier/flush", flush),
         web.get("/v1/tier/explain", explain),
     ]

@@ -367,6 +367,11 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "Partitions with a record that is older than remote.log.copy.max.lag.ms and not in the object "
             "store. Alert above 0: `tierlog tier status` shows why",
         ),
+        _gauge(
+            "tierlog_remote_unread_manifests",
+            "Partitions that this broker cannot lead until it has read their manifest in the object store, "
+            "after `tierlog quorum recover`. Alert if it stays above 0: `tierlog cluster health` shows why",
+        ),
         *_attempts("remotedelete", "deletions of queued segments, pages and topics"),
         _gauge(
             "tierlog_remote_cleanup_failing",

@@ -24,6 +24,7 @@ from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.remote.bucket_scrubber import BucketScrubber
 from tierlog.broker.remote.manifest_check import ManifestCheck
+from tierlog.broker.remote.manifest_recovery import ManifestRecovery
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
 from tierlog.broker.remote.segment_merger import SegmentMerger
@@ -56,6 +57,7 @@ class Serving:
     bucket_scrubber: BucketScrubber
     manifest_check: ManifestCheck
     merger: SegmentMerger
+    manifest_recovery: ManifestRecovery
     remote: RemoteTier
     cleaner: LogCleaner
     scrubber: Scrubber

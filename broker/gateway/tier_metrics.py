@@ -148,6 +148,7 @@ def _upload_lag(serving: Serving, image: ClusterImage) -> Iterator[Family]:
     ages: list[Sample] = [((), oldest_ms / 1000), *(((topic,), ms / 1000) for topic, ms in ages_ms.items())]
     yield "tierlog_remote_copy_lag_seconds", ages
     yield "tierlog_remote_copy_behind_partitions", single(len(serving.tiering.lags.behind))
+    yield "tierlog_remote_unread_manifests", single(len(serving.manifest_recovery.errors))
 
 
 def _overdue_s(serving: Serving, image: ClusterImage) -> float:

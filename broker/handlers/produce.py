@@ -31,7 +31,7 @@ from tierlog.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from tierlog.records.batch import CODEC_MASK, HEADER_SIZE, MAGIC, read_header
+from tierlog.records.batch import ATTRIBUTES_AT, CODEC_MASK, HEADER_SIZE, MAGIC, TRANSACTIONAL, read_header
 from tierlog.records.codecs import Codec
 
 ACKS_ALL, ACKS_LEADER, ACKS_NONE = -1, 1, 0
@@ -84,10 +84,10 @@ def produce_handler(deps: Dependencies) -> Handler:
     append_all = _appender(deps)
 
     def handle(context: RequestContext, request: ProduceRequest) -> Reply | Pending:
-        if request.transactional_id is None or deps.verifier is None:
+        if request.transactional_id is None:
             return append_all(context, request, None)
         verifying = _begin_verification(deps, context, request, request.transactional_id)
-        if not verifying.guards:
+        if deps.verifier is None or not verifying.guards:
             return append_all(context, request, verifying)
         appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         append = partial(append_all, context, request, verifying)
@@ -230,6 +230,8 @@ def _append(
         queue.append(UnvalidatedBatch(replica, records, response))
         return response
     if verifying is None:
+        if len(records) >= HEADER_SIZE and records[ATTRIBUTES_AT + 1] & TRANSACTIONAL:
+            return _error_response(data.index, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)  # as in Kafka
         result = replica.as_leader.append(records, now_ms, acks=acks, at_once=False)
     else:
         guard, must_verify = verifying.guards.get(replica.name), verifying.is_enforced

@@ -350,9 +350,12 @@ class RemoteLogManager:
 
     def _has_newest_role(self, replica: Replica) -> bool:
         """False while an elected replica cannot lead yet: the leader of its previous role no longer counts,
-        and its local log may be the only one that reaches back to where the manifest diverges."""
-        partition = self._metadata.image.partition(*replica.id)
-        return partition is not None and partition.leader_epoch == replica.leader_epoch
+        and its local log may be the only one that reaches back to where the manifest diverges. Also false
+        until the manifest in the bucket has been read after the quorum was recovered."""
+        image = self._metadata.image
+        partition = image.partition(*replica.id)
+        is_newest = partition is not None and partition.leader_epoch == replica.leader_epoch
+        return is_newest and replica.id not in image.unread_manifests
 
     def _notify(self, where: TopicIdPartition) -> None:
         for listener in self.listeners:

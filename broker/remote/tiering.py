@@ -19,6 +19,7 @@ from tierlog.base.types import TopicIdPartition, TopicPartition
 from tierlog.broker.remote.bucket_scrubber import BucketScrubber
 from tierlog.broker.remote.diverged_segments import DivergedSegments
 from tierlog.broker.remote.manifest_check import ManifestCheck
+from tierlog.broker.remote.manifest_recovery import ManifestRecovery
 from tierlog.broker.remote.remote_compactor import RemoteCompactor
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
@@ -189,6 +190,9 @@ class Tiering:
             store_health=tier.store.health,
         )
         self.diverged_segments = DivergedSegments(settings.node_id, metadata, tier.tasks)
+        self.manifest_recovery = ManifestRecovery(
+            settings.node_id, metadata, tier.manager, tier.tasks, has_store=tier.has_store
+        )
         self.storage_cleaner = RemoteStorageCleaner(
             broker_id=settings.node_id,
             metadata=metadata,

@@ -67,7 +67,8 @@ class PartitionRoles:
 
 class PendingLeaders:
     """Elected replicas that cannot lead yet: their log end could not be moved to the end of the remote log,
-    damage prevents the comparison of their log with the manifest, or the manifest has other records.
+    damage prevents the comparison of their log with the manifest, the manifest has other records, or the
+    newest manifest is only in the bucket.
 
     Until then each keeps its previous role, as if the broker had not received the election yet. It is tried
     again once a minute, when the flush that prevented it has ended, or when the disk may have space. A failed
@@ -80,7 +81,7 @@ class PendingLeaders:
         self._tasks = tasks
         self._retry = retry
         self._waiting: dict[Replica, bool] = {}  # True while it waits for the end of a flush
-        self._diverged: set[Replica] = set()  # the ones waiting for a change of the manifest
+        self._without_manifest: set[Replica] = set()  # the ones waiting for a change of the manifest
 
     def postpone(self, replica: Replica, why: OSError) -> None:
         _log.warning(
@@ -94,22 +95,22 @@ class PendingLeaders:
         if self._waiting[replica]:
             self._tasks.spawn(f"lead {replica.name} after a flush", self._lead_after_flush(replica))
 
-    def await_removal(self, replica: Replica) -> None:
-        """The replica leads once entries of its manifest are removed."""
-        self._diverged.add(replica)
+    def await_manifest(self, replica: Replica) -> None:
+        """The replica leads once its manifest has been read from the bucket, or entries of it are removed."""
+        self._without_manifest.add(replica)
 
     def remove(self, replica: Replica) -> None:
         """Called when the replica has taken its role or is removed."""
         self._waiting.pop(replica, None)
-        self._diverged.discard(replica)
+        self._without_manifest.discard(replica)
 
-    def retry_removed(self) -> None:
+    def retry_manifests(self) -> None:
         """A manifest has changed."""
-        for replica in list(self._diverged):
+        for replica in list(self._without_manifest):
             self._retry(replica.name)
 
     def retry_all(self) -> None:
-        for replica in dict.fromkeys([*self._waiting, *self._diverged]):
+        for replica in dict.fromkeys([*self._waiting, *self._without_manifest]):
             self._retry(replica.name)
 
     async def _lead_after_flush(self, replica: Replica) -> None:

@@ -64,6 +64,15 @@ class RemoteLogDiverges:
     from_offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class ManifestUnread:
+    """A replica was elected leader in this epoch, after the quorum was recovered, and leads once the manifest
+    in the bucket has been read."""
+
+    replica: Replica
+    leader_epoch: int
+
+
 ReplicaEvent = (
     ReplicasCreated
     | ReplicaRemoved
@@ -72,5 +81,6 @@ ReplicaEvent = (
     | DamageSuspected
     | DamageFound
     | RemoteLogDiverges
+    | ManifestUnread
 )
 OnReplicaEvent = Callable[[ReplicaEvent], None]

@@ -14,6 +14,7 @@ import structlog
 from tierlog.base.clock import Clock
 from tierlog.base.types import TopicIdPartition, TopicPartition
 from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_events import ManifestUnread, RemoteLogDiverges
 from tierlog.broker.replication.topic_configs import TopicConfigs
 from tierlog.broker.storage.damage import is_known
 from tierlog.broker.storage.log import PartitionLog
@@ -120,6 +121,17 @@ class ReplicaLoader:
                 expected_end_offset=replica.log.missing_end,
             )
         return replica
+
+    def prepare_leader(
+        self, image: ClusterImage, replica: Replica, leader_epoch: int, *, is_unclean: bool
+    ) -> ManifestUnread | RemoteLogDiverges | None:
+        """Returns what must happen to the manifest before the replica leads; None if it may lead. Raises
+        OSError if the log is not ready."""
+        if replica.id in image.unread_manifests:
+            return ManifestUnread(replica, leader_epoch)
+        self.advance_to_remote_end(image, replica)
+        diverged = self.resolve_divergence(image, replica) if is_unclean else None
+        return None if diverged is None else RemoteLogDiverges(replica, leader_epoch, diverged)
 
     def advance_to_remote_end(self, image: ClusterImage, replica: Replica) -> None:
         """Move a future leader's log end to the end of the remote log, so that no offset is used twice.

@@ -33,7 +33,6 @@ from tierlog.broker.replication.replica_events import (
     DirectoryFailed,
     OnReplicaEvent,
     PartitionsFailed,
-    RemoteLogDiverges,
     ReplicaEvent,
     ReplicaRemoved,
     ReplicasCreated,
@@ -347,7 +346,7 @@ class ReplicaManager:
             self._note_unclean_elections(old, topic)
         self._create(new, {name: topic for topic in changed for name in self._apply_roles(topic)})
         if old.remote is not new.remote:
-            self._pending_leaders.retry_removed()
+            self._pending_leaders.retry_manifests()
 
     def _note_unclean_elections(self, old: ClusterImage, topic: TopicImage) -> None:
         """Only a replica that was neither in sync nor eligible (KIP-966) may lack what is remote."""
@@ -518,17 +517,16 @@ class ReplicaManager:
         partition = topic.partitions[name.partition]
         is_new = partition.leader_epoch > replica.leader_epoch
         if partition.leader == self._settings.node_id and is_new:
+            epoch, is_unclean = partition.leader_epoch, name in self._uncleanly_elected
             try:
-                self._loader.advance_to_remote_end(self._image, replica)
-                diverged = None
-                if name in self._uncleanly_elected:
-                    diverged = self._loader.resolve_divergence(self._image, replica)
+                event = self._loader.prepare_leader(self._image, replica, epoch, is_unclean=is_unclean)
             except OSError as failure:
                 self._pending_leaders.postpone(replica, failure)
                 return
-            if diverged is not None:
-                self._pending_leaders.await_removal(replica)
-                self.emit(RemoteLogDiverges(replica, partition.leader_epoch, diverged))
+            if event is not None:
+                self._uncleanly_elected.add(name)  # a recovered quorum may know an old in-sync set
+                self._pending_leaders.await_manifest(replica)
+                self.emit(event)
                 return
         self._uncleanly_elected.discard(name)
         self._pending_leaders.remove(replica)

@@ -426,6 +426,19 @@ class RemoveDiverged(Command[Acknowledged], frozen=True, kw_only=True, tag=True)
     from_offset: int
 
 
+class AdoptManifest(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
+    """Sent by an elected leader before it leads, after the quorum was recovered: the partition's manifest is
+    the newer one of the recovered manifest and the one in the bucket (docs/adr/0035)."""
+
+    topic_id: UUID
+    partition: int
+    broker_id: int
+    leader_epoch: int
+    log_start_offset: int
+    pages: tuple[PageRef, ...]
+    entries: tuple[RemoteSegment, ...]
+
+
 class FinishCopy(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
     """Sent once the objects are in the store and verified. `segment.leader_epoch` must be current."""
 
@@ -566,6 +579,7 @@ AnyCommand = (
     | DropRemoteLog
     | ConfirmRemoteDeleted
     | RemoveDiverged
+    | AdoptManifest
     | StartSpill
     | SpillEntries
     | ReplaceSegments

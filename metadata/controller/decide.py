@@ -93,6 +93,8 @@ def _decide(
             return remote.drop_remote_log(image, command, now_ms)
         case c.RemoveDiverged():
             return remote.remove_diverged(image, command, now_ms)
+        case c.AdoptManifest():
+            return remote.adopt_manifest(image, command, now_ms)
         case c.ConfirmRemoteDeleted():
             return remote.confirm_deleted(image, command)
         case c.StartSpill():

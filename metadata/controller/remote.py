@@ -14,6 +14,7 @@ to refuse a command.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from uuid import UUID
 
 from tierlog.base.safeguards import safeguard
@@ -157,17 +158,59 @@ def remove_diverged(image: ClusterImage, command: c.RemoveDiverged, now_ms: int)
     )
 
 
+def adopt_manifest(image: ClusterImage, command: c.AdoptManifest, now_ms: int) -> Decision[c.Acknowledged]:
+    partition = partition_of(image, command.topic_id, command.partition)
+    check_leader(partition, command.broker_id, command.leader_epoch)
+    if (command.topic_id, command.partition) not in image.unread_manifests:
+        return done()
+    nodes: tuple[r.ManifestNode, ...] = (*command.pages, *command.entries)
+    before = image.remote_partition(command.topic_id, command.partition).log_start_offset
+    is_ordered = all(one.end_offset == two.base_offset for one, two in pairwise(nodes))
+    if not is_ordered or command.log_start_offset < before or len(command.entries) > MAX_ENTRIES:
+        raise Refusal(ErrorCode.INVALID_REQUEST, "the manifest in the bucket cannot follow the recovered one")
+    deleted = [node for node in nodes if image.is_being_deleted(node.uuid)]
+    if deleted:
+        message = f"the deletion of {deleted[0].uuid}, which the manifest in the bucket lists, has begun"
+        raise Refusal(ErrorCode.INVALID_REQUEST, message)
+    if any(page.level for page in command.pages) or not all(one.fits_format_1 for one in command.entries):
+        check_format_2(image)
+    return done(
+        r.ManifestAdopted(
+            topic_id=command.topic_id,
+            partition=command.partition,
+            log_start_offset=command.log_start_offset,
+            pages=command.pages,
+            entries=command.entries,
+            at_ms=now_ms,
+        )
+    )
+
+
 def start_deletes(
     image: ClusterImage, command: c.StartRemoteDeletes, now_ms: int
 ) -> Decision[c.Acknowledged]:
     latest_ms = _queued_until_ms(now_ms, command.grace_ms)
-    due = image.delete_queue.oldest(latest_ms, MAX_DELETES, exclude=image.deleting)
+    due = image.delete_queue.oldest(latest_ms, MAX_DELETES, exclude=_NotDue(image))
     return done(r.RemoteDeletesStarted(uuids=due, at_ms=now_ms))
 
 
 @safeguard("objects stay for the grace after they have left the manifest")
 def _queued_until_ms(now_ms: int, grace_ms: int) -> int:
     return now_ms - max(grace_ms, 0)
+
+
+class _NotDue:
+    """Deletions that have begun, and those of objects which an unread manifest in the bucket may list."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._image = image
+
+    def __contains__(self, uuid: object) -> bool:
+        image = self._image
+        if uuid in image.deleting or not image.unread_manifests or not isinstance(uuid, UUID):
+            return uuid in image.deleting
+        line = image.delete_queue.get(uuid)
+        return isinstance(line, QueuedDelete) and (line.topic_id, line.partition) in image.unread_manifests
 
 
 def confirm_deleted(image: ClusterImage, command: c.ConfirmRemoteDeleted) -> Decision[c.Acknowledged]:

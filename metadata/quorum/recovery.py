@@ -5,6 +5,10 @@ used must not be used again, so these continue after a wide gap: the term, leade
 producer ids, and indexes. Indexes serve as broker epochs, and the gap makes a broker that had read further
 take the snapshot.
 
+The manifests in the bucket may be newer than the recovered ones. Each tiered partition is marked, so that its
+next leader reads the bucket's manifest before it leads (docs/adr/0035). Pages that were announced, and which
+the lost majority may have finished, leave the delete queue.
+
 The directory gets a new id. If a lost voter returns, this node rejects its requests and it rejects this
 node's. Voters are usually brokers too, so the lost ones are fenced. Otherwise the first broker to restart
 would drop out of its in-sync replica sets and leave only lost brokers there.
@@ -17,12 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+from immutables import Map
 from msgspec.structs import replace
 
 from tierlog.base.files import Files
-from tierlog.base.types import Rng, random_uuid
+from tierlog.base.types import Rng, TopicIdPartition, random_uuid
 from tierlog.metadata.controller.commands import FenceBroker
 from tierlog.metadata.controller.decide import decide
+from tierlog.metadata.controller.remote import is_tiered
+from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import ClusterImage, TopicImage
 from tierlog.metadata.image_codec import decode_image, encode_image
@@ -106,7 +113,8 @@ class Recovery:
         """Replace the log with one snapshot. After a crash in between, run the recovery again."""
         term = self._loaded.hard_state.term + TERM_GAP
         lost = self._configuration.voters.keys() - {self._node_id}
-        image = _with_gaps(_fenced(self._image, sorted(lost), self._rng))
+        image = with_unread_manifests(self._image, self.summary.committed)
+        image = _with_gaps(_fenced(image, sorted(lost), self._rng))
         url = self._configuration.members.get(self._node_id, Member()).url
         single = Configuration({self._node_id: Member(url, self._new_directory_id)})
         self._storage.set_directory_id(self._new_directory_id)
@@ -147,6 +155,25 @@ def _fenced(image: ClusterImage, broker_ids: Iterable[int], rng: Rng) -> Cluster
             decision = decide(image, command, 0, rng)
             image = apply_entry(image, image.index + 1, decision.records)
     return image
+
+
+def with_unread_manifests(image: ClusterImage, committed: int) -> ClusterImage:
+    """Entries above `committed` may be others than those of the lost majority."""
+    tiered = (
+        TopicIdPartition(topic_id, number)
+        for topic_id, topic in image.topics.items()
+        if is_tiered(image, topic_id)
+        for number in range(len(topic.partitions))
+    )
+    unread = {key: min(committed, image.unread_manifests.get(key, committed)) for key in image.remote}
+    unread |= {key: min(committed, image.unread_manifests.get(key, committed)) for key in tiered}
+    unfinished = [
+        line.uuid
+        for line in image.delete_queue.values()
+        if isinstance(line, QueuedDelete) and line.is_unfinished_page and line.uuid not in image.deleting
+    ]
+    queue = image.delete_queue.without(unfinished)
+    return replace(image, unread_manifests=Map(unread), delete_queue=queue)
 
 
 def _with_gaps(image: ClusterImage) -> ClusterImage:

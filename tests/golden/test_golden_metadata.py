@@ -335,6 +335,16 @@ RECORDS_OF_DELETIONS: tuple[r.AnyRecord, ...] = (
 RECORDS_OF_DIVERGED: tuple[r.AnyRecord, ...] = (
     r.RemoteLogDiverged(topic_id=TOPIC, partition=0, from_offset=100, at_ms=1_700_000_000_000),
 )
+RECORDS_OF_ADOPTED: tuple[r.AnyRecord, ...] = (
+    r.ManifestAdopted(
+        topic_id=TOPIC,
+        partition=0,
+        log_start_offset=50,
+        pages=(PAGE_REF,),
+        entries=(ENTRY,),
+        at_ms=1_700_000_000_000,
+    ),
+)
 RECORDS_OF_WHOLE: tuple[r.AnyRecord, ...] = (
     r.TopicDeleted(topic_id=TOPIC, at_ms=1_700_000_000_000, whole=True),
 )
@@ -411,6 +421,7 @@ IMAGE_11 = replace(
         }
     ),
 )
+IMAGE_12 = replace(IMAGE_11, unread_manifests=Map({TopicIdPartition(TOPIC, 0): 40}))
 KINDS = (
     "-with-defaults",
     "-with-marks",
@@ -448,6 +459,8 @@ def contents() -> dict[str, bytes]:
         "image-of-epochs-with-sizes.msgpack": encode_image(IMAGE_9),
         "image-v8-with-sizes.msgpack": encode_image(IMAGE_10),
         "image-v9-with-sizes.msgpack": encode_image(IMAGE_11),
+        "image-v10.msgpack": encode_image(IMAGE_12),
+        "records-of-adopted.msgpack": r.encode_records(RECORDS_OF_ADOPTED),
         "records-of-splices-with-sizes.msgpack": r.encode_records(RECORDS_OF_SPLICES),
         "records-of-epochs.msgpack": r.encode_records(RECORDS_OF_EPOCHS),
         "records-of-groups.msgpack": r.encode_records(RECORDS_OF_GROUPS),
@@ -463,7 +476,7 @@ def test_written_bytes_equal_the_golden_files() -> None:
 
 def test_every_record_type_is_in_the_golden_file() -> None:
     golden = RECORDS + RECORDS_SINCE + RECORDS_OF_QUOTAS + RECORDS_OF_CLUSTERS + RECORDS_OF_DELETIONS
-    golden += RECORDS_OF_DROPPED + RECORDS_OF_DIVERGED + RECORDS_OF_SPLICES
+    golden += RECORDS_OF_DROPPED + RECORDS_OF_DIVERGED + RECORDS_OF_SPLICES + RECORDS_OF_ADOPTED
     assert {type(record).__struct_config__.tag for record in golden} == {
         record.__struct_config__.tag for record in get_args(r.AnyRecord)
     }
@@ -505,6 +518,9 @@ def test_golden_files_are_readable() -> None:
         assert decode_image((GOLDEN / f"image-v9{kind}.msgpack").read_bytes()) == IMAGE_11
         of_splices = (GOLDEN / f"records-of-splices{kind}.msgpack").read_bytes()
         assert r.decode_records(of_splices) == RECORDS_OF_SPLICES
+    assert decode_image((GOLDEN / "image-v10.msgpack").read_bytes()) == IMAGE_12
+    of_adopted = (GOLDEN / "records-of-adopted.msgpack").read_bytes()
+    assert r.decode_records(of_adopted) == RECORDS_OF_ADOPTED
     of_epochs = (GOLDEN / "records-of-epochs.msgpack").read_bytes()
     assert r.decode_records(of_epochs) == RECORDS_OF_EPOCHS
     of_groups = (GOLDEN / "records-of-groups.msgpack").read_bytes()

@@ -21,8 +21,8 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = HEADER.size  # 61
 LOG_OVERHEAD = 12  # base offset and length, which the length does not include
 MAGIC = 2
-_MAGIC_AT, _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 16, 17, 21, 35
-CRC_FROM = _ATTRIBUTES_AT
+_MAGIC_AT, _CRC_AT, ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 16, 17, 21, 35
+CRC_FROM = ATTRIBUTES_AT
 """The CRC covers a batch from here on."""
 _OFFSET = struct.Struct(">q")
 _EPOCH = struct.Struct(">i")
@@ -138,7 +138,7 @@ def check_batch(buffer: Buffer, at: int = 0, end: int | None = None) -> BatchHea
         raise RecordsError(
             RecordsFault.CORRUPT, f"batch length {header.batch_length} with {limit - at} bytes at hand"
         )
-    crc = crc32c(memoryview(buffer)[at + _ATTRIBUTES_AT : stop])
+    crc = crc32c(memoryview(buffer)[at + ATTRIBUTES_AT : stop])
     if crc != header.crc:
         raise RecordsError(RecordsFault.CORRUPT, f"CRC-32C is {crc:08x}, the batch says {header.crc:08x}")
     if not 0 <= header.record_count <= header.last_offset_delta + 1:
@@ -195,21 +195,21 @@ def set_log_append_time(buffer: bytearray | memoryview, at: int, now_ms: int) ->
     The CRC covers attributes and maximum timestamp, so it is recomputed over the whole batch.
     """
     header = read_header(buffer, at)
-    _ATTRIBUTES.pack_into(buffer, at + _ATTRIBUTES_AT, header.attributes & KNOWN_ATTRIBUTES | LOG_APPEND_TIME)
+    _ATTRIBUTES.pack_into(buffer, at + ATTRIBUTES_AT, header.attributes & KNOWN_ATTRIBUTES | LOG_APPEND_TIME)
     _OFFSET.pack_into(buffer, at + _MAX_TIMESTAMP_AT, now_ms)
     seal(buffer, at, at + header.size)
 
 
 def correct_header(buffer: bytearray | memoryview, at: int, wanted: BatchHeader) -> None:
     """Write attributes and maximum timestamp in place, and the CRC."""
-    _ATTRIBUTES.pack_into(buffer, at + _ATTRIBUTES_AT, wanted.attributes & KNOWN_ATTRIBUTES)
+    _ATTRIBUTES.pack_into(buffer, at + ATTRIBUTES_AT, wanted.attributes & KNOWN_ATTRIBUTES)
     _OFFSET.pack_into(buffer, at + _MAX_TIMESTAMP_AT, wanted.max_timestamp)
     seal(buffer, at, at + wanted.size)
 
 
 def seal(buffer: bytearray | memoryview, at: int, end: int) -> None:
     """Compute the CRC of the batch in [at, end) and write it into the header."""
-    _CRC.pack_into(buffer, at + _CRC_AT, crc32c(memoryview(buffer)[at + _ATTRIBUTES_AT : end]))
+    _CRC.pack_into(buffer, at + _CRC_AT, crc32c(memoryview(buffer)[at + ATTRIBUTES_AT : end]))
 
 
 def iter_batches(buffer: Buffer, at: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:

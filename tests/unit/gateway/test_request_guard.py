@@ -49,6 +49,7 @@ ROUTES = {
     ("POST", "/v1/scrub"): Guard.CHANGE,
     ("GET", "/v1/tier/status"): Guard.READ,
     ("GET", "/v1/tier/behind"): Guard.READ,
+    ("GET", "/v1/tier/unread"): Guard.READ,
     ("GET", "/v1/tier/damaged"): Guard.READ,
     ("GET", "/v1/tier/store"): Guard.READ,
     ("GET", "/v1/tier/scrub"): Guard.READ,
