@@ -1,9 +1,10 @@
 """Segment copier: one attempt to upload a rolled segment and its index bundle, and to verify both objects.
 
 The body verifies every batch while it is read, and builds the chunk table by which readers find and verify
-their part. The manifest entry is returned only after the sizes and checksums of both objects are verified:
-the checksum of the segment is that of the chunks, not of what was sent. The caller commits the entry. The
-manager retries and limits the time.
+their part. The index is decoded as readers do, and its chunks are compared with the batches that were sent.
+The manifest entry is returned only after the sizes and checksums of both objects are verified: the checksum
+of the segment is that of the chunks, not of what was sent. The caller commits the entry. The manager retries
+and limits the time.
 """
 
 import asyncio
@@ -18,9 +19,18 @@ from tierlog.base.segments import SegmentExport
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.records import RemoteSegment
 from tierlog.records.chunks import ChunkBuilder
-from tierlog.tiering.format.bundle import ChunkTable, IndexBundle, encode_bundle
+from tierlog.tiering.download import BatchWalk
+from tierlog.tiering.format.bundle import (
+    HEAD_BYTES,
+    BundleError,
+    ChunkTable,
+    IndexBundle,
+    decode_bundle,
+    encode_bundle,
+)
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.object_store import Body, CorruptObject, FileBody, ObjectStore
+from tierlog.tiering.segment_index import index_of_head
 
 _READ_BYTES = 4 << 20
 
@@ -70,7 +80,8 @@ async def copy_segment(store: ObjectStore, keys: Keys, body: SegmentBody, attemp
     log_key, index_key = keys.attempt(
         attempt.partition, body.base_offset, body.end_offset - 1, attempt.leader_epoch, attempt.uuid
     )
-    await store.put(log_key, body)
+    walked = _WalkedBody(body)
+    await store.put(log_key, walked)
     exported, chunks = body.finish()
     index = encode_bundle(
         IndexBundle(
@@ -83,10 +94,42 @@ async def copy_segment(store: ObjectStore, keys: Keys, body: SegmentBody, attemp
         )
     )
     entry = _entry(exported, chunks, attempt, index)
+    await asyncio.to_thread(_check_index, index_key, index, entry, attempt.partition, walked.walk)
     await store.put(index_key, index, crc32c=entry.index_crc32c)
     await _verify(store, index_key, entry.index_bytes, entry.index_crc32c)
     await _verify(store, log_key, entry.log_bytes, entry.log_crc32c)
     return entry
+
+
+class _WalkedBody:
+    """Walks the batches of a body while it is sent."""
+
+    def __init__(self, body: Body) -> None:
+        self.size = body.size
+        self.walk = BatchWalk()
+        self._body = body
+
+    async def read_into(self, buffer: memoryview) -> None:
+        await self._body.read_into(buffer)
+        try:
+            await asyncio.to_thread(self.walk.add, buffer)
+        except ValueError as error:
+            raise CorruptObject(f"the segment cannot be uploaded: {error}") from error
+
+
+def _check_index(
+    key: str, bundle: bytes, entry: RemoteSegment, partition: TopicIdPartition, walk: BatchWalk
+) -> None:
+    """Decode an index bundle as readers do, and compare it with the segment's batches. Raises CorruptObject:
+    the fault would show only when the local segment is gone."""
+    try:
+        decode_bundle(bundle)
+        index = index_of_head(partition, entry, bundle[:HEAD_BYTES])
+        if index is None:
+            raise BundleError("index bundle: no chunk table")
+        walk.check(index)
+    except ValueError as error:
+        raise CorruptObject(f"{key}: the index contradicts its segment: {error}") from error
 
 
 @safeguard("an upload is verified before it is committed")

@@ -17,6 +17,7 @@ from crc32c import crc32c
 from tierlog.base.failures import raise_again, without_frames
 from tierlog.base.leader_epochs import LeaderEpochs
 from tierlog.base.safeguards import safeguard
+from tierlog.records import chunks
 from tierlog.records.batch import HEADER_SIZE, LOG_OVERHEAD, check_batch, read_header
 from tierlog.records.errors import RecordsError
 from tierlog.tiering.chunk_cache import MARK_BYTES, BatchMarks, ChunkKey
@@ -117,6 +118,58 @@ def mark_batches(content: Content) -> BatchMarks:
     if position != end:
         raise ValueError(f"the last batch ends {position - end} bytes after the end of the chunk")
     return BatchMarks(positions, base_offsets, read_header(content, last).next_offset)
+
+
+class BatchWalk:
+    """Walks the batches of a segment while it is uploaded, as `mark_batches` does with a downloaded chunk,
+    and finds where its chunks begin: the index is checked against the bytes, and not against what built
+    it."""
+
+    def __init__(self) -> None:
+        self.chunks: list[tuple[int, int]] = []
+        """Position and first offset of each chunk."""
+        self._size = 0  # bytes walked
+        self._next = 0  # where the next batch begins
+        self._last_offset = -1  # base offset of the last batch
+        self._head = b""  # the bytes that were read of the next batch's offset and length
+
+    def add(self, content: memoryview) -> None:
+        """Walk the next bytes. Raises ValueError if they are not batches with ascending offsets."""
+        end, missing = self._size + len(content), _OFFSET_AND_LENGTH.size - len(self._head)
+        if self._head:
+            self._head += bytes(content[:missing])
+            self._walk(self._head, self._next)
+        if not self._head or len(content) >= missing:
+            self._walk(content, self._size)
+            self._head = bytes(content[self._next - self._size :]) if self._next < end else b""
+        self._size = end
+
+    def _walk(self, content: Content, start: int) -> None:
+        """Walk the batches whose offset and length are within the bytes from position `start` on."""
+        read, end = _OFFSET_AND_LENGTH.unpack_from, start + len(content) - _OFFSET_AND_LENGTH.size
+        position, last, chunk = self._next, self._last_offset, self.chunks[-1][0] if self.chunks else 0
+        largest = chunks.CHUNK_BYTES
+        while position <= end:
+            base_offset, length = read(content, position - start)
+            if length < HEADER_SIZE - LOG_OVERHEAD or base_offset <= last:
+                raise ValueError(f"batch of length {length} and base offset {base_offset} at {position}")
+            after = position + length + LOG_OVERHEAD
+            if after - chunk > largest or not position:
+                self.chunks.append((position, base_offset))
+                chunk = position
+            last, position = base_offset, after
+        self._next, self._last_offset = position, last
+
+    def check(self, index: SegmentIndex) -> None:
+        """Raises ValueError if the index does not divide the segment into these chunks, or the last batch
+        does not end with the segment."""
+        entry = index.entry
+        if not self._size == self._next == entry.log_bytes:
+            raise ValueError(f"the last batch of {entry.log_bytes} bytes ends at {self._next}")
+        if [(chunk.position, chunk.first_offset) for chunk in index.chunks] != self.chunks:
+            raise ValueError("the chunk table has other chunks than the segment")
+        if not entry.base_offset <= self.chunks[0][1] <= self._last_offset <= entry.last_offset:
+            raise ValueError(f"offsets {self.chunks[0][1]} to {self._last_offset} are not in the segment")
 
 
 def _verify_batches(name: str, index: SegmentIndex, key: ChunkKey, content: Content) -> None:

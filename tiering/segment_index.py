@@ -211,11 +211,10 @@ class SegmentIndexes:
     async def _load_index(self, partition: TopicIdPartition, entry: RemoteSegment) -> SegmentIndex:
         async def load(key: str) -> SegmentIndex:
             head = await self._store.get(key, 0, min(HEAD_BYTES, entry.index_bytes))
-            places = read_places(head)
-            chunks = chunks_of(entry, head, places)
-            if chunks is None:
+            index = index_of_head(partition, entry, head)
+            if index is None:
                 return await self._bundle(key, entry, partial(index_of_earlier_version, partition, entry))
-            return SegmentIndex(partition, entry, chunks, True, txn_place(places))
+            return index
 
         return await self._read(partition, entry, 0, load)
 
@@ -281,6 +280,14 @@ class SegmentIndexes:
 
         place = ObjectRange(partition, key, 0, ref.base_offset, ref.last_offset + 1)
         return await self._quarantine.read(place, load)
+
+
+def index_of_head(partition: TopicIdPartition, entry: RemoteSegment, head: bytes) -> SegmentIndex | None:
+    """The index of a bundle that begins with these bytes; None if it has no chunk table. Raises
+    BundleError."""
+    places = read_places(head)
+    chunks = chunks_of(entry, head, places)
+    return None if chunks is None else SegmentIndex(partition, entry, chunks, True, txn_place(places))
 
 
 def index_of_earlier_version(partition: TopicIdPartition, entry: RemoteSegment, data: bytes) -> SegmentIndex:

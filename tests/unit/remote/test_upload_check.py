@@ -17,6 +17,7 @@ from connection_harness import until
 from tier_node import TierNode, flip_a_bit, produce
 
 from tierlog.base.files import OsFiles
+from tierlog.broker.remote import upload_check
 from tierlog.broker.remote.tier_views import TierRefused
 from tierlog.broker.remote.upload_check import checked_segment
 from tierlog.broker.replication.replica import Replica
@@ -26,6 +27,7 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.protocol.errors import ErrorCode
+from tierlog.records.chunks import ChunkBuilder, ChunkEntry
 from tierlog.tiering.local_store import LocalStore
 from tierlog.tiering.manager import TierLimits
 from tierlog.tiering.memory_store import MemoryStore
@@ -315,3 +317,36 @@ async def test_upload_that_ends_early_keeps_no_file_open(tmp_path: Path) -> None
                 await freed.wait()
         finally:
             gc.enable()
+
+
+async def reported(node: TierNode) -> str:
+    """The first error in the status of the topic."""
+    while True:
+        [status] = await node.log_manager.status("t")
+        if status.last_error is not None:
+            return str(status.last_error)
+        await asyncio.sleep(0)
+
+
+async def test_index_that_contradicts_its_segment_is_not_uploaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a fault in what builds the chunk table. Readers would notice it only after the local drop."""
+
+    class Faulty(ChunkBuilder):
+        @property
+        def chunks(self) -> tuple[ChunkEntry, ...]:
+            first, *others = super().chunks
+            return first._replace(first_offset=first.first_offset + 1), *others
+
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await filled(node, local_retention_ms="0")
+        monkeypatch.setattr(upload_check, "ChunkBuilder", Faulty)
+        await allow_copies(node)
+        error = await reported(node)
+        assert "the index contradicts its segment" in error
+        assert node.remote(replica).entries == ()
+        assert replica.log.local_log_start_offset == 0
+        monkeypatch.undo()
+        await node.finish_tiering()
+        assert node.remote(replica).end_offset == replica.segments[-1].base_offset
