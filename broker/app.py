@@ -228,6 +228,7 @@ class Broker(NodeBase):
             self.files,
             clock,
             self.rng,
+            self.repair,
         )
         self.disk_pressure = DiskPressure(
             settings, replicas, self.files, clock, tasks, self.tiering.log_manager.droppable_end
@@ -363,6 +364,7 @@ class Broker(NodeBase):
                 manifest_check=self.tiering.manifest_check,
                 merger=self.tiering.merger,
                 manifest_recovery=self.tiering.manifest_recovery,
+                remote_repair=self.tiering.remote_repair,
                 remote=self.tier,
                 disk_pressure=self.disk_pressure,
                 moves=self.moves,

@@ -6,7 +6,7 @@ by the segment merger, and uploaded like a local segment (`copier`).
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 from tierlog.base.leader_epochs import EpochEntry, earliest_starts
@@ -32,6 +32,9 @@ from tierlog.tiering.object_store import ObjectStore
 from tierlog.tiering.quarantine import Quarantine
 from tierlog.tiering.segment_index import SegmentIndex, SegmentIndexes
 
+ReadChunk = Callable[[SegmentIndex, ChunkKey], Awaitable[bytes]]
+"""Returns a chunk of a segment, verified."""
+
 
 class MergedSegment:
     """Reads raise ObjectStoreError."""
@@ -44,8 +47,9 @@ class MergedSegment:
         quarantine: Quarantine,
         where: TopicIdPartition,
         old: Sequence[RemoteSegment],
+        read: ReadChunk | None = None,
     ) -> None:
-        """`old`: segments without gaps between them, oldest first."""
+        """`old`: segments without gaps between them, oldest first. `read`: instead of a download."""
         self.size = sum(entry.log_bytes for entry in old)
         self.base_offset, self.end_offset = old[0].base_offset, old[-1].end_offset
         self._store = store
@@ -53,6 +57,7 @@ class MergedSegment:
         self._indexes = indexes
         self._quarantine = quarantine
         self._where = where
+        self._read = read or self._download
         self._old = old
         self._chunks = ChunkBuilder()
         self._offset_index, self._time_index = bytearray(), bytearray()
@@ -85,10 +90,13 @@ class MergedSegment:
             self._index = await self._indexes.index(self._where, entry)
             self._chunks_left = self._index.chunks_from(entry.base_offset)
             chunk = next(self._chunks_left, None)
-        key = self._keys.log(self._where, self._index.entry)
-        content = await read_chunk(self._store, key, self._index, chunk, self._quarantine)
+        content = await self._read(self._index, chunk)
         await asyncio.to_thread(self._add, content)
         return content
+
+    async def _download(self, index: SegmentIndex, chunk: ChunkKey) -> bytes:
+        key = self._keys.log(self._where, index.entry)
+        return await read_chunk(self._store, key, index, chunk, self._quarantine)
 
     def _add_indexes(self, entry: RemoteSegment, bundle: IndexBundle) -> None:
         """Keeps no more than what the new bundle needs: a run may have hundreds of segments."""

@@ -6,7 +6,7 @@ returns actions in order. Invariants:
 - Copies are in offset order and without gaps. Only rolled segments are copied that end at or below the high
   watermark and the last stable offset, and that are not known to be damaged.
 - Local data at or above the log start offset is deleted only if a finished entry is committed in the quorum
-  and, on the leader, is in the bucket's manifest.
+  and, on the leader, is in the bucket's manifest, and no damage of its remote copy is known.
 - The log start offset never passes the high watermark.
 - After tiering is switched off, one step deletes all remote data and moves the log start to the local log
   start. Until then remote data stays readable. Data that was never copied is not deleted.
@@ -17,6 +17,7 @@ leader. A log may have thousands of segments, and most plans read only the oldes
 as many of the newest as a limit of bytes keeps (`DescribedSegments`). Called by the remote log manager.
 """
 
+import sys
 import uuid
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -69,6 +70,7 @@ class LeaderView:
     high_watermark: int
     last_stable_offset: int
     bucket_end: int | None
+    damaged_from: int = sys.maxsize  # first offset of damaged remote ranges that are still on the local disk
     log_start_offset: int = 0
     running: frozenset[uuid.UUID] = frozenset()  # copies that this process is running
     pages: Pages = field(default_factory=dict)  # those that lead to the log start, if they are loaded
@@ -169,7 +171,8 @@ def actions(
     if not policy.enabled:
         yield from _drop_of_remote(remote, segments, view, start)
     # a new leader's high watermark may be behind what previous leaders uploaded
-    tiered = min(_readable_end(remote, policy), view.bucket_end or 0, view.high_watermark)
+    readable = min(_readable_end(remote, policy), view.damaged_from)
+    tiered = min(readable, view.bucket_end or 0, view.high_watermark)
     dropped = _droppable_end(segments, policy, tiered, min(start, view.high_watermark), now_ms)
     if dropped > segments[0].base_offset:
         yield DropLocal(dropped)
@@ -270,10 +273,13 @@ def follower_local_start(
     policy: TierPolicy,
     log_start_offset: int,
     now_ms: int,
+    damaged_from: int = sys.maxsize,
 ) -> int:
     """Offset below which a follower may delete local data, because it is remote or deleted; -1 if none. A
-    follower need not read the bucket's manifest: segments of committed entries are verified."""
-    return _droppable_end(segments, policy, _readable_end(remote, policy), log_start_offset, now_ms)
+    follower need not read the bucket's manifest: segments of committed entries are verified.
+    `damaged_from`: as in LeaderView."""
+    readable = min(_readable_end(remote, policy), damaged_from)
+    return _droppable_end(segments, policy, readable, log_start_offset, now_ms)
 
 
 def pending_bytes(remote: RemotePartition, segments: Sequence[SegmentDescriptor]) -> int:

@@ -7,6 +7,7 @@ if the newest manifest lists it. Kept in memory: after a restart the next read f
 remote log and its indexes for each load from the store, on one event loop.
 """
 
+import sys
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import TypeVar
@@ -91,6 +92,20 @@ class Quarantine:
     def missing_objects(self) -> int:
         """Number of objects in quarantine that do not exist."""
         return len({one.place.key for one in self._damaged.values() if one.is_missing})
+
+    def damaged_from(self, partition: TopicIdPartition, above: int) -> int:
+        """First offset of the partition's damaged ranges that end above an offset; sys.maxsize if there are
+        none. Local copies from there on may be the last intact ones."""
+        return min(
+            (
+                one.place.first_offset
+                for one in self._damaged.values()
+                if one.place.partition == partition
+                and one.place.end_offset > above
+                and self.is_listed(one.place) is not False
+            ),
+            default=sys.maxsize,
+        )
 
     def due(self) -> list[Recheck]:
         """Re-checks of the ranges whose back-off has passed. Forgets those that no manifest lists."""

@@ -432,6 +432,10 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "Objects that the manifest lists and this broker did not find in the object store. Above 0, see "
             "docs/runbooks/damaged-object.md",
         ),
+        _counter(
+            "tierlog_remote_restored_objects_total",
+            "Damaged or missing objects that this broker has replaced from intact copies of their records",
+        ),
         _gauge(
             "tierlog_object_store_available",
             "1 while the object store responds. 0 while calls fail at once: until a probe succeeds, or "

@@ -26,6 +26,7 @@ from tierlog.broker.remote.bucket_scrubber import BucketScrubber
 from tierlog.broker.remote.manifest_check import ManifestCheck
 from tierlog.broker.remote.manifest_recovery import ManifestRecovery
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
+from tierlog.broker.remote.remote_repair import RemoteRepair
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
 from tierlog.broker.remote.segment_merger import SegmentMerger
 from tierlog.broker.remote.tiering import RemoteTier
@@ -58,6 +59,7 @@ class Serving:
     manifest_check: ManifestCheck
     merger: SegmentMerger
     manifest_recovery: ManifestRecovery
+    remote_repair: RemoteRepair
     remote: RemoteTier
     cleaner: LogCleaner
     scrubber: Scrubber

@@ -38,6 +38,7 @@ def tier_families(serving: Serving, image: ClusterImage) -> Iterator[Family]:
     yield "tierlog_remote_delete_overdue_seconds", single(_overdue_s(serving, image))
     yield from _attempts("buildremotelogauxstate", tier.state_machine.starts, image)
     yield from _reads(tier)
+    yield "tierlog_remote_restored_objects_total", single(serving.remote_repair.restored)
     yield from _store(tier.store_counts, tier.store.health)
     counts = tier.manager.counts
     idle = tier.manager.copies.idle_ratio

@@ -22,12 +22,13 @@ Owned by the composition root; the scrubber and tiering report damage.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from uuid import UUID
 
 import structlog
 
 from tierlog.base.clock import Clock
+from tierlog.base.files import Buffer
 from tierlog.base.network import Network
 from tierlog.base.safeguards import safeguard
 from tierlog.base.tasks import TaskGroup
@@ -35,6 +36,7 @@ from tierlog.broker.maintenance.range_reader import RangeReader, RangeUnavailabl
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DamageFound, ReplicaEvent
 from tierlog.broker.replication.replica_manager import ReplicaManager
+from tierlog.broker.storage.core.continuity import HeaderRules
 from tierlog.broker.storage.range_repair import RangeRepair, range_repairs, rules_of
 from tierlog.broker.storage.segment import CorruptLog, Damage
 from tierlog.metadata.image import BrokerImage, ClusterImage
@@ -198,6 +200,28 @@ class LogRepair:
             raise RangeUnavailable("other batches")
         repair.write(content)
         return True
+
+    async def read_elsewhere(
+        self, replica: Replica, start: int, end: int, rules: HeaderRules, max_bytes: int
+    ) -> AsyncIterator[Buffer]:
+        """The batches in [start, end) from each other replica that serves them, at most `max_bytes` bytes."""
+        if self._reader is None:
+            return
+        for source in self._sources(replica):
+            try:
+                async with self._range_lock:
+                    content = await self._reader.read(source, replica, start, end, rules, max_bytes)
+            except RangeUnavailable as why:
+                _log.info(
+                    "a replica cannot serve a range that is damaged in the object store",
+                    partition=str(replica.name),
+                    first_offset=start,
+                    end_offset=end,
+                    replica=source.broker_id,
+                    why=str(why),
+                )
+                continue
+            yield content
 
     def _log_repaired(self, replica: Replica, damage: Damage, source: BrokerImage) -> None:
         self.repaired_count += 1

@@ -217,7 +217,9 @@ class RemoteLogManager:
             remote = self._metadata.image.remote_partition(*replica.id)
             now_ms, start = self._clock.now_ms(), replica.log_start_offset
             segments = replica.described_segments
-            kept_from = planner.follower_local_start(remote, segments, _policy(replica), start, now_ms)
+            kept_from = planner.follower_local_start(
+                remote, segments, _policy(replica), start, now_ms, self._damaged_from(replica)
+            )
             # Above its high watermark the follower's log may differ from the uploaded one.
             kept_from = min(kept_from, replica.high_watermark)
             try:
@@ -344,9 +346,12 @@ class RemoteLogManager:
         if not (_is_enabled(replica) and is_current and self._has_newest_role(replica)):
             return 0
         remote, log = self._metadata.image.remote_partition(*replica.id), replica.log
-        end = min(remote.end_offset or 0, replica.high_watermark)
+        end = min(remote.end_offset or 0, replica.high_watermark, self._damaged_from(replica))
         end = min(end, self._bucket_end(replica.id)) if replica.is_leader else end
         return end if agrees_below(remote, log.epochs, log.local_log_start_offset, end) else 0
+
+    def _damaged_from(self, replica: Replica) -> int:
+        return self._remote_log.quarantine.damaged_from(replica.id, replica.local_log_start_offset)
 
     def _has_newest_role(self, replica: Replica) -> bool:
         """False while an elected replica cannot lead yet: the leader of its previous role no longer counts,
@@ -469,6 +474,7 @@ class RemoteLogManager:
             high_watermark=replica.high_watermark,
             last_stable_offset=replica.last_stable_offset,
             bucket_end=_end_of(state.root),
+            damaged_from=self._damaged_from(replica),
             log_start_offset=replica.log_start_offset,
             running=frozenset(self.editor.copies).union(state.copies),
             pages=pages,

@@ -16,12 +16,14 @@ from tierlog.base.files import Files
 from tierlog.base.network import Network
 from tierlog.base.tasks import Report, TaskGroup
 from tierlog.base.types import TopicIdPartition, TopicPartition
+from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.remote.bucket_scrubber import BucketScrubber
 from tierlog.broker.remote.diverged_segments import DivergedSegments
 from tierlog.broker.remote.manifest_check import ManifestCheck
 from tierlog.broker.remote.manifest_recovery import ManifestRecovery
 from tierlog.broker.remote.remote_compactor import RemoteCompactor
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
+from tierlog.broker.remote.remote_repair import RemoteRepair
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
 from tierlog.broker.remote.segment_merger import SegmentMerger
 from tierlog.broker.remote.tier_state_machine import TierStateMachine
@@ -173,6 +175,7 @@ class Tiering:
         files: Files,
         clock: Clock,
         rng: random.Random,
+        log_repair: LogRepair,
     ) -> None:
         self._tier = tier
         self.log_manager = RemoteLogManager(
@@ -212,6 +215,19 @@ class Tiering:
         rewrites = settings, metadata, self.log_manager, tier.manager, tier.log, tier.store, tier.keys
         compactor = RemoteCompactor(*rewrites, files, clock, tier.scratch, rate)
         self.merger = SegmentMerger(*rewrites, tier.tasks, rate, compactor)
+        self.remote_repair = RemoteRepair(
+            metadata,
+            replicas,
+            self.log_manager,
+            tier.manager,
+            tier.log,
+            tier.store,
+            tier.keys,
+            clock,
+            tier.tasks,
+            log_repair,
+            settings.remote_log_manager_task_interval_ms,
+        )
 
     def start(self) -> None:
         """Start the background tasks, even while the store is unavailable."""
@@ -221,6 +237,7 @@ class Tiering:
             self._tier.tasks.spawn("check of the object store", self._check_store())
             self.scrubber.start()
             self.merger.start()
+            self.remote_repair.start()
         self._tier.log_unreachable_data()
 
     async def _check_store(self) -> None:

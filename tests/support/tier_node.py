@@ -19,6 +19,7 @@ from tierlog.base.types import TopicIdPartition, TopicPartition
 from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.remote.remote_compactor import RemoteCompactor
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
+from tierlog.broker.remote.remote_repair import RemoteRepair
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
 from tierlog.broker.remote.segment_merger import SegmentMerger
 from tierlog.broker.replication.replica import Replica
@@ -133,6 +134,7 @@ class TierNode:
             store_health=store.health if isinstance(store, HealthyStore) else None,
         )
         self.merger = self._merger()
+        self.remote_repair = self._remote_repair()
         self.storage_cleaner = RemoteStorageCleaner(
             broker_id=1,
             metadata=self.metadata,
@@ -149,6 +151,21 @@ class TierNode:
         scratch = self.directory / "scratch"
         self.compactor = RemoteCompactor(settings, *parts, OsFiles(), self.clock, scratch, rate)
         return SegmentMerger(settings, *parts, self.tasks, rate, self.compactor)
+
+    def _remote_repair(self) -> RemoteRepair:
+        return RemoteRepair(
+            self.metadata,
+            self,
+            self.log_manager,
+            self.manager,
+            self.remote_log,
+            self.store,
+            self.keys,
+            self.clock,
+            self.tasks,
+            self.repair,
+            3_600_000,
+        )
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(list(self.replicas.values()))
