@@ -265,22 +265,29 @@ async def test_aborted_records_go_and_their_marker_stays_for_its_time(tmp_path: 
 
 
 async def test_aborted_list_is_of_the_same_manifest_as_the_records(tmp_path: Path) -> None:
-    """Compaction replaces the segments while a consumer's read runs: its old records need the old index."""
+    """Compaction replaces the segments while a consumer's read runs. The old records are still cached."""
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t", **COMPACTED)
         first = write_transactional(replica, [NewRecord(START_MS, b"k", b"aborted")])
+        write_transactional(
+            replica, [NewRecord(START_MS, b"k", b"not read, so the chunk stays in the cache")]
+        )
         replica.log.roll(START_MS)
         write_transactional(replica, ABORT, control=True)
         await tiered(node, replica, [[(b"k", b"1")], [(b"k", b"2")]])
         before = node.remote(replica)
+        log = node.fresh_remote_log()
+        cached = await log.read(replica.id, first, 1, min_one=True)
+        assert cached.base_offset == first
+        for turn in range(2):  # the first removes the record, the second its transaction's entry in the index
+            await node.merger.merge_all()
+            await tiered(node, replica, [[(b"k", b"again %d" % turn)]])
         await node.merger.merge_all()
-        assert node.remote(replica).entries != before.entries
-        log = node.fresh_remote_log(
-            before
-        )  # its first look at the manifest finds this version, later ones the new
+        assert not any(entry.has_aborts for entry in node.remote(replica).entries)
+        looks = iter([before])  # the splice comes between the first look at the manifest and the next
+        log._resolve = lambda where: next(looks, None) or node.remote(replica)
         found, aborted = await log.read_committed(replica.id, first, 1, min_one=True)
-        assert read_header(content(found)).is_transactional
-        assert aborted == [(PRODUCER, first)]
+        assert found.base_offset > first or aborted == [(PRODUCER, first)]
 
 
 async def test_compacted_and_deleted_by_retention(tmp_path: Path) -> None:
