@@ -146,10 +146,9 @@ class Broker(NodeBase):
         self._connect()
 
     def _build_coordinators(self) -> None:
-        settings, lease, must_verify = self.settings, self._lease(), self._must_verify_transactions
-        host = Host(
-            settings.node_id, self.metadata, self.replicas, self.clock, self.tasks, lease, must_verify
-        )
+        settings, must_verify = self.settings, self._must_verify_transactions
+        parts = self.metadata, self.replicas, self.clock, self.tasks, self._lease()
+        host = Host(settings.node_id, *parts, must_verify)
         self.groups = GroupService(settings, host, self.rng)
         ids = ProducerIds(self._allocate_producer_ids)
         self.transactions = TransactionService(settings, host, ids, self._others, self._write_markers)

@@ -87,6 +87,8 @@ def produce_handler(deps: Dependencies) -> Handler:
         if request.transactional_id is None:
             return append_all(context, request, None)
         verifying = _begin_verification(deps, context, request, request.transactional_id)
+        if deps.verifier is None:
+            verifying.guards.clear()  # they count only once the coordinator has confirmed
         if deps.verifier is None or not verifying.guards:
             return append_all(context, request, verifying)
         appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()

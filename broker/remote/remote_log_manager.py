@@ -12,11 +12,10 @@ commits its log start (ADR 0025). Called by app.py and the admin API.
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter
 from uuid import UUID
 
 import structlog
@@ -39,6 +38,7 @@ from tierlog.broker.remote.tier_views import (
     TierRefused,
     describe,
     locate_offset,
+    statuses_in_turns,
     why_not_here,
 )
 from tierlog.broker.replication.replica import Replica
@@ -66,11 +66,6 @@ JOBS_PER_TURN = 4
 CHECKS_PER_TURN = 100
 """Jobs that start, and partitions that are checked for changes, in one turn of the event loop: one or two
 milliseconds of work."""
-
-SEGMENTS_PER_TURN = 100
-SEGMENTS_PER_STATUS = 4
-"""Local segments that are described in one turn of the event loop: a millisecond. A partition costs as much
-as some of its segments."""
 
 BREAKER_CHECK_S = 1.0
 """While `flush` waits: another partition's failures may open the store's circuit breaker."""
@@ -619,27 +614,13 @@ class RemoteLogManager:
 
     async def status(self, topic: str | None = None) -> list[PartitionTierStatus]:
         """The status of every tiered partition that this broker leads, sorted by name."""
-        return await self._statuses([state.replica for state in self._states.values()], topic)
+        replicas = [state.replica for state in self._states.values()]
+        named = [each for each in replicas if topic is None or each.name.topic == topic]
+        return await statuses_in_turns(named, self.status_of)
 
     async def behind(self) -> list[PartitionTierStatus]:
         """The status of the partitions with a record that is older than remote.log.copy.max.lag.ms."""
-        return await self._statuses(self.lags.behind)
-
-    async def _statuses(
-        self, replicas: Sequence[Replica], topic: str | None = None
-    ) -> list[PartitionTierStatus]:
-        found: list[PartitionTierStatus] = []
-        segments = 0
-        for replica in sorted(replicas, key=attrgetter("name")):
-            if topic is not None and replica.name.topic != topic:
-                continue
-            if (status := self.status_of(replica)) is not None:
-                found.append(status)
-                segments += SEGMENTS_PER_STATUS + status.local_segments
-            if segments >= SEGMENTS_PER_TURN:
-                segments = 0
-                await asyncio.sleep(0)  # let requests run
-        return found
+        return await statuses_in_turns(self.lags.behind, self.status_of)
 
     def status_of(self, replica: Replica) -> PartitionTierStatus | None:
         """The status of a partition; None if this broker does not lead it, or if it is not tiered."""

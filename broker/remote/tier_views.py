@@ -4,8 +4,11 @@ Called by the remote log manager, for the admin API and the CLI, and by the gate
 metrics.
 """
 
+import asyncio
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 
 from tierlog.base.files import FileSlice
 from tierlog.base.types import NO_LEADER
@@ -15,6 +18,11 @@ from tierlog.records.batch import read_header
 from tierlog.tiering import planner
 from tierlog.tiering.object_store import ObjectStoreError
 from tierlog.tiering.remote_log import RemoteLog
+
+SEGMENTS_PER_TURN = 100
+SEGMENTS_PER_STATUS = 4
+"""Local segments that are described in one turn of the event loop: a millisecond. A partition costs as much
+as some of its segments."""
 
 
 class TierRefused(Exception):
@@ -160,3 +168,19 @@ def _local_location(replica: Replica, offset: int, also_remote: str | None) -> O
         last_offset=header.last_offset,
         also_remote=also_remote,
     )
+
+
+async def statuses_in_turns(
+    replicas: Iterable[Replica], status_of: Callable[[Replica], PartitionTierStatus | None]
+) -> list[PartitionTierStatus]:
+    """The statuses of the partitions that have one, sorted by name."""
+    found: list[PartitionTierStatus] = []
+    segments = 0
+    for replica in sorted(replicas, key=attrgetter("name")):
+        if (status := status_of(replica)) is not None:
+            found.append(status)
+            segments += SEGMENTS_PER_STATUS + status.local_segments
+        if segments >= SEGMENTS_PER_TURN:
+            segments = 0
+            await asyncio.sleep(0)  # let requests run
+    return found
