@@ -6,12 +6,14 @@ AddPartitionsToTxn in version 5 stand for transaction version 2, as in Kafka.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tierlog.base.patterns import InvalidPattern, compile_pattern
 from tierlog.base.types import TopicPartition
 from tierlog.broker.coordinators.shards import Shards, partition_of
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
+from tierlog.broker.handlers.turns import in_turns
 from tierlog.broker.transactions.core.events import (
     EndTransaction,
     InitProducerId,
@@ -48,6 +50,10 @@ BATCHES_FROM, ADD_VERSION = 4, 5
 """Versions of AddPartitionsToTxn: those of brokers, and those that stand for transaction version 2."""
 
 END_VERSION = 5
+IDS_PER_TURN = 20
+"""Transactional ids that are compared with a pattern in one turn of the event loop: 10 ms at worst, if they
+are short."""
+
 FENCED_FROM = {
     BY_NAME[name].key: version
     for name, version in (
@@ -71,7 +77,7 @@ def transaction_handlers(service: TransactionService, groups: Shards[Any]) -> di
         "AddOffsetsToTxn": pending(handlers.add_offsets),
         "EndTxn": pending(handlers.end),
         "DescribeTransactions": handlers.describe,
-        "ListTransactions": handlers.list_transactions,
+        "ListTransactions": pending(handlers.list_transactions),
     }
     return {BY_NAME[name].key: handler for name, handler in named.items()}
 
@@ -280,13 +286,17 @@ class _Handlers:
             topics=topics,
         )
 
-    def list_transactions(
+    async def list_transactions(
         self, context: RequestContext, request: list_transactions.ListTransactionsRequest
     ) -> Reply:
         titles = {state.title for state in TransactionState}
         unknown = [each for each in request.state_filters if each not in titles]
+        try:
+            matches = _filter(request, self._service.now_ms)
+        except InvalidPattern as fault:
+            raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(fault)) from None
         error, found = self._service.transactions()
-        wanted = _matching(found, request, self._service.now_ms)
+        wanted = await in_turns(found, matches, IDS_PER_TURN)
         return list_transactions.ListTransactionsResponse(
             error_code=error,
             unknown_state_filters=unknown,
@@ -296,27 +306,31 @@ class _Handlers:
                     producer_id=each.producer_id,
                     transaction_state=each.state.title,
                 )
-                for each in wanted
+                for each, is_wanted in zip(found, wanted, strict=True)
+                if is_wanted
             ],
         )
 
 
-def _matching(
-    found: Iterable[Transaction], request: list_transactions.ListTransactionsRequest, now_ms: int
-) -> Iterable[Transaction]:
+def _filter(request: list_transactions.ListTransactionsRequest, now_ms: int) -> Callable[[Transaction], bool]:
     """Filters of one kind are alternatives; a transaction must match each kind. None at all match
-    everything."""
+    everything. Raises InvalidPattern."""
     states, producers = set(request.state_filters), set(request.producer_id_filters)
-    for each in found:
+    pattern = request.transactional_id_pattern
+    id_matches = compile_pattern(pattern) if pattern else None
+
+    def matches(each: Transaction) -> bool:
         if states and each.state.title not in states:
-            continue
+            return False
         if producers and each.producer_id not in producers:
-            continue
+            return False
         if request.duration_filter >= 0 and not (
             each.state is TransactionState.ONGOING and now_ms - each.started_ms > request.duration_filter
         ):
-            continue
-        yield each
+            return False
+        return id_matches is None or id_matches(each.transactional_id)
+
+    return matches
 
 
 def _exists(image: ClusterImage, partition: TopicPartition) -> bool:

@@ -14,7 +14,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from waiting import until
+from wire_client import Client
 
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import list_transactions
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 TIMEOUT_S = 30.0
@@ -162,3 +165,22 @@ async def test_transactions_of_aiokafka(broker: TierlogBroker) -> None:
                 await made.send_and_wait(TOPIC, b"two", partition=0)
                 raise ZeroDivisionError
     assert await asyncio.to_thread(read, broker, TOPIC) == ["one"]
+
+
+def test_transactions_are_listed_by_a_pattern_of_their_ids(broker: TierlogBroker) -> None:
+    for name in ("orders-1", "orders-2", "other-orders-3"):
+        producer(broker, name)
+    client = Client(broker.bootstrap)
+
+    def listed(pattern: str | None) -> tuple[int, list[str]]:
+        request = list_transactions.ListTransactionsRequest(transactional_id_pattern=pattern)
+        answer = client.send("ListTransactions", 2, request)
+        return answer.error_code, sorted(each.transactional_id for each in answer.transaction_states)
+
+    assert listed("orders-[0-9]") == (ErrorCode.NONE, ["orders-1", "orders-2"])
+    assert listed("orders") == (ErrorCode.NONE, []), "the whole id must match, as in Kafka"
+    everything = ["orders-1", "orders-2", "other-orders-3"]
+    assert listed(None) == listed("") == (ErrorCode.NONE, everything)
+    for invalid in ("(", r"(a)\1", "(.*){1000}"):
+        assert listed(invalid) == (ErrorCode.INVALID_REGULAR_EXPRESSION, [])
+    client.close()
