@@ -6,11 +6,11 @@ The content of responses is tested elsewhere; this compares the table of version
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from wire_client import Client, message
+from wire_client import LOADING, Client, message
 
 from tierlog.protocol.api import APIS
 from tierlog.protocol.errors import ErrorCode as E
@@ -38,6 +38,14 @@ ADVERTISED = {
     "DeleteRecords": (0, 2),
     "InitProducerId": (0, 6),
     "OffsetForLeaderEpoch": (2, 4),
+    "AddPartitionsToTxn": (0, 5),
+    "AddOffsetsToTxn": (0, 4),
+    "EndTxn": (0, 5),
+    "WriteTxnMarkers": (1, 2),
+    "TxnOffsetCommit": (0, 5),
+    "DescribeProducers": (0, 0),
+    "DescribeTransactions": (0, 0),
+    "ListTransactions": (0, 2),
     "DescribeConfigs": (1, 4),
     "AlterConfigs": (0, 2),
     "AlterReplicaLogDirs": (1, 2),
@@ -87,13 +95,16 @@ PROTOCOLS = {"protocol_type": "consumer", "protocol_name": "range"}
 
 @dataclass(frozen=True)
 class Place:
-    """The subject of a request. `member` and `fresh` are created for one request."""
+    """The subject of a request. `member` and `fresh` are created for one request; the producer has the
+    transactional id `fresh`, and a transaction with the topic's partition if the API needs one."""
 
     topic: str
     topic_id: uuid.UUID
     group: str
     member: str = ""
     fresh: str = ""
+    producer_id: int = -1
+    producer_epoch: int = -1
 
 
 def batch() -> bytes:
@@ -103,6 +114,10 @@ def batch() -> bytes:
 def named(place: Place, **fields: Any) -> list[dict[str, Any]]:
     """One topic by name and by id; the version decides which is encoded."""
     return [{"name": place.topic, "topic": place.topic, "topic_id": place.topic_id, **fields}]
+
+
+def of_producer(place: Place) -> dict[str, int]:
+    return {"producer_id": place.producer_id, "producer_epoch": place.producer_epoch}
 
 
 def of_topic(place: Place, names: tuple[str, ...], **fields: Any) -> list[dict[str, Any]]:
@@ -184,6 +199,33 @@ MAKE: dict[str, Callable[[Place], dict[str, Any]]] = {
         "timeout_ms": 5000,
     },
     "InitProducerId": lambda p: {"transactional_id": None},
+    "AddPartitionsToTxn": lambda p: {
+        "transactions": [
+            {
+                **of_producer(p),
+                "transactional_id": p.fresh,
+                "topics": of_topic(p, ("name",), partitions=[0]),
+            }
+        ],
+        "v3_and_below_transactional_id": p.fresh,
+        "v3_and_below_producer_id": p.producer_id,
+        "v3_and_below_producer_epoch": p.producer_epoch,
+        "v3_and_below_topics": of_topic(p, ("name",), partitions=[0]),
+    },
+    "AddOffsetsToTxn": lambda p: {**of_producer(p), "transactional_id": p.fresh, "group_id": p.group},
+    "EndTxn": lambda p: {**of_producer(p), "transactional_id": p.fresh, "committed": True},
+    "WriteTxnMarkers": lambda p: {
+        "markers": [{**of_producer(p), "topics": of_topic(p, ("name",), partition_indexes=[0])}]
+    },
+    "TxnOffsetCommit": lambda p: {
+        **of_producer(p),
+        "transactional_id": p.fresh,
+        "group_id": p.group,
+        "topics": of_topic(p, ("name",), partitions=[{"partition_index": 0, "committed_offset": 1}]),
+    },
+    "DescribeProducers": lambda p: {"topics": of_topic(p, ("name",), partition_indexes=[0])},
+    "DescribeTransactions": lambda p: {"transactional_ids": [p.fresh]},
+    "ListTransactions": lambda p: {"transactional_id_pattern": "fresh-.*"},
     "OffsetForLeaderEpoch": lambda p: {
         "replica_id": -1,
         "topics": of_topic(p, ("topic",), partitions=[{"partition": 0, "leader_epoch": 0}]),
@@ -246,6 +288,9 @@ MAKE: dict[str, Callable[[Place], dict[str, Any]]] = {
     "DescribeDelegationToken": lambda p: {},
 }
 JOINED = {"Heartbeat", "LeaveGroup", "SyncGroup"}
+WITH_PRODUCER = {"AddPartitionsToTxn", "AddOffsetsToTxn", "DescribeTransactions"}
+IN_TRANSACTION = {"EndTxn", "TxnOffsetCommit", "WriteTxnMarkers"}
+TRANSACTION = 1  # a kind of coordinator
 
 
 @pytest.fixture(scope="module")
@@ -263,6 +308,8 @@ def place_for(client: Client, api: str) -> Place:
     place = Place(topic, described.topics[0].topic_id, f"g-{topic}", fresh=f"fresh-{topic}")
     client.coordinator(place.group)
     assert not errors_in(client.send("OffsetCommit", 8, message("OffsetCommit", MAKE["OffsetCommit"](place))))
+    if api in WITH_PRODUCER | IN_TRANSACTION:
+        return with_producer(client, place, in_transaction=api in IN_TRANSACTION)
     if api in {"JoinGroup", *JOINED}:
         client.coordinator(place.fresh)
     if api not in JOINED:
@@ -273,6 +320,22 @@ def place_for(client: Client, api: str) -> Place:
     place = Place(place.topic, place.topic_id, place.group, joined.member_id, place.fresh)
     if api != "SyncGroup":
         assert not errors_in(client.send("SyncGroup", 3, message("SyncGroup", MAKE["SyncGroup"](place))))
+    return place
+
+
+def with_producer(client: Client, place: Place, *, in_transaction: bool) -> Place:
+    found = message("FindCoordinator", {"key": place.fresh, "key_type": TRANSACTION})
+    while client.send("FindCoordinator", 3, found).error_code:
+        time.sleep(0.01)
+    request = {"transactional_id": place.fresh, "transaction_timeout_ms": 60_000}
+    while (
+        made := client.send("InitProducerId", 3, message("InitProducerId", request))
+    ).error_code in LOADING:
+        time.sleep(0.01)
+    assert made.error_code == E.NONE
+    place = replace(place, producer_id=made.producer_id, producer_epoch=made.producer_epoch)
+    for api in ("AddPartitionsToTxn", "AddOffsetsToTxn") if in_transaction else ():
+        assert not errors_in(client.send(api, 3, message(api, MAKE[api](place))))
     return place
 
 
