@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from wire_client import LOADING, Client, message
+from wire_client import Client, message
 
 from tierlog.protocol.api import APIS
 from tierlog.protocol.errors import ErrorCode as E
@@ -290,7 +290,6 @@ MAKE: dict[str, Callable[[Place], dict[str, Any]]] = {
 JOINED = {"Heartbeat", "LeaveGroup", "SyncGroup"}
 WITH_PRODUCER = {"AddPartitionsToTxn", "AddOffsetsToTxn", "DescribeTransactions"}
 IN_TRANSACTION = {"EndTxn", "TxnOffsetCommit", "WriteTxnMarkers"}
-TRANSACTION = 1  # a kind of coordinator
 
 
 @pytest.fixture(scope="module")
@@ -324,15 +323,7 @@ def place_for(client: Client, api: str) -> Place:
 
 
 def with_producer(client: Client, place: Place, *, in_transaction: bool) -> Place:
-    found = message("FindCoordinator", {"key": place.fresh, "key_type": TRANSACTION})
-    while client.send("FindCoordinator", 3, found).error_code:
-        time.sleep(0.01)
-    request = {"transactional_id": place.fresh, "transaction_timeout_ms": 60_000}
-    while (
-        made := client.send("InitProducerId", 3, message("InitProducerId", request))
-    ).error_code in LOADING:
-        time.sleep(0.01)
-    assert made.error_code == E.NONE
+    made = client.transactional_producer(place.fresh)
     place = replace(place, producer_id=made.producer_id, producer_epoch=made.producer_epoch)
     for api in ("AddPartitionsToTxn", "AddOffsetsToTxn") if in_transaction else ():
         assert not errors_in(client.send(api, 3, message(api, MAKE[api](place))))

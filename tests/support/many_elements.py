@@ -65,7 +65,10 @@ def _filled(kind: Any, number: int) -> Any:
     message = kind()
     for field in kind.FIELDS:
         if not field.array and field.type != "struct":
-            setattr(message, field.name, VALUES.get(field.name, _element(field, number)))
+            value = VALUES.get(field.name, _element(field, number))
+            if value is None and field.nullable is None:
+                value = _element(field, number)
+            setattr(message, field.name, value)
     return message
 
 

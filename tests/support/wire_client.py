@@ -20,6 +20,7 @@ from tierlog.protocol.messages import (
     produce,
 )
 
+TRANSACTION = 1  # a kind of coordinator
 LOADING = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -132,6 +133,21 @@ class Client:
         request = describe_groups.DescribeGroupsRequest(groups=[group])
         while self.send("DescribeGroups", 4, request).groups[0].error_code in LOADING:
             time.sleep(0.01)
+
+    def transactional_producer(self, transactional_id: str) -> init_producer_id.InitProducerIdResponse:
+        """The producer id and epoch of a transactional id, as soon as it has a coordinator."""
+        found = find_coordinator.FindCoordinatorRequest(key=transactional_id, key_type=TRANSACTION)
+        while self.send("FindCoordinator", 3, found).error_code:
+            time.sleep(0.01)
+        request = init_producer_id.InitProducerIdRequest(
+            transactional_id=transactional_id, transaction_timeout_ms=60_000
+        )
+        response: init_producer_id.InitProducerIdResponse = self.send("InitProducerId", 5, request)
+        while response.error_code in LOADING:
+            time.sleep(0.01)
+            response = self.send("InitProducerId", 5, request)
+        assert response.error_code == ErrorCode.NONE
+        return response
 
 
 def message(api: str, values: Mapping[str, Any], **names: str) -> Any:
