@@ -7,6 +7,7 @@ send AddPartitionsToTxn: for them the verification adds the partition to the tra
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tierlog.base.types import TopicPartition
 from tierlog.broker.coordinators.core.turn import response_error
@@ -42,7 +43,7 @@ class Verifying:
     begun: set[TopicPartition] = field(default_factory=set)
     """Partitions that this broker led when the request arrived."""
 
-    _producers: dict[tuple[int, int], list[TopicPartition]] = field(default_factory=dict)
+    _batches: list["_Batch"] = field(default_factory=list)
 
     def begin(self, replica: Replica, producer_id: int, epoch: int, first_sequence: int) -> None:
         """Note whether the partition's batch may be appended at once, after a verification, or not at all."""
@@ -53,11 +54,19 @@ class Verifying:
             self.refused[replica.name] = found.error
         elif found is not None and (self.adds or self.is_enforced):
             self.guards[replica.name] = found
-            self._producers.setdefault((producer_id, epoch), []).append(replica.name)
+            self._batches.append(_Batch(replica, producer_id, epoch, first_sequence))
 
     async def ask(self, verifier: TransactionVerifier) -> None:
         """Ask the coordinator. Partitions that it does not confirm are `refused`."""
-        for (producer_id, epoch), partitions in self._producers.items():
+        await self._ask(verifier, self._batches)
+        if self.adds:
+            await self._ask(verifier, self._ended())
+
+    async def _ask(self, verifier: TransactionVerifier, batches: list["_Batch"]) -> None:
+        producers: dict[tuple[int, int], list[TopicPartition]] = {}
+        for each in batches:
+            producers.setdefault((each.producer_id, each.epoch), []).append(each.replica.name)
+        for (producer_id, epoch), partitions in producers.items():
             verification = Verification(
                 transactional_id=self.transactional_id,
                 producer_id=producer_id,
@@ -67,11 +76,39 @@ class Verifying:
             )
             self._note(await verifier.verify(verification), partitions)
 
+    def _ended(self) -> list["_Batch"]:
+        """Begin the verifications again that have ended while the coordinator was asked. It answers after the
+        markers of the last transaction, which end the verification of the next one if that began before
+        them. With transaction version 2 the epoch says to which of them the batch belongs."""
+        ended = []
+        for each in self._batches:
+            name = each.replica.name
+            if name in self.refused:
+                continue
+            found = each.replica.as_leader.begin_verification(
+                each.producer_id, each.epoch, each.first_sequence, supports_epoch_bump=True
+            )
+            if isinstance(found, Rejection):
+                self.refused[name] = found.error
+            elif found is not None and found is not self.guards[name]:
+                self.guards[name] = found
+                ended.append(each)
+        return ended
+
     def _note(self, errors: Mapping[TopicPartition, ErrorCode], partitions: list[TopicPartition]) -> None:
         for each in partitions:
             error = errors.get(each, ErrorCode.NETWORK_EXCEPTION)
             if error != ErrorCode.NONE:
                 self.refused[each] = error
+
+
+class _Batch(NamedTuple):
+    """The first batch of a transaction in a partition."""
+
+    replica: Replica
+    producer_id: int
+    epoch: int
+    first_sequence: int
 
 
 def produce_error(error: ErrorCode, *, knows_abortable: bool, adds: bool) -> ErrorCode:
