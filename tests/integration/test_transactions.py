@@ -1,6 +1,7 @@
 """Transactions of real clients on one broker (KIP-98): commits, aborts, offsets, fencing, timeouts."""
 
 import asyncio
+from collections.abc import Iterator
 
 import aiokafka
 import pytest
@@ -17,7 +18,12 @@ from waiting import until
 from wire_client import Client
 
 from tierlog.protocol.errors import ErrorCode
-from tierlog.protocol.messages import list_transactions
+from tierlog.protocol.messages import end_txn, list_transactions
+from tierlog.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+)
+from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 TIMEOUT_S = 30.0
@@ -32,6 +38,13 @@ def broker(tierlog_broker_factory: TierlogBrokerFactory) -> TierlogBroker:
     for created in client.create_topics(topics).values():
         created.result(TIMEOUT_S)
     return running
+
+
+@pytest.fixture
+def wire(broker: TierlogBroker) -> Iterator[Client]:
+    client = Client(broker.bootstrap)
+    yield client
+    client.close()
 
 
 def admin(broker: TierlogBroker) -> AdminClient:
@@ -156,6 +169,51 @@ def test_timeout_above_the_maximum_is_refused(broker: TierlogBroker) -> None:
         made.init_transactions(TIMEOUT_S)
 
 
+@pytest.mark.parametrize("version", [4, 5])
+def test_delayed_end_cannot_touch_a_later_transaction(
+    broker: TierlogBroker, wire: Client, version: int
+) -> None:
+    """Only with transaction version 2 (EndTxn version 5): in older ones all transactions of a producer have
+    the same epoch (KIP-890)."""
+    made = wire.transactional_producer("t")
+
+    def end(epoch: int, *, commit: bool) -> end_txn.EndTxnResponse:
+        request = end_txn.EndTxnRequest(
+            transactional_id="t", producer_id=made.producer_id, producer_epoch=epoch, committed=commit
+        )
+        response: end_txn.EndTxnResponse = wire.send("EndTxn", version, request)
+        return response
+
+    def send_in_transaction(value: bytes, epoch: int, sequence: int) -> int:
+        names = {"producer_id": made.producer_id, "producer_epoch": epoch, "base_sequence": sequence}
+        batch = encode_batch([NewRecord(1, b"k", value)], transactional=True, **names)
+        if version < 5:
+            added = AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id="t",
+                v3_and_below_producer_id=made.producer_id,
+                v3_and_below_producer_epoch=epoch,
+                v3_and_below_topics=[AddPartitionsToTxnTopic(name=TOPIC, partitions=[0])],
+            )
+            wire.send("AddPartitionsToTxn", 3, added)
+        produce_version = 12 if version >= 5 else 11
+        return wire.produce(TOPIC, bytes(batch), version=produce_version, transactional_id="t").error_code
+
+    epoch = made.producer_epoch
+    assert send_in_transaction(b"first", epoch, 0) == ErrorCode.NONE
+    ended = end(epoch, commit=True)
+    assert ended.error_code == ErrorCode.NONE
+    later = ended.producer_epoch if version >= 5 else epoch
+    assert send_in_transaction(b"second", later, 0 if version >= 5 else 1) == ErrorCode.NONE
+    delayed = end(epoch, commit=False).error_code
+    if version < 5:
+        assert delayed == ErrorCode.NONE, "older clients are exposed, as with Kafka"
+        return
+    assert delayed == ErrorCode.PRODUCER_FENCED
+    assert send_in_transaction(b"late", epoch, 1) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert end(later, commit=True).error_code == ErrorCode.NONE
+    until(lambda: read(broker, TOPIC) == ["first", "second"], "both transactions are committed")
+
+
 async def test_transactions_of_aiokafka(broker: TierlogBroker) -> None:
     async with aiokafka.AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id="aio") as made:
         async with made.transaction():
@@ -167,14 +225,13 @@ async def test_transactions_of_aiokafka(broker: TierlogBroker) -> None:
     assert await asyncio.to_thread(read, broker, TOPIC) == ["one"]
 
 
-def test_transactions_are_listed_by_a_pattern_of_their_ids(broker: TierlogBroker) -> None:
+def test_transactions_are_listed_by_a_pattern_of_their_ids(broker: TierlogBroker, wire: Client) -> None:
     for name in ("orders-1", "orders-2", "other-orders-3"):
         producer(broker, name)
-    client = Client(broker.bootstrap)
 
     def listed(pattern: str | None) -> tuple[int, list[str]]:
         request = list_transactions.ListTransactionsRequest(transactional_id_pattern=pattern)
-        answer = client.send("ListTransactions", 2, request)
+        answer = wire.send("ListTransactions", 2, request)
         return answer.error_code, sorted(each.transactional_id for each in answer.transaction_states)
 
     assert listed("orders-[0-9]") == (ErrorCode.NONE, ["orders-1", "orders-2"])
@@ -183,4 +240,3 @@ def test_transactions_are_listed_by_a_pattern_of_their_ids(broker: TierlogBroker
     assert listed(None) == listed("") == (ErrorCode.NONE, everything)
     for invalid in ("(", r"(a)\1", "(.*){1000}"):
         assert listed(invalid) == (ErrorCode.INVALID_REGULAR_EXPRESSION, [])
-    client.close()

@@ -84,10 +84,17 @@ class Client:
         return name
 
     def produce(
-        self, topic: str, records: bytes, *, acks: int = -1, version: int = 9
+        self,
+        topic: str,
+        records: bytes,
+        *,
+        acks: int = -1,
+        version: int = 9,
+        transactional_id: str | None = None,
     ) -> produce.PartitionProduceResponse:
         data = produce.PartitionProduceData(index=0, records=records)
         request = produce.ProduceRequest(
+            transactional_id=transactional_id,
             acks=acks,
             timeout_ms=30_000,
             topic_data=[produce.TopicProduceData(name=topic, partition_data=[data])],
