@@ -120,8 +120,7 @@ def abort(
     as_json: Json = False,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Abort a hanging transaction in one partition. Its records are never shown to readers of committed
-    ones."""
+    """Abort a hanging transaction in one partition, which then holds back no reader."""
     from tierlog.cli import transactions
     from tierlog.cli.client import KafkaClient
 

@@ -66,6 +66,7 @@ def test_quorum_and_features_are_described(python: Any) -> None:
         "eligible.leader.replicas.version": ((1, 1), (1, 1)),
         "metadata.version": ((30, 30), (30, 30)),
         "tierlog.format": ((1, 2), (2, 2)),
+        "transaction.version": ((2, 2), (2, 2)),
     }
     python.update_features({"tierlog.format": 2}, validate_only=True)
 

@@ -186,6 +186,17 @@ quota remove
 quota remove --user nobody
 quota remove no_such_rate --user nobody
 quota remove --user ada --user-defaults
+txn list --open-longer-than -1
+txn list --producer-id x
+txn describe
+txn describe nowhere
+txn find-hanging --older-than -1
+txn find-hanging --topic nowhere
+txn abort there
+txn abort there 0 -1
+txn abort there 0 5 --yes
+txn abort there 9 0 --yes
+txn abort nowhere 0 0 --yes
 cluster up --nodes 0
 cluster up --nodes 100
 cluster up --voters 8

@@ -39,6 +39,7 @@ def serving(node: TierNode) -> Any:
         tiering=node.log_manager,
         storage_cleaner=node.storage_cleaner,
         manifest_recovery=ManifestRecovery(1, node.metadata, node.manager, node.tasks),
+        remote_repair=SimpleNamespace(restored=0),
     )
 
 

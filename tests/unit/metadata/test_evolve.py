@@ -82,6 +82,7 @@ def old_line(number: int, partition: int, last_offset: int) -> QueuedDelete:
         last_offset=last_offset,
         leader_epoch=0,
         queued_ms=7,
+        log_bytes=1000,
     )
 
 

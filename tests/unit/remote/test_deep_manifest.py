@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from changed_bucket import verifier
+from connection_harness import until
 from loop_steps import LoopSteps
 from tier_node import START_MS, TierNode, content, produce
 
@@ -275,6 +276,7 @@ async def test_pages_are_encoded_and_decoded_in_threads(tmp_path: Path) -> None:
         produce(replica, 60)
         await node.log_manager.flush("t")
         where, entries = node.where(replica), node.remote(replica).entries
+        await until(lambda: node.log_manager.droppable_end(replica) > entries[-1].last_offset)  # the root
         with LoopSteps("tiering/format/manifest.py") as steps:
             page = await node.manager.write_page(where, uuid.UUID(int=1), entries)
             [*loaded] = await node.fresh_remote_log().indexes.page(where, page)

@@ -120,7 +120,7 @@ async def test_broker_keeps_no_state_of_a_deleted_topic(tmp_path: Path) -> None:
         assert tiering.log.index_bytes > 0
         await tiering.cache.idle()
         await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
-        assert tiering.log.index_bytes == tiering.cache.bytes == 0
+        await until(lambda: tiering.log.index_bytes == tiering.cache.bytes == 0)
         await tiering.close()
 
 
