@@ -65,6 +65,7 @@ def librdkafka(bootstrap: str, topic: str) -> None:
     consumer.assign([TopicPartition(topic, 0, 2, leader_epoch=0)])  # it asks where that epoch ends
     consumer.consume(1, TIMEOUT_S)
     consumer.close()
+    _transactions(bootstrap, topic)
     resource = a.ConfigResource(a.ResourceType.TOPIC, topic)
     admin.describe_configs([resource])[resource].result(TIMEOUT_S)
     entry = a.ConfigEntry("retention.ms", "1000000", incremental_operation=a.AlterConfigOpType.SET)
@@ -84,6 +85,23 @@ def librdkafka(bootstrap: str, topic: str) -> None:
     doomed = f"{topic}-doomed"
     admin.create_topics([a.NewTopic(doomed, 1, 1)])[doomed].result(TIMEOUT_S)
     admin.delete_topics([doomed])[doomed].result(TIMEOUT_S)
+
+
+def _transactions(bootstrap: str, topic: str) -> None:
+    """Two transactions with offsets: one is committed, one aborted."""
+    from confluent_kafka import Consumer, Producer, TopicPartition
+
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
+    producer.init_transactions(TIMEOUT_S)
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"{topic}-a"})
+    for end in (producer.commit_transaction, producer.abort_transaction):
+        producer.begin_transaction()
+        for key, value in values():
+            producer.produce(topic, value, key)
+        offsets = [TopicPartition(topic, 0, 1)]
+        producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), TIMEOUT_S)
+        end(TIMEOUT_S)
+    consumer.close()
 
 
 def kafka_python(bootstrap: str, topic: str) -> None:
@@ -160,6 +178,12 @@ async def _aiokafka(bootstrap: str, topic: str) -> None:
         await consumer.commit()
         await asyncio.sleep(0.3)  # some heartbeats
         await consumer.offsets_for_times({TopicPartition(topic, 0): 3})
+    async with (
+        AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=topic) as producer,
+        producer.transaction(),
+    ):
+        await producer.send_and_wait(topic, b"value", b"key", partition=0)
+        await producer.send_offsets_to_transaction({TopicPartition(topic, 0): 1}, f"{topic}-g")
     await admin.create_partitions({topic: NewPartitions(3)})
     resource = ConfigResource(ConfigResourceType.TOPIC, topic, {"cleanup.policy": "delete"})
     await admin.describe_topics([topic])
@@ -192,6 +216,10 @@ def java(bootstrap: str, topic: str) -> None:
     run(f"{tools}.consumer.group.ConsumerGroupCommand", *server, *offsets)
     run(f"{tools}.GetOffsetShell", *server, "--topic", topic)
     run(f"{tools}.LogDirsCommand", *server, "--describe", "--topic-list", topic)
+    run(f"{tools}.TransactionsCommand", *server, "list", "--transactional-id-pattern", ".*")
+    run(f"{tools}.TransactionsCommand", *server, "describe", "--transactional-id", "traffic-librdkafka")
+    partition = ("--topic", topic, "--partition", "0")
+    run(f"{tools}.TransactionsCommand", *server, "describe-producers", *partition)
     entity = ("--entity-type", "topics", "--entity-name", topic)
     run("kafka.admin.ConfigCommand", *server, *entity, "--alter", "--add-config", "segment.bytes=2097152")
     run("kafka.admin.ConfigCommand", *server, *entity, "--describe")
