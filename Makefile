@@ -133,7 +133,7 @@ $(COMPILED)/.made: $(READY) $(shell git ls-files -- '*.py')
 test-compiled: compiled s3-server
 	PYTHONPATH=$(abspath $(COMPILED)) $(BIN)/python .ci/compile_hot.py --check
 	PYTHONPATH=$(abspath $(COMPILED)) $(PYTEST) -m "not slow and not clients" $(addprefix tests/unit/, \
-	  base groups handlers maintenance net protocol quotas records remote replication storage storage_tools) tests/conformance tests/integration tests/property
+	  groups handlers net protocol records replication storage transactions) tests/conformance tests/integration
 
 # To continue after a run that broke off, or in which a case failed: make bench BENCH_OPTIONS=--add
 bench: compiled
