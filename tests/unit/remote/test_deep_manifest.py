@@ -285,4 +285,7 @@ async def test_pages_are_encoded_and_decoded_in_threads(tmp_path: Path) -> None:
         decoded = decode_page(data, page)
         with LoopSteps("tiering/format/manifest.py") as reference:
             page_reference(page.uuid, decoded, data)
-        assert steps.total <= reference.total + 5, "only the reference is made on the loop"
+        with LoopSteps("tiering/format/manifest.py") as decoding:
+            decode_page(data, page)
+        on_loop = "only the reference, and perhaps a root, is made on the loop"
+        assert steps.total < reference.total + decoding.total, on_loop
