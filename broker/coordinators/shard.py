@@ -39,7 +39,7 @@ from tierlog.broker.coordinators.core.effects import (
 from tierlog.broker.coordinators.core.stored import FormatError
 from tierlog.broker.coordinators.timers import Timers
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.storage.core.producer_state import EndMarker
+from tierlog.broker.storage.core.producer_state import NO_PRODUCER_ID, EndMarker
 from tierlog.broker.storage.recovery import read_marker
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import check_batch, iter_batches
@@ -69,7 +69,6 @@ RESPONSES_PER_TURN = 200
 
 R = TypeVar("R")
 C = TypeVar("C", bound="Core")
-NO_PRODUCER_ID = -1
 _log = structlog.get_logger("tierlog.coordinators")
 
 

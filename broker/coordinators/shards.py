@@ -90,8 +90,10 @@ class Shards(Generic[C]):
 
     # ---- start and stop ----
 
-    def start(self) -> None:
-        """Start the timers. `follow` has loaded the shards of this broker."""
+    def start(self, interval_ms: int, event: Any) -> None:
+        """Start the timers: all shards get `event` every `interval_ms`. `follow` has loaded the shards of
+        this broker."""
+        self._submit_later(interval_ms, event)
         if self._host.lease is not None:
             self._watch_lease(self._host.lease)
 
@@ -123,6 +125,13 @@ class Shards(Generic[C]):
     def submit_to_all(self, event: Any) -> None:
         for shard in self._shards.values():
             shard.submit(event)
+
+    def _submit_later(self, interval_ms: int, event: Any) -> None:
+        def submit() -> None:
+            self.submit_to_all(event)
+            self._submit_later(interval_ms, event)
+
+        self.timers.set("regular event", interval_ms, submit)
 
     def ready(self) -> tuple[ErrorCode, list[Shard[C]]]:
         """The shards that serve, and an error if others are not known yet: they are loading, or their

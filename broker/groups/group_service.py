@@ -41,8 +41,7 @@ class GroupService:
 
     def start(self) -> None:
         """Start the timers. `follow` has loaded the shards of this broker."""
-        self._expire_later()
-        self.shards.start()
+        self.shards.start(self._settings.offsets_retention_check_interval_ms, ExpireOffsets())
 
     async def close(self) -> None:
         self.shards.close()
@@ -122,14 +121,6 @@ class GroupService:
             deleted = frozenset(topic.name for topic in changed_topics(old, new)[0])
             self.shards.submit_to_all(TopicsChanged(ids=new.topic_ids, deleted=deleted))
         self.shards.follow(new)
-
-    def _expire_later(self) -> None:
-        def expire() -> None:
-            self.shards.submit_to_all(ExpireOffsets())
-            self._expire_later()
-
-        delay_ms = self._settings.offsets_retention_check_interval_ms
-        self.shards.timers.set("expire offsets", delay_ms, expire)
 
 
 def offsets_topic(settings: NodeSettings) -> CoordinatorTopic:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from tierlog.base.types import TopicPartition
+from tierlog.base.types import TopicPartition, numbers_by_topic
 from tierlog.broker.coordinators.core.effects import ErrorResponse, Token
 from tierlog.broker.groups.core.events import (
     Commit,
@@ -160,7 +160,7 @@ class _Handlers:
             topics = [_Topic(name, numbers, error=committed) for name, numbers in named]
             await encoder.add(OffsetFetchResponse(error_code=committed), topics, {}, committed)
         else:
-            wanted = _all_partitions(committed) if requested is None else requested
+            wanted = numbers_by_topic(committed).items() if requested is None else requested
             topics = [_Topic(name, numbers) for name, numbers in wanted]
             await encoder.add(OffsetFetchResponse(), topics, committed)
         return encoder.encoding.reply()
@@ -199,7 +199,7 @@ class _Handlers:
         if group.topics is None:
             return [
                 _Topic(name, numbers, image.topic_ids.get(name, ZERO_UUID))
-                for name, numbers in _all_partitions(committed)
+                for name, numbers in numbers_by_topic(committed).items()
                 if version < TOPIC_IDS_FROM or name in image.topic_ids
             ]
         if version < TOPIC_IDS_FROM:
@@ -309,14 +309,6 @@ def _partition_errors(response: Response) -> tuple[dict[TopicPartition, ErrorCod
     """Returns the errors by partition, and the error of every partition without its own."""
     partitions = response.partitions if isinstance(response, OffsetsResponse) else ()
     return dict(partitions), _top_level_error(response)
-
-
-def _all_partitions(committed: OffsetsByPartition) -> list[tuple[str, list[int]]]:
-    """Each topic with the numbers of its partitions."""
-    topics: dict[str, list[int]] = {}
-    for topic_partition in sorted(committed):
-        topics.setdefault(topic_partition.topic, []).append(topic_partition.partition)
-    return list(topics.items())
 
 
 class _Topic(NamedTuple):

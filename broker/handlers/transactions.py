@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tierlog.base.patterns import InvalidPattern, compile_pattern
-from tierlog.base.types import TopicPartition
+from tierlog.base.types import TopicPartition, numbers_by_topic
 from tierlog.broker.coordinators.shards import Shards, partition_of
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
 from tierlog.broker.handlers.turns import in_turns
+from tierlog.broker.storage.core.producer_state import NO_PRODUCER_ID
 from tierlog.broker.transactions.core.events import (
     EndTransaction,
     InitProducerId,
@@ -24,7 +25,6 @@ from tierlog.broker.transactions.core.states import TransactionState
 from tierlog.broker.transactions.core.transaction import (
     EPOCH_BUMP_VERSION,
     NO_EPOCH,
-    NO_PRODUCER_ID,
     Transaction,
 )
 from tierlog.broker.transactions.transaction_service import TransactionService
@@ -270,9 +270,7 @@ class _Handlers:
         found = self._service.find(transactional_id) if transactional_id else ErrorCode.INVALID_REQUEST
         if isinstance(found, ErrorCode):
             return describe_transactions.TransactionState(transactional_id=transactional_id, error_code=found)
-        numbers: dict[str, list[int]] = {}
-        for topic, partition in sorted(found.partitions):
-            numbers.setdefault(topic, []).append(partition)
+        numbers = numbers_by_topic(found.partitions)
         topics = [
             describe_transactions.TopicData(topic=topic, partitions=each) for topic, each in numbers.items()
         ]

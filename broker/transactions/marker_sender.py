@@ -13,7 +13,7 @@ import structlog
 
 from tierlog.base.network import Caller, Network, Unreachable
 from tierlog.base.tasks import TaskGroup
-from tierlog.base.types import TopicPartition
+from tierlog.base.types import TopicPartition, numbers_by_topic
 from tierlog.broker.transactions.broker_requests import REQUEST_TIMEOUT_S, BrokerRequests
 from tierlog.broker.transactions.core.events import WriteMarkers
 from tierlog.metadata.image import ClusterImage
@@ -159,9 +159,7 @@ def _partitions_of(marker: WritableTxnMarker) -> int:
 
 
 def _marker(job: Job, partitions: Sequence[TopicPartition]) -> WritableTxnMarker:
-    numbers: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        numbers.setdefault(topic, []).append(partition)
+    numbers = numbers_by_topic(partitions)
     return WritableTxnMarker(
         producer_id=job.markers.producer_id,
         producer_epoch=job.markers.producer_epoch,

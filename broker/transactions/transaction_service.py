@@ -10,6 +10,7 @@ from tierlog.base.network import Network
 from tierlog.broker.coordinators.core.effects import Effect, Token
 from tierlog.broker.coordinators.shard import Shard
 from tierlog.broker.coordinators.shards import CoordinatorTopic, Host, Shards
+from tierlog.broker.storage.core.producer_state import NO_PRODUCER_ID
 from tierlog.broker.transactions.core.coordinator import Coordinator, TransactionSettings
 from tierlog.broker.transactions.core.events import (
     ExpireIds,
@@ -18,7 +19,7 @@ from tierlog.broker.transactions.core.events import (
     Response,
     WriteMarkers,
 )
-from tierlog.broker.transactions.core.transaction import NO_PRODUCER_ID, Transaction
+from tierlog.broker.transactions.core.transaction import Transaction
 from tierlog.broker.transactions.marker_sender import Job, MarkerSender, WriteLocally
 from tierlog.broker.transactions.producer_ids import ProducerIds
 from tierlog.broker.transactions.verifier import TransactionVerifier
@@ -59,8 +60,8 @@ class TransactionService:
 
     def start(self) -> None:
         """Start the timers. `follow` has loaded the shards of this broker."""
-        self._expire_later()
-        self.shards.start()
+        interval_ms = self._settings.transaction_remove_expired_transaction_cleanup_interval_ms
+        self.shards.start(interval_ms, ExpireIds())
 
     async def close(self) -> None:
         self.shards.close()
@@ -121,14 +122,6 @@ class TransactionService:
             )
 
         self._markers.write(Job(effect, shard.leader_epoch, is_current, done))
-
-    def _expire_later(self) -> None:
-        def expire() -> None:
-            self.shards.submit_to_all(ExpireIds())
-            self._expire_later()
-
-        interval_ms = self._settings.transaction_remove_expired_transaction_cleanup_interval_ms
-        self.shards.timers.set("expire transactional ids", interval_ms, expire)
 
 
 def transactions_topic(settings: NodeSettings) -> CoordinatorTopic:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tierlog.base.network import Caller, Network, Unreachable
 from tierlog.base.tasks import TaskGroup
-from tierlog.base.types import TopicPartition
+from tierlog.base.types import TopicPartition, numbers_by_topic
 from tierlog.broker.coordinators.shards import Shards
 from tierlog.broker.transactions.broker_requests import REQUEST_TIMEOUT_S, BrokerRequests
 from tierlog.broker.transactions.core.coordinator import Coordinator
@@ -153,7 +153,5 @@ async def _exchange(caller: Caller, batch: list[Verification], version: int) -> 
 
 
 def topics_of(partitions: Iterable[TopicPartition]) -> list[AddPartitionsToTxnTopic]:
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        by_topic.setdefault(topic, []).append(partition)
-    return [AddPartitionsToTxnTopic(name=name, partitions=found) for name, found in by_topic.items()]
+    numbers = numbers_by_topic(partitions)
+    return [AddPartitionsToTxnTopic(name=name, partitions=each) for name, each in numbers.items()]

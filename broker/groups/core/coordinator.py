@@ -68,12 +68,12 @@ from tierlog.broker.groups.core.turn import (
     GroupSettings,
     Turn,
 )
+from tierlog.broker.storage.core.producer_state import NO_PRODUCER_ID
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from tierlog.protocol.schema import ZERO_UUID
 
 NO_TOPICS: frozenset[str] = frozenset()
-NO_PRODUCER_ID = -1
 
 
 class Coordinator:

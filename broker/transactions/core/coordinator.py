@@ -16,6 +16,7 @@ from tierlog.base.types import require
 from tierlog.broker.coordinators.core.effects import Appended, AppendTimedOut, Effect, TimerFired
 from tierlog.broker.coordinators.core.stored import StoredRecord
 from tierlog.broker.coordinators.core.turn import AfterAppend, PendingWrites, Turn, response_error
+from tierlog.broker.storage.core.producer_state import NO_PRODUCER_ID
 from tierlog.broker.transactions.core.events import (
     AddPartitions,
     EndTransaction,
@@ -33,7 +34,6 @@ from tierlog.broker.transactions.core.events import (
 from tierlog.broker.transactions.core.formats import decode_key, decode_value, encode_key, encode_value
 from tierlog.broker.transactions.core.states import TransactionState
 from tierlog.broker.transactions.core.transaction import (
-    NO_PRODUCER_ID,
     NO_TIMEOUT_MS,
     Transaction,
     check_producer,

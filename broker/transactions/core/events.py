@@ -15,7 +15,8 @@ from tierlog.broker.coordinators.core.effects import (
     TimerFired,
     Token,
 )
-from tierlog.broker.transactions.core.transaction import NO_EPOCH, NO_PRODUCER_ID
+from tierlog.broker.storage.core.producer_state import NO_PRODUCER_ID
+from tierlog.broker.transactions.core.transaction import NO_EPOCH
 from tierlog.protocol.errors import ErrorCode
 
 

@@ -8,15 +8,16 @@ Tag 3 is of KIP-939, and Kafka 4.3 ignores it.
 Schemas: transaction-coordinator/src/main/resources/common/message/TransactionLog{Key,Value}.json of Kafka.
 """
 
-from tierlog.base.types import TopicPartition
+from tierlog.base.types import TopicPartition, numbers_by_topic
 from tierlog.broker.coordinators.core.stored import (
     FormatError,
     decode_stored,
     encode_stored,
     stored_version,
 )
+from tierlog.broker.storage.core.producer_state import NO_PRODUCER_ID
 from tierlog.broker.transactions.core.states import TransactionState
-from tierlog.broker.transactions.core.transaction import NO_EPOCH, NO_PRODUCER_ID, Transaction
+from tierlog.broker.transactions.core.transaction import NO_EPOCH, Transaction
 from tierlog.protocol.schema import Int8, Int16, Int32, Int64, Message, String, Struct, struct, versions
 
 WRITTEN_VERSION = 1
@@ -65,10 +66,8 @@ def decode_key(data: bytes | memoryview) -> str | None:
 
 
 def encode_value(transaction: Transaction) -> bytes:
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in sorted(transaction.partitions):
-        by_topic.setdefault(topic, []).append(partition)
-    partitions = [_Partitions(topic=topic, partition_ids=ids) for topic, ids in by_topic.items()]
+    numbers = numbers_by_topic(transaction.partitions)
+    partitions = [_Partitions(topic=topic, partition_ids=ids) for topic, ids in numbers.items()]
     value = _TransactionLogValue(
         producer_id=transaction.producer_id,
         previous_producer_id=transaction.previous_producer_id,

@@ -13,10 +13,11 @@ from collections.abc import Set
 from dataclasses import dataclass, replace
 
 from tierlog.base.types import TopicPartition
+from tierlog.broker.storage.core.producer_state import NO_PRODUCER_ID
 from tierlog.broker.transactions.core.states import Cause, TransactionState, next_state
 from tierlog.protocol.errors import ErrorCode
 
-NO_PRODUCER_ID, NO_EPOCH, NO_TIMESTAMP = -1, -1, -1
+NO_EPOCH, NO_TIMESTAMP = -1, -1
 MAX_EPOCH = 2**15 - 1
 """No client gets this epoch: the coordinator can always fence a producer with one more."""
 

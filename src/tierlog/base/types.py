@@ -6,6 +6,7 @@ invariant raises `InvariantViolation` and stops the owner of the broken state.
 
 import random
 import uuid
+from collections.abc import Iterable
 from typing import NamedTuple, NewType
 
 Offset = NewType("Offset", int)
@@ -30,6 +31,14 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def numbers_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """The partition numbers of each topic, sorted, as messages and records list partitions."""
+    numbers: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        numbers.setdefault(topic, []).append(partition)
+    return numbers
 
 
 class TopicIdPartition(NamedTuple):

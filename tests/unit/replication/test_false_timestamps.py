@@ -3,17 +3,14 @@
 The expected answers are those of Apache Kafka 4.3.1 (`tests/clients/test_like_kafka.py` compares some).
 """
 
-import random
 import struct
-import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
-from opened_replica import opened_replica
+from opened_replica import led_replica
 
-from tierlog.base.files import FileSlice, OsFiles
-from tierlog.base.types import TopicPartition
+from tierlog.base.files import FileSlice
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.core.batch_validation import (
     PLAUSIBLE_AGE_MS,
@@ -38,19 +35,7 @@ MANY = WALKED_RECORDS + 4
 
 
 def open_replica(directory: Path, config: TopicConfig | None = None) -> Replica:
-    replica = opened_replica(
-        TopicPartition("t", 0),
-        uuid.UUID(int=1),
-        1,
-        directory / "t-0",
-        config or TopicConfig(),
-        OsFiles(),
-        NOW,
-        clean=False,
-        rng=random.Random(1),
-    )
-    replica.become_leader(0, 0, [1])
-    return replica
+    return led_replica(directory, NOW, config)
 
 
 def batch(

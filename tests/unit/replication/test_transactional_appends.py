@@ -1,15 +1,11 @@
 """Transactional appends on a leader: verification (KIP-890), markers and their fencing, and producers."""
 
-import random
-import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
-from opened_replica import opened_replica
+from opened_replica import led_replica
 
-from tierlog.base.files import OsFiles
-from tierlog.base.types import TopicPartition
 from tierlog.broker.replication.leader_role import AppendResult
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.core.producer_state import ActiveProducer, EndMarker, Rejection
@@ -25,19 +21,7 @@ NOW = 1_700_000_000_000
 
 
 def open_replica(directory: Path, config: TopicConfig | None = None) -> Replica:
-    replica = opened_replica(
-        TopicPartition("t", 0),
-        uuid.UUID(int=1),
-        1,
-        directory / "t-0",
-        config or TopicConfig(),
-        OsFiles(),
-        NOW,
-        clean=False,
-        rng=random.Random(1),
-    )
-    replica.become_leader(0, 0, [1])
-    return replica
+    return led_replica(directory, NOW, config)
 
 
 def batch(count: int, **options: Any) -> memoryview:

@@ -21,6 +21,7 @@ from tierlog.broker.coordinators.core.effects import (
     Token,
 )
 from tierlog.broker.coordinators.core.stored import StoredRecord
+from tierlog.broker.storage.core.producer_state import NO_PRODUCER_ID
 from tierlog.broker.transactions.core.coordinator import Coordinator, TransactionSettings
 from tierlog.broker.transactions.core.events import (
     AddPartitions,
@@ -35,7 +36,7 @@ from tierlog.broker.transactions.core.events import (
 )
 from tierlog.broker.transactions.core.formats import decode_key, decode_value, encode_key, encode_value
 from tierlog.broker.transactions.core.states import TransactionState
-from tierlog.broker.transactions.core.transaction import NO_PRODUCER_ID, Transaction
+from tierlog.broker.transactions.core.transaction import Transaction
 from tierlog.protocol.errors import ErrorCode
 
 EVENTS_MAX = 2_000
