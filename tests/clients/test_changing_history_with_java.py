@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-import s3_servers
-from changing_history import PASSES, SETTINGS, TOPICS, ChangingHistory, OutOfRange, Record
+from changing_history import PASSES, TOPICS, ChangingHistory, OutOfRange, Record, running_history
 from java_process import java_command
 
 from tierlog.testing import TierlogBrokerFactory
@@ -69,15 +68,8 @@ def _bytes(text: str) -> bytes | None:
 
 @pytest.fixture
 def history(tierlog_broker_factory: TierlogBrokerFactory, tmp_path: Path) -> Iterator[ChangingHistory]:
-    with s3_servers.running("versitygw", tmp_path) as s3:
-        broker = tierlog_broker_factory(
-            SETTINGS, object_store=s3.url("changing"), environment=s3_servers.CREDENTIALS
-        )
-        history = ChangingHistory(broker)
-        history.start()
+    with running_history(tierlog_broker_factory, tmp_path) as history:
         yield history
-        history.stop()
-        broker.kill()
 
 
 @pytest.fixture

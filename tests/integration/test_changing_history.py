@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import s3_servers
-from changing_history import PASSES, SETTINGS, TOPICS, ChangingHistory, Client
+from changing_history import PASSES, TOPICS, ChangingHistory, Client, running_history
 from history_readers import CLIENTS
 
 from tierlog.testing import TierlogBrokerFactory
@@ -18,15 +17,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 @pytest.fixture
 def history(tierlog_broker_factory: TierlogBrokerFactory, tmp_path: Path) -> Iterator[ChangingHistory]:
-    with s3_servers.running("versitygw", tmp_path) as s3:
-        broker = tierlog_broker_factory(
-            SETTINGS, object_store=s3.url("changing"), environment=s3_servers.CREDENTIALS
-        )
-        history = ChangingHistory(broker)
-        history.start()
+    with running_history(tierlog_broker_factory, tmp_path) as history:
         yield history
-        history.stop()
-        broker.kill()
 
 
 def test_clients_read_what_was_produced_while_history_changes(history: ChangingHistory) -> None:

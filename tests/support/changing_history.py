@@ -7,14 +7,16 @@ Each record is made from its topic and offset, so every reader knows what it mus
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import s3_servers
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from scraping import metric
 
 from tierlog.cli.admin import AdminApi
-from tierlog.testing import TierlogBroker
+from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 KEPT, EXPIRED, COMPACTED = TOPICS = ("kept", "expired", "compacted")
 KEYS = 37
@@ -213,3 +215,15 @@ def check(topic: str, first: int, found: Sequence[Record], end: int) -> None:
     assert offsets == sorted(set(offsets)) and offsets[-1:] == ([end - 1] if end else [])
     last = {record(topic, offset).key: offset for offset in range(end)}
     assert set(last.values()) <= set(offsets), "the last record of a key is missing"
+
+
+@contextmanager
+def running_history(new_broker: TierlogBrokerFactory, directory: Path) -> "Iterator[ChangingHistory]":
+    """A history that changes, on a broker of its own and a real S3 server."""
+    with s3_servers.running("versitygw", directory) as s3:
+        broker = new_broker(SETTINGS, object_store=s3.url("changing"), environment=s3_servers.CREDENTIALS)
+        history = ChangingHistory(broker)
+        history.start()
+        yield history
+        history.stop()
+        broker.kill()

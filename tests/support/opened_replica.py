@@ -5,7 +5,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from tierlog.base.files import Files
+from tierlog.base.files import Files, OsFiles
 from tierlog.base.types import TopicPartition
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.log import PartitionLog
@@ -33,4 +33,21 @@ def opened_replica(
     replica = Replica(name, topic_id, broker_id, log, high_watermark)
     if replica.wants_flush():
         replica.flush()
+    return replica
+
+
+def led_replica(directory: Path, now_ms: int, config: TopicConfig | None = None) -> Replica:
+    """The only replica of t-0, which leads, in a folder of `directory`."""
+    replica = opened_replica(
+        TopicPartition("t", 0),
+        uuid.UUID(int=1),
+        1,
+        directory / "t-0",
+        config or TopicConfig(),
+        OsFiles(),
+        now_ms,
+        clean=False,
+        rng=random.Random(1),
+    )
+    replica.become_leader(0, 0, [1])
     return replica
