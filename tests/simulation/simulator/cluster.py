@@ -229,8 +229,7 @@ class ClusterRun:
         )
 
     async def _main(self) -> None:
-        for broker in self.brokers.values():
-            broker.start()
+        self._start_ended()
         clients = Process(self.loop, "clients")
         for name in [f"producer-{n}" for n in range(4)] + [f"consumer-{n}" for n in range(3)]:
             self.network.listen(name, clients)
@@ -238,8 +237,8 @@ class ClusterRun:
         for n in range(4):
             client = Client(f"producer-{n}", self.network, self.brokers, self.history, self._fork())
             stamps = random.Random(f"stamps {self.outcome.seed} {n}")  # a generator of its own
-            work = produce(client, n, n % PARTITIONS, self.rng.uniform(0.03, 0.3), stamps)
-            clients.watch(work, self._violations)
+            pause_s = self.rng.uniform(0.03, 0.3)
+            clients.watch(produce(client, n, n % PARTITIONS, pause_s, stamps), self._violations)
         for n in range(3):
             client = Client(f"consumer-{n}", self.network, self.brokers, self.history, self._fork())
             clients.watch(consume(client, n % PARTITIONS, 0.1), self._violations)
@@ -247,8 +246,7 @@ class ClusterRun:
             self.network.listen(f"producers-{n}", clients)
             draws = random.Random(f"producers {n} {self.outcome.seed}")
             client = Client(f"producers-{n}", self.network, self.brokers, self.history, draws)
-            work = produce_and_retry(client, 1000 * (n + 1), n, self.outcome.done)
-            clients.watch(work, self._violations)
+            clients.watch(produce_and_retry(client, 1000 * (n + 1), n, self.outcome.done), self._violations)
         self._start_operators(clients)
         for history in self.tiering.histories:
             for name, play in compacted.clients_of(history):
@@ -267,7 +265,7 @@ class ClusterRun:
         self.faults.end()
         for operator in self._operators:
             operator.cancel()
-        await self.tiering.end_faults()
+        await self.tiering.end_faults(self._start_ended)
         await self._await_recovery()
         if self._directory_restore is not None:
             for damage in (self._directory_restore.restore, self._directory_restore.shorten_one):
@@ -478,22 +476,24 @@ class ClusterRun:
         )
 
     async def _restart_ended(self, before: list[int], deadline: float) -> None:
-        """Wait a moment. Starts nodes that ended, and restarts those that lack a log directory."""
+        """Wait a moment, and start nodes that ended. Raises Violation after the deadline."""
         self._raise_violation()
         if self.loop.time() > deadline:
             what = f"no progress {HEAL_S} s after everything was healed, {before} -> {self._counts()}"
             raise Violation(f"{what}: {self._status()}")
+        self._start_ended()
+        await asyncio.sleep(CHECK_S)
+
+    def _start_ended(self) -> None:
+        """Start nodes that ended, and restart those that lack a log directory."""
         for broker in self.brokers.values():
             if broker.lacks_directories:
                 broker.kill()
             broker.start()
-        await asyncio.sleep(CHECK_S)
 
     async def _allow_unclean_election(self, topics: list[str], before: list[int], deadline: float) -> None:
-        """Allow unclean election for a moment, as an operator does, and confirm that it is disabled again.
-
-        Nothing was committed in these partitions, so no record may be lost.
-        """
+        """Allow unclean election for a moment, as an operator does, and confirm that it is disabled again. No
+        record may be lost, because nothing was committed in these partitions."""
         self.outcome.done["left to an operator"] += 1
         for operation, value in ((ConfigOperation.SET, "true"), (ConfigOperation.DELETE, None)):
             change = ConfigChange(key="unclean.leader.election.enable", operation=operation, value=value)

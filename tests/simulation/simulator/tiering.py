@@ -227,8 +227,15 @@ class Tiering:
                 self.bucket, self._keys, self.witness, self._passing, self._done
             )
 
-    async def end_faults(self) -> None:
-        """Tier what is to be tiered in the end."""
+    async def end_faults(self, start_ended: Callable[[], None]) -> None:
+        """Tier what is to be tiered in the end. `start_ended` starts nodes that have ended: the changes need
+        a quorum."""
+        ending = asyncio.ensure_future(self._tier_in_the_end())
+        while not (await asyncio.wait((ending,), timeout=POLL_S))[0]:
+            start_ended()
+        ending.result()
+
+    async def _tier_in_the_end(self) -> None:
         if self.gapped is not None:
             await gapped.tier(self._brokers)
         if self._switch is not None:
