@@ -34,10 +34,14 @@ def rows(
     states: Sequence[str] = (),
     producer_ids: Sequence[int] = (),
     longer_than_ms: int = NONE,
+    pattern: str | None = None,
 ) -> list[Row]:
     """The transactional ids of all coordinators that match, by id."""
     request = list_transactions.ListTransactionsRequest(
-        state_filters=list(states), producer_id_filters=list(producer_ids), duration_filter=longer_than_ms
+        state_filters=list(states),
+        producer_id_filters=list(producer_ids),
+        duration_filter=longer_than_ms,
+        transactional_id_pattern=pattern,
     )
     found = []
     for broker in client.metadata([]).brokers:

@@ -7,13 +7,14 @@ AddPartitionsToTxn in version 5 stand for transaction version 2, as in Kafka.
 
 import asyncio
 from collections.abc import Callable
+from itertools import compress
 from typing import Any, TypeVar
 
 from tierlog.base.patterns import InvalidPattern, compile_pattern
 from tierlog.base.types import TopicPartition, numbers_by_topic
 from tierlog.broker.coordinators.shards import Shards, partition_of
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
-from tierlog.broker.handlers.turns import in_turns
+from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_turns, respond_in_turns
 from tierlog.broker.storage.core.producer_state import NO_PRODUCER_ID
 from tierlog.broker.transactions.core.events import (
     EndTransaction,
@@ -76,7 +77,7 @@ def transaction_handlers(service: TransactionService, groups: Shards[Any]) -> di
         "AddPartitionsToTxn": pending(handlers.add_partitions),
         "AddOffsetsToTxn": pending(handlers.add_offsets),
         "EndTxn": pending(handlers.end),
-        "DescribeTransactions": handlers.describe,
+        "DescribeTransactions": pending(handlers.describe),
         "ListTransactions": pending(handlers.list_transactions),
     }
     return {BY_NAME[name].key: handler for name, handler in named.items()}
@@ -260,11 +261,18 @@ class _Handlers:
 
     # ---- queries ----
 
-    def describe(
+    async def describe(
         self, context: RequestContext, request: describe_transactions.DescribeTransactionsRequest
     ) -> Reply:
-        states = [self._described(each) for each in dict.fromkeys(request.transactional_ids)]
-        return describe_transactions.DescribeTransactionsResponse(transaction_states=states)
+        ids = dict.fromkeys(request.transactional_ids)
+        return await respond_in_turns(
+            describe_transactions.DescribeTransactionsResponse(),
+            context.version,
+            "transaction_states",
+            len(ids),
+            map(self._described, ids),
+            weigh=lambda state: 1 + sum(len(topic.partitions) for topic in state.topics),
+        )
 
     def _described(self, transactional_id: str) -> describe_transactions.TransactionState:
         found = self._service.find(transactional_id) if transactional_id else ErrorCode.INVALID_REQUEST
@@ -294,20 +302,24 @@ class _Handlers:
         except InvalidPattern as fault:
             raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(fault)) from None
         error, found = self._service.transactions()
-        wanted = await in_turns(found, matches, IDS_PER_TURN)
-        return list_transactions.ListTransactionsResponse(
-            error_code=error,
-            unknown_state_filters=unknown,
-            transaction_states=[
-                list_transactions.TransactionState(
-                    transactional_id=each.transactional_id,
-                    producer_id=each.producer_id,
-                    transaction_state=each.state.title,
-                )
-                for each, is_wanted in zip(found, wanted, strict=True)
-                if is_wanted
-            ],
+        per_turn = IDS_PER_TURN if request.transactional_id_pattern else ENTRIES_PER_TURN
+        is_wanted = await in_turns(found, matches, per_turn)
+        listed = list(compress(found, is_wanted))
+        return await respond_in_turns(
+            list_transactions.ListTransactionsResponse(error_code=error, unknown_state_filters=unknown),
+            context.version,
+            "transaction_states",
+            len(listed),
+            map(_listed, listed),
         )
+
+
+def _listed(found: Transaction) -> list_transactions.TransactionState:
+    return list_transactions.TransactionState(
+        transactional_id=found.transactional_id,
+        producer_id=found.producer_id,
+        transaction_state=found.state.title,
+    )
 
 
 def _filter(request: list_transactions.ListTransactionsRequest, now_ms: int) -> Callable[[Transaction], bool]:

@@ -27,6 +27,9 @@ def list_(
         float | None,
         typer.Option("--open-longer-than", metavar="SECONDS", min=0, help="Only open transactions this old."),
     ] = None,
+    pattern: Annotated[
+        str | None, typer.Option("--pattern", metavar="RE2", help="Only ids that match this as a whole.")
+    ] = None,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
 ) -> None:
@@ -37,7 +40,11 @@ def list_(
     longer_than_ms = transactions.NONE if open_longer_than_s is None else int(open_longer_than_s * 1000)
     with KafkaClient(bootstrap) as client:
         found = transactions.rows(
-            client, states=state or (), producer_ids=producer_id or (), longer_than_ms=longer_than_ms
+            client,
+            states=state or (),
+            producer_ids=producer_id or (),
+            longer_than_ms=longer_than_ms,
+            pattern=pattern,
         )
     columns = {
         "transactional_id": "transactional id",

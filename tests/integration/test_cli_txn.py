@@ -55,6 +55,9 @@ def test_transactions_are_listed_and_described(broker: TierlogBroker, ask: Ask) 
     assert found == {"a": "CompleteCommit", "b": "Ongoing"}
     assert [row["transactional_id"] for row in ask("list", "--state", "Ongoing")] == ["b"]
     assert ask("list", "--open-longer-than", "3600") == []
+    assert [row["transactional_id"] for row in ask("list", "--pattern", "[bc]")] == ["b"]
+    invalid = run("txn", "list", "--pattern", "(", "--bootstrap", broker.bootstrap)
+    assert invalid.returncode == 1 and "INVALID_REGULAR_EXPRESSION" in invalid.stderr
     described = ask("describe", "b")
     assert (described["state"], described["partitions"]) == ("Ongoing", ["orders-0"])
     assert ask("list", "--producer-id", str(described["producer_id"]))[0]["transactional_id"] == "b"

@@ -49,6 +49,13 @@ from tierlog.protocol.errors import ErrorCode
 WAIT_MS = 2_000
 """Time that requests wait for a change of the same id. Then they fail with CONCURRENT_TRANSACTIONS."""
 
+COMPLETE_RETRY_MS = 500
+"""Pause after the end of a transaction, with all markers written, could not be stored."""
+
+OBSERVED_IDLE_MS = 24 * 3_600_000
+"""An id expires by the wall clock only after this coordinator has seen it unused for so long: a clock that
+jumps must not take the ids of live producers. Not more, because a coordinator that moves begins again."""
+
 MAX_WAITING = 100
 """Requests of one id that may wait. Leaders of partitions add them at the same time (KIP-890)."""
 
@@ -59,16 +66,20 @@ class TransactionSettings:
 
     transaction_max_timeout_ms: int = 15 * 60_000
     transactional_id_expiration_ms: int = 7 * 24 * 3_600_000
+    expiration_interval_ms: int = 3_600_000  # transaction.remove.expired.transaction.cleanup.interval.ms
     retry_ms: int = 10_000  # transaction.abort.timed.out.transaction.cleanup.interval.ms
     two_phase_commit: bool = False  # transaction.two.phase.commit.enable
 
 
 @dataclass(slots=True)
 class _Id:
-    """A transactional id. `current`: durable. `pending`: appended, and not durable yet."""
+    """A transactional id. `current`: durable. `pending`: appended, and not durable yet. `has_markers`: all
+    markers of its prepared transaction are written. `idle_rounds`: rounds of expiration since it changed."""
 
     current: Transaction | None = None
     pending: Transaction | None = None
+    has_markers: bool = False
+    idle_rounds: int = 0
     waiting: deque[Request] = field(default_factory=deque)
 
     @property
@@ -279,6 +290,7 @@ class Coordinator:
         if each is None or known is None or each.pending is not None or not known.state.is_prepared:
             return
         if producer == (known.producer_id, known.producer_epoch):
+            each.has_markers = True
             self._append(each, completed(known, turn.now_ms), turn)
 
     def _timer_fired(self, key: TimerKey, turn: Turn) -> None:
@@ -294,8 +306,8 @@ class Coordinator:
         elif each.current is not None and key.kind is TimerKind.TRANSACTION:
             if each.current.state is TransactionState.ONGOING:
                 self._abort(each, each.current, turn)
-        elif each.current is not None and each.current.state.is_prepared:
-            turn.effects.append(_markers(each.current))
+        elif each.current is not None and each.current.state.is_prepared and each.has_markers:
+            self._append(each, completed(each.current, turn.now_ms), turn)
 
     def _abort(self, each: _Id, known: Transaction, turn: Turn) -> None:
         key = TimerKey(TimerKind.TRANSACTION, known.transactional_id)
@@ -309,11 +321,14 @@ class Coordinator:
 
     def _expire(self, turn: Turn) -> None:
         age_ms = self._settings.transactional_id_expiration_ms
+        interval_ms = self._settings.expiration_interval_ms
         for transactional_id, each in list(self._ids.items()):
             known = each.current
             if known is None or each.is_changing or known.state is TransactionState.ONGOING:
                 continue
-            if turn.now_ms - known.updated_ms >= age_ms:
+            observed_ms = each.idle_rounds * interval_ms
+            each.idle_rounds += 1
+            if observed_ms >= min(age_ms, OBSERVED_IDLE_MS) and turn.now_ms - known.updated_ms >= age_ms:
                 self._delete(transactional_id, each, known, turn)
 
     def _delete(self, transactional_id: str, each: _Id, known: Transaction, turn: Turn) -> None:
@@ -348,7 +363,7 @@ class Coordinator:
             if error != ErrorCode.REQUEST_TIMED_OUT:  # otherwise the change may still become durable
                 each.pending = None
                 if error == ErrorCode.NONE:
-                    each.current = decided
+                    each.current, each.has_markers, each.idle_rounds = decided, False, 0
             if then is not None:
                 then(turn, error)
             if each.pending is not None:
@@ -356,7 +371,7 @@ class Coordinator:
             if error == ErrorCode.NONE:
                 self._follow_state(decided, turn)
             elif each.current is not None and each.current.state.is_prepared:
-                turn.set_timer(TimerKey(TimerKind.RETRY, transactional_id), self._settings.retry_ms)
+                turn.set_timer(TimerKey(TimerKind.RETRY, transactional_id), COMPLETE_RETRY_MS)
             self._resume(transactional_id, turn)
             self._remove_if_unused(transactional_id)
 

@@ -23,7 +23,7 @@ from tierlog.protocol.errors import ErrorCode
 class TimerKind(StrEnum):
     TRANSACTION = "transaction"  # the timeout of an open transaction
     WAITING = "waiting"  # limits the wait of requests for a change
-    RETRY = "retry"  # writes the markers again if the end of a transaction was not stored
+    RETRY = "retry"  # stores the end of a transaction again, after that failed
 
 
 class TimerKey(NamedTuple):

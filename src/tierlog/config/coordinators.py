@@ -94,12 +94,13 @@ class CoordinatorSettings(BackgroundSettings):
     transactional_id_expiration_ms: int = int_(
         7 * 24 * 3_600_000,
         "How long, in milliseconds, an unused transactional id is kept. Then its producer must initialize "
-        "again. Raise it if producers pause for longer.",
+        "again. The coordinator must also have seen it unused for that time, or for a day if that is less. "
+        "Raise it if producers pause for longer.",
         minimum=1,
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = int_(
         10_000,
-        "Milliseconds until a failed attempt to abort or complete a transaction is repeated. A transaction "
+        "Milliseconds until a failed attempt to abort a transaction is repeated. A transaction "
         "itself is aborted as soon as its timeout has passed. Lower it if attempts fail often.",
         minimum=1,
     )

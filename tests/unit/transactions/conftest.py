@@ -40,6 +40,9 @@ from tierlog.broker.transactions.core.transaction import Transaction
 from tierlog.protocol.errors import ErrorCode
 
 EVENTS_MAX = 2_000
+ROUNDS_OF_A_DAY = 25
+"""With the default interval of an hour. The first one sees no time pass."""
+
 """Events that may follow from one: more are an endless loop."""
 
 Producer = tuple[int, int]
@@ -128,9 +131,11 @@ class Bench:
             self.send(TimerFired(key=key))
         self.now_ms = end_ms
 
-    def expire(self) -> None:
-        self.lines.append(f"{self.now_ms - 1_000_000} expire ids")
-        self.send(ExpireIds())
+    def expire(self, rounds: int = ROUNDS_OF_A_DAY) -> None:
+        """So many rounds of expiration pass: by default those of the time that an id must be seen unused."""
+        for _ in range(rounds):
+            self.lines.append(f"{self.now_ms - 1_000_000} expire ids")
+            self.send(ExpireIds())
 
     def release(self, error: ErrorCode = ErrorCode.NONE) -> None:
         """The held appends become durable, in order; or all fail."""

@@ -178,6 +178,32 @@ def test_unused_id_expires(bench, state):
     assert b.producer(b.init()) == (2, 0)
 
 
+def test_clock_that_jumps_takes_no_id(bench):
+    b = bench()
+    b.init()
+    b.expire(rounds=10)
+    b.advance(30 * DAY_MS)
+    b.expire(rounds=10)
+    assert b.producer(b.init()) == (1, 1)
+    b.expire(rounds=24)
+    b.advance(30 * DAY_MS)
+    assert b.state is S.EMPTY
+    b.expire(rounds=1)
+    assert b.state is None
+
+
+def test_new_coordinator_sees_an_id_unused_for_a_day_itself(bench):
+    b = bench()
+    b.init()
+    b.advance(30 * DAY_MS)
+    b.expire(rounds=24)
+    b.restart()
+    b.expire(rounds=24)
+    assert b.state is S.EMPTY
+    b.expire(rounds=1)
+    assert b.state is None
+
+
 def test_open_or_prepared_transactions_do_not_expire(bench):
     b = bench(two_phase_commit=True)
     producer = b.open(two_phase_commit=True)
