@@ -24,13 +24,16 @@ from havoc.loopback import Loopback
 from havoc.nodes import ChaosFailed, Cluster, build_shim, until
 from havoc.rounds import Round
 from havoc.store import Store, program
-from havoc.workload import RECORDS_S, Workload
+from havoc.transactions import RECORDS_S, TransactionalWorkload
+from havoc.workload import Workload
 
 TOPIC, TIERED_TOPIC = "chaos", "chaos-tiered"
+TRANSACTIONS, OUTPUT = "chaos-transactions", "chaos-loop"
 REPLICAS = [[1, 2, 3], [2, 1, 3], [1, 3, 2], [2, 3, 1]]
 """Replicas of each partition, preferred leader first. In a healthy cluster node 3 leads nothing."""
 
 TIERED_REPLICAS = [[1, 2, 3], [2, 3, 1]]
+TRANSACTIONS_REPLICAS, OUTPUT_REPLICAS = [[1, 2, 3], [2, 3, 1]], [[1, 3, 2]]
 TIERED_CONFIGS = {
     "remote.storage.enable": "true",
     "segment.bytes": str(1 << 16),  # some seconds of it
@@ -82,9 +85,12 @@ def _run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     problems: list[str] = []
     played: list[Round] = []
     workload: Workload | None = None
+    transactions: TransactionalWorkload | None = None
     tiered = TIERED_REPLICAS if TIERED in options.shape else []
     places = [(TOPIC, number) for number in range(len(REPLICAS))]
     places += [(TIERED_TOPIC, number) for number in range(len(tiered))]
+    written = range(len(places), len(places) + len(TRANSACTIONS_REPLICAS))
+    places += [*((TRANSACTIONS, number) for number in range(len(written))), (OUTPUT, 0)]
     stage, remote = _stage(options, directory), None
     try:
         kind = stage.cluster.network.name
@@ -97,19 +103,26 @@ def _run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         _create_topic(stage.cluster, TOPIC, REPLICAS, {})
         if tiered:
             _create_topic(stage.cluster, TIERED_TOPIC, tiered, TIERED_CONFIGS)
-        workload = Workload(stage.cluster.bootstrap, places, recorder)
+        _create_topic(stage.cluster, TRANSACTIONS, TRANSACTIONS_REPLICAS, {})
+        _create_topic(stage.cluster, OUTPUT, OUTPUT_REPLICAS, {})
+        bootstrap = stage.cluster.bootstrap
+        workload = Workload(bootstrap, places, recorder, others=len(written) + 1, records_s=RECORDS_S)
+        transactions = TransactionalWorkload(bootstrap, places, written, written.stop, recorder, workload.now)
         workload.start()
+        transactions.start()
         _play(options, stage, workload, played)
         _say("the end: consumers catch up, and all of it is read")
+        transactions.finish()
         workload.finish()
         if tiered:
             remote = _remote(stage)
     except (ChaosFailed, KafkaException) as failure:
         problems.append(str(failure))
     finally:
-        if workload is not None:
-            workload.stop()
-            problems += workload.failures
+        for clients in (transactions, workload):
+            if clients is not None:
+                clients.stop()
+                problems += clients.failures
         stage.cluster.close()
         if stage.store is not None:
             stage.store.kill()
@@ -195,6 +208,7 @@ def _result(
         "rounds": len(played),
         "acknowledged": verdict.acknowledged,
         "read": verdict.read,
+        "transactions": verdict.committed,
         **verdict.counts(),
         "unavailable_s": _worst(played, "unavailable_s"),
         "after_heal_s": _worst(played, "after_heal_s"),

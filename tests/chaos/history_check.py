@@ -23,8 +23,8 @@ from typing import Any, NoReturn
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from havoc import audit, checker, faults, history, keyed, network, replicas, rounds
+from havoc.anomalies import Anomaly
 from havoc.changes import WHOLE_WITHIN_S, Changes
-from havoc.checker import Anomaly
 from havoc.faults import APART, Stage
 from havoc.keyed import KeyedWorkload
 from havoc.loopback import Loopback
@@ -239,7 +239,7 @@ class Run:
             invalid.append(f"{keyed_acknowledged} records with keys were acknowledged: too few")
         if not compared.remote:
             invalid.append("nothing reached the object store")
-        counts = checker.Verdict(0, 0, tuple(anomalies), ()).counts()
+        counts = checker.Verdict(0, 0, 0, tuple(anomalies), ()).counts()
         return {
             "minutes": self._options.minutes,
             "faults": self._faults,

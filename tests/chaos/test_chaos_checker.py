@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from havoc.checker import Kind, Verdict, check
+from havoc.anomalies import Kind
+from havoc.checker import Verdict, check
 from havoc.history import FINAL, Acked, AnyEvent, Ended, Read, Recorder, Sent, load, parse, value_of
 
 HISTORIES = Path(__file__).parent / "histories"
@@ -25,6 +26,14 @@ BAD: dict[str, dict[Kind, int]] = {
     "backward": {Kind.BACKWARD: 1},
     "uncommitted": {Kind.UNCOMMITTED: 1},
     "broken": {Kind.BROKEN: 1},
+    "torn": {Kind.TORN: 1},
+    "lost-transaction": {Kind.LOST: 1},
+    "aborted-in-the-log": {Kind.ABORTED: 1},
+    "aborted-read": {Kind.ABORTED: 1},
+    "reprocessed": {Kind.REPROCESSED: 1},
+    "lost-offset-commit": {Kind.TORN: 1},
+    "unprocessed": {Kind.SKIPPED: 1},
+    "cyclic": {Kind.CYCLIC: 1},
 }
 
 
@@ -43,6 +52,13 @@ def test_a_good_history_passes() -> None:
     assert (verdict.acknowledged, verdict.read) == (2, 3)
 
 
+def test_a_good_history_of_transactions_passes() -> None:
+    """Markers and aborted records leave gaps, and a transaction of unknown fate may be committed."""
+    verdict = verdict_on("good-transactions")
+    assert verdict.passed, verdict
+    assert (verdict.committed, verdict.read) == (1, 5)
+
+
 @pytest.mark.parametrize("name", sorted(BAD))
 def test_bad_history_is_flagged_with_its_anomaly(name: str) -> None:
     verdict = verdict_on(name)
@@ -53,7 +69,7 @@ def test_bad_history_is_flagged_with_its_anomaly(name: str) -> None:
 def test_every_kind_of_anomaly_has_a_bad_history() -> None:
     of_copies = {Kind.DIFFERENT, Kind.DAMAGED}  # test_history_audit.py
     assert {kind for kinds in BAD.values() for kind in kinds} == set(Kind) - of_copies
-    assert {path.stem for path in HISTORIES.iterdir()} == {*BAD, "good"}
+    assert {path.stem for path in HISTORIES.iterdir()} == {*BAD, "good", "good-transactions"}
 
 
 # --- histories that prove nothing

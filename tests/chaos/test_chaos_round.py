@@ -13,7 +13,7 @@ CHAOS = Path(__file__).parent / "chaos.py"
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    ("fault", "shape"), [("kill-leader", ()), ("kill-both", ("apart",)), ("store-kill", ("tiered",))]
+    ("fault", "shape"), [("kill-coordinator", ()), ("kill-both", ("apart",)), ("store-kill", ("tiered",))]
 )
 def test_a_short_round(fault: str, shape: tuple[str, ...], tmp_path: Path) -> None:
     words = ["--rounds", "1", "--faults", fault, "--baseline-seconds", "3", "--fault-seconds", "5"]
@@ -23,6 +23,7 @@ def test_a_short_round(fault: str, shape: tuple[str, ...], tmp_path: Path) -> No
     assert ended.returncode == 0, ended.stdout + ended.stderr
     result = json.loads(ended.stdout.splitlines()[-1])
     assert result["passed"] and result["rounds"] == 1 and result["acknowledged"] >= 1000
+    assert result["transactions"] >= 20
     assert (result["lost"], result["doubled"], result["reordered"]) == (0, 0, 0)
     assert result["unavailable_s"].keys() == {fault} and result["shape"] == list(shape)
     assert (result["remote"] or 0) > 0 if "tiered" in shape else result["remote"] is None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from havoc import audit
-from havoc.checker import Kind
+from havoc.anomalies import Kind
 from havoc.history import Acked, AnyEvent, Failed, Read, Sent, value_of
 from havoc.keyed import KEYS, TOMBSTONE_EVERY, is_tombstone, key_of
 from havoc.replicas import REMOTE, Copy, StoredBatch, StoredRecord, read_directory, read_segments

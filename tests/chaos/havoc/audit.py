@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from havoc import checker
-from havoc.checker import Anomaly, Kind
+from havoc.anomalies import Anomaly, Kind
 from havoc.history import FINAL, Acked, AnyEvent, Ended, Failed, Read, Sent, value_of
 from havoc.replicas import REMOTE, Copy, StoredRecord
 

@@ -5,12 +5,12 @@ acknowledged offset and in its producer's order. Records that consumers read mus
 group must have read all of them.
 """
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import NamedTuple
 
+from havoc.anomalies import Anomaly, Kind
 from havoc.history import (
     FINAL,
     Acked,
@@ -22,41 +22,23 @@ from havoc.history import (
     Failed,
     Read,
     Sent,
+    Settled,
+    Transaction,
     value_of,
 )
+from havoc.transaction_checker import Log, Transactions
 
 MIN_ACKNOWLEDGED = 1000
 """A run with fewer operations proves nothing."""
 
 
-class Kind(StrEnum):
-    LOST = "lost"  # acknowledged, and not in the log
-    DOUBLED = "doubled"  # at two offsets
-    REORDERED = "reordered"  # not in its producer's order
-    INCONSISTENT = "inconsistent"  # two records at one offset
-    UNSENT = "unsent"  # no producer sent it to this partition
-    VANISHED = "vanished"  # a consumer read it, and it is gone: it was above the high watermark
-    REFUSED = "refused"  # in the log although the producer got a definite error
-    SKIPPED = "skipped"  # in the log, but a reader skipped it, or its group never got it
-    BACKWARD = "backward"  # a reader got an offset again without a seek
-    UNCOMMITTED = "uncommitted"  # a group went back below its committed offset
-    BROKEN = "broken"  # see history.Broken
-    DIFFERENT = "different"  # two copies of a log do not agree (audit.py)
-    DAMAGED = "damaged"  # a copy cannot be read, or has a gap (audit.py)
-
-
-class Anomaly(NamedTuple):
-    kind: Kind
-    partition: int
-    what: str
-
-
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`invalid`: why the history proves nothing."""
+    """`committed`: transactions whose commit was acknowledged. `invalid`: why the history proves nothing."""
 
     acknowledged: int
     read: int
+    committed: int
     anomalies: tuple[Anomaly, ...]
     invalid: tuple[str, ...]
 
@@ -68,9 +50,6 @@ class Verdict:
         """Number of anomalies of each kind, zeros included."""
         found = Counter(anomaly.kind for anomaly in self.anomalies)
         return {kind.value: found[kind] for kind in Kind}
-
-
-Log = dict[int, str]  # offset -> value
 
 
 @dataclass(slots=True)
@@ -89,7 +68,7 @@ class _Seen:
 
 
 def check(history: Iterable[AnyEvent], min_acknowledged: int = MIN_ACKNOWLEDGED) -> Verdict:
-    seen, readers = _Seen(), _Readers()
+    seen, readers, transactions = _Seen(), _Readers(), Transactions()
     anomalies: list[Anomaly] = []
     for event in history:
         match event:
@@ -106,18 +85,24 @@ def check(history: Iterable[AnyEvent], min_acknowledged: int = MIN_ACKNOWLEDGED)
                 readers.began(event)
             case Committed():
                 readers.committed(event)
+                transactions.committed(event)
+            case Transaction():
+                transactions.began(event)
+            case Settled():
+                transactions.settled(event)
             case Broken():
                 anomalies.append(Anomaly(Kind.BROKEN, -1, f"{event.client}: {event.error}"))
             case Ended():
                 seen.ends[event.partition] = event.offset
     for partition in sorted(seen.sent.keys() | seen.log.keys() | seen.reads.keys()):
         anomalies += _check_log(seen, partition)
-        anomalies += _check_reads(seen, partition)
+        anomalies += _check_reads(seen, transactions, partition)
+    anomalies += readers.skips(seen.log)
+    anomalies += transactions.check(seen.log)
     acknowledged = sum(map(len, seen.acked.values()))
     read = sum(len(at) for at in seen.reads.values())
-    return Verdict(
-        acknowledged, read, tuple(anomalies), tuple(_missing(seen, acknowledged, read, min_acknowledged))
-    )
+    missing = _missing(seen, transactions.partitions, acknowledged, read, min_acknowledged)
+    return Verdict(acknowledged, read, transactions.acknowledged, tuple(anomalies), tuple(missing))
 
 
 def _value(event: Sent | Acked | Failed) -> str:
@@ -171,7 +156,7 @@ def _check_log(seen: _Seen, partition: int) -> Iterable[Anomaly]:
             )
 
 
-def _check_reads(seen: _Seen, partition: int) -> Iterable[Anomaly]:
+def _check_reads(seen: _Seen, transactions: Transactions, partition: int) -> Iterable[Anomaly]:
     """Anomalies of what consumers read during the run."""
     log, lies = seen.log[partition], set(seen.log[partition].values())
     for offset, values in sorted(seen.reads[partition].items()):
@@ -182,6 +167,8 @@ def _check_reads(seen: _Seen, partition: int) -> Iterable[Anomaly]:
                 yield Anomaly(Kind.INCONSISTENT, partition, f"{offset} held {value}, and holds {log[offset]}")
             elif offset not in log and value in lies:
                 yield Anomaly(Kind.INCONSISTENT, partition, f"{value} was read at {offset}, and is elsewhere")
+            elif offset not in log and transactions.may_be_aborted(value):
+                yield Anomaly(Kind.ABORTED, partition, f"{value} was read at {offset}, and was aborted")
             elif offset not in log:
                 yield Anomaly(Kind.VANISHED, partition, f"{value} was read at {offset}, and is gone")
         if offset not in log and len(values) > 1:
@@ -193,7 +180,10 @@ def _check_reads(seen: _Seen, partition: int) -> Iterable[Anomaly]:
             yield Anomaly(Kind.SKIPPED, partition, what)
 
 
-def _missing(seen: _Seen, acknowledged: int, read: int, min_acknowledged: int) -> Iterable[str]:
+def _missing(
+    seen: _Seen, transactional: set[int], acknowledged: int, read: int, min_acknowledged: int
+) -> Iterable[str]:
+    """A log with transactions has gaps, so its last record must be no marker."""
     if acknowledged < min_acknowledged:
         yield f"{acknowledged} records were acknowledged, fewer than {min_acknowledged}"
     if read < acknowledged // 2:
@@ -202,14 +192,17 @@ def _missing(seen: _Seen, acknowledged: int, read: int, min_acknowledged: int) -
         end, held = seen.ends.get(partition), seen.log[partition].keys()
         if end is None:
             yield f"partition {partition} was not read in the end"
-        elif held != set(range(end)):
+        elif partition in transactional and end - 1 not in held:
+            yield f"partition {partition} was not read to its end {end}"
+        elif partition not in transactional and held != set(range(end)):
             yield f"only {len(held)} of {end} offsets of partition {partition} were read in the end"
 
 
 class _Readers:
-    """Positions of readers: each must continue offset by offset from its start."""
+    """Positions of readers: each must continue record by record from its start."""
 
     def __init__(self) -> None:
+        self._jumps: list[tuple[str, int, int, int]] = []  # reader, partition, wanted offset, its offset
         self._next: dict[tuple[str, int], int | None] = {}
         self._least: dict[tuple[str, int], int] = {}
         self._committed: dict[tuple[str, int], int] = defaultdict(int)
@@ -235,6 +228,16 @@ class _Readers:
                     Kind.UNCOMMITTED, event.partition, f"{place} began at {offset}, {least} was committed"
                 )
             if wanted is not None and offset > wanted:
-                yield Anomaly(Kind.SKIPPED, event.partition, f"{place} got {offset} after {wanted - 1}")
+                self._jumps.append((event.reader, event.partition, wanted, offset))
             if wanted is not None and offset < wanted:
                 yield Anomaly(Kind.BACKWARD, event.partition, f"{place} got {offset} after {wanted - 1}")
+
+    def skips(self, logs: dict[int, Log]) -> Iterable[Anomaly]:
+        """Jumps over records. Markers of transactions and aborted records leave gaps in a log."""
+        offsets = {partition: sorted(log) for partition, log in logs.items()}
+        for reader, partition, wanted, offset in self._jumps:
+            known = offsets.get(partition, [])
+            at = bisect_left(known, wanted)
+            if at < len(known) and known[at] < offset:
+                what = f"{reader} of partition {partition} got {offset} after {wanted - 1}"
+                yield Anomaly(Kind.SKIPPED, partition, what)

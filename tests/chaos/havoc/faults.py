@@ -19,6 +19,7 @@ from typing import Any
 from havoc.network import CLIENTS, STORE
 from havoc.nodes import HANGS, ChaosFailed, Cluster, Node, until
 from havoc.store import Store
+from tierlog.config.topic import TRANSACTIONS_TOPIC
 
 LOSS = 0.05
 HOUR_S = 3600
@@ -148,6 +149,14 @@ def _kill_follower(stage: Stage) -> Iterator[str]:
 @_fault("kill-controller", DEATH_S)
 def _kill_controller(stage: Stage) -> Iterator[str]:
     with _killed(stage.controller()) as done:
+        yield done
+
+
+@_fault("kill-coordinator", DEATH_S)
+def _kill_coordinator(stage: Stage) -> Iterator[str]:
+    """Kill the coordinator of a third of the transactions and, mostly of others, of a third of the groups."""
+    leader = stage.cluster.partitions(TRANSACTIONS_TOPIC)[0]["leader"]
+    with _killed(stage.cluster.nodes[leader]) as done:
         yield done
 
 

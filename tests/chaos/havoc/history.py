@@ -8,6 +8,7 @@ the reader that reads everything after all faults.
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -68,6 +69,27 @@ class Committed(Event):
     offset: int
 
 
+class Transaction(Event):
+    """Recorded before it is ended. `records`: partition and number of each that was sent in it. `reads`:
+    partition and offset of each record that its offsets commit, and from which its own were made."""
+
+    producer: str
+    number: int
+    records: tuple[tuple[int, int], ...]
+    reads: tuple[tuple[int, int], ...] = ()
+
+
+Outcome = Literal["committed", "aborted", "unknown"]
+
+
+class Settled(Event):
+    """The end of a transaction, as its client knows it. `aborted`: it never asked for a commit."""
+
+    producer: str
+    number: int
+    outcome: Outcome
+
+
 class Broken(Event):
     """A client got an error that only a broken guarantee can cause: its offset is out of range, or its
     sequence number is unknown.
@@ -90,7 +112,7 @@ class Marked(Event):
     what: str
 
 
-AnyEvent = Sent | Acked | Failed | Read | Began | Committed | Broken | Ended | Marked
+AnyEvent = Sent | Acked | Failed | Read | Began | Committed | Transaction | Settled | Broken | Ended | Marked
 _decoder = msgspec.json.Decoder(AnyEvent)
 _encoder = msgspec.json.Encoder()
 

@@ -66,10 +66,20 @@ CONSUMER = {
 
 
 class Workload:
-    """`places`: topic and partition of each; in the history and in figures a partition is its number here."""
+    """`places`: topic and partition of each; in the history and in figures a partition is its number here.
+    Consumers read all of them. `others`: the last so many are written by other clients, in transactions.
+    `records_s`: records per second of all producers."""
 
-    def __init__(self, bootstrap: str, places: Sequence[tuple[str, int]], recorder: Recorder) -> None:
-        self.acks: dict[int, list[float]] = {partition: [] for partition in range(len(places))}
+    def __init__(
+        self,
+        bootstrap: str,
+        places: Sequence[tuple[str, int]],
+        recorder: Recorder,
+        others: int = 0,
+        records_s: float = RECORDS_S,
+    ) -> None:
+        self._written, self._records_s = len(places) - others, records_s
+        self.acks: dict[int, list[float]] = {partition: [] for partition in range(self._written)}
         self.failures: list[str] = []
         self._bootstrap, self._recorder = bootstrap, recorder
         self._places, self._partitions = places, len(places)
@@ -105,11 +115,15 @@ class Workload:
         self._write(Marked(self._at(), what))
         return moment
 
-    def finish(self) -> None:
-        """Wait for all delivery reports, then read every log, and wait until the consumers reach the ends."""
+    def finish_sending(self) -> None:
+        """Wait for all delivery reports."""
         self._sending.clear()
         for thread in self._producers:
             thread.join()
+
+    def finish(self) -> None:
+        """Wait for all delivery reports, then read every log, and wait until the consumers reach the ends."""
+        self.finish_sending()
         ends = self._read_all()
         deadline = time.monotonic() + CATCH_UP_S
         while time.monotonic() < deadline and not self._have_all(ends):
@@ -136,12 +150,12 @@ class Workload:
         producer = Producer(
             {**PRODUCER, "bootstrap.servers": self._bootstrap, "error_cb": partial(self._client_failed, name)}
         )
-        numbers = [0] * self._partitions
+        numbers = [0] * self._written
         begun, sent = time.monotonic(), 0
         while self._sending.is_set():
-            due = int((time.monotonic() - begun) * RECORDS_S / PRODUCERS)
+            due = int((time.monotonic() - begun) * self._records_s / PRODUCERS)
             while sent < due:
-                partition = sent % self._partitions
+                partition = sent % self._written
                 self._send(producer, name, partition, numbers[partition])
                 numbers[partition] += 1
                 sent += 1
@@ -240,7 +254,7 @@ class Workload:
         """Partition -> end offset. Reads all partitions from the beginning with a new consumer."""
         consumer = self._consumer("final", **{"auto.offset.reset": "error"})
         ends = {}
-        for partition in self.acks:
+        for partition in range(self._partitions):
             _, ends[partition] = consumer.get_watermark_offsets(
                 TopicPartition(*self._places[partition]), FINAL_S
             )
