@@ -84,7 +84,8 @@ class Coordinator:
         self._transactional = TransactionalOffsets()
         self._commits = 0
         self._memory = MemberMemory()
-        self._topic_ids: Mapping[str, UUID] = {}
+        self._topic_ids: Mapping[str, UUID] | None = None
+        """Topic ids by name; None before the end of the replay."""
         self._writes = PendingWrites()
         self._committing: dict[WriteId, tuple[str, OffsetsByPartition]] = {}
         """Commits that are appended and not durable yet."""
@@ -345,7 +346,10 @@ class Coordinator:
             self._append_tombstones(group_id, to_remove, turn)
 
     def _is_of_another_topic(self, partition: TopicPartition, committed: CommittedOffset) -> bool:
-        """Whether the offset was committed for an earlier topic of the same name."""
+        """Whether the offset was committed for an earlier topic of the same name. False during the replay:
+        its end removes these offsets."""
+        if self._topic_ids is None:
+            return False
         return committed.topic_id not in (ZERO_UUID, self._topic_ids.get(partition.topic))
 
     def _expire_offsets(self, turn: Turn) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from tierlog.base.types import TopicPartition
 from tierlog.broker.coordinators.core.stored import StoredRecord
+from tierlog.broker.groups.core.coordinator import Coordinator
 from tierlog.broker.groups.core.events import DeleteOffsets, ExpireOffsets
 from tierlog.broker.groups.core.formats import (
     CommittedOffset,
@@ -228,3 +229,16 @@ def test_offset_without_a_topic_id_belongs_to_the_topic_of_its_name(bench):
     assert offset(b, "gone") is None
     b.recreate("t")
     assert offset(b) is None
+
+
+@pytest.mark.parametrize("is_deleted", (False, True))
+def test_load_keeps_the_offset_of_a_committed_transaction_unless_its_topic_was_deleted(bench, is_deleted):
+    b = bench()
+    committed = CommittedOffset(5, 3, "", b.now_ms, topic_id=b.topics["t"])
+    if is_deleted:
+        b.recreate("t", seen=False)
+    b.core = Coordinator(b.settings)
+    b.core.replay(encode_key(OffsetKey("g", "t", 0)), encode_offset(committed), producer_id=7)
+    b.core.replay_marker(7, committed=True)
+    b.core.finish_replay(b.now_ms, dict(b.topics))
+    assert offset(b) == (None if is_deleted else 5)
