@@ -73,18 +73,18 @@ class GroupCommit:
         work.add_done_callback(partial(self._ended, replica))
 
     def _ended(self, replica: Replica, work: "asyncio.Future[float]") -> None:
-        waiters, failure = self._in_progress.pop(replica), work.exception()
+        failure = work.exception()
         if failure is None:
             self.seconds.observe(work.result())
         elif not isinstance(failure, LogClosed):
             _log.error("flush failed", partition=str(replica.name), error=str(failure))
         try:
-            replica.flushed(failure)
+            replica.flushed(failure)  # may append again, and request a flush of that
         finally:
-            self._complete(replica, waiters, failure)
+            self._complete(replica, failure)
 
-    def _complete(self, replica: Replica, waiters: Waiters, failure: BaseException | None) -> None:
-        for waiter in waiters:
+    def _complete(self, replica: Replica, failure: BaseException | None) -> None:
+        for waiter in self._in_progress.pop(replica):
             if waiter.done():  # cancelled
                 continue
             if failure is None:

@@ -294,3 +294,23 @@ async def test_records_of_a_killed_process_are_synced_before_a_retry_is_acknowle
     assert disk.syncs["t-0"] == 1
     assert append(replica, 0) == end
     assert replica.as_leader.acknowledgement(end) == ErrorCode.NONE
+
+
+async def test_append_of_a_listener_when_a_flush_ends_is_flushed_once(
+    tmp_path: Path, commits: GroupCommit
+) -> None:
+    """A coordinator appends the next record as soon as the last one is durable."""
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: failures.append(what))
+    replica = open_replica(tmp_path, WatchedDisk())
+    replica.flusher = commits.request
+    ends = [append(replica, 0)]
+
+    def append_next(_: Replica) -> None:
+        if replica.high_watermark == ends[-1] < 5:
+            ends.append(append(replica, len(ends)))
+
+    replica.listeners.append(append_next)
+    assert await outcome(replica, 5) == ErrorCode.NONE
+    await asyncio.sleep(0)  # for a second begin of a flush
+    assert failures == []
