@@ -148,7 +148,7 @@ async def groups(broker: suite.Broker, topic: str, count: int) -> dict[str, floa
 
 
 class Member:
-    """A member of a consumer group that does at once what it is told."""
+    """A member of a consumer group that follows each assignment at once."""
 
     def __init__(self, connection: Connection, group: str, topic: str) -> None:
         self.connection, self.group, self.topic = connection, group, topic
@@ -200,15 +200,15 @@ async def one_group(
     figures = Figures.begin(broker)
     joined = await asyncio.gather(*(Member.join(each, "one", topic) for each in connections[:-1]))
     members = list(joined)
-    await settle(members, partitions)
+    await await_balance(members, partitions)
     found["all in"] = figures.end()
     figures = Figures.begin(broker)
     members.append(await Member.join(connections[-1], "one", topic))
-    await settle(members, partitions)
+    await await_balance(members, partitions)
     found["one more"] = figures.end()
     figures = Figures.begin(broker)
     await members.pop(0).leave()
-    await settle(members, partitions)
+    await await_balance(members, partitions)
     found["one less"] = figures.end()
     figures = Figures.begin(broker)
     for _ in range(10):
@@ -219,7 +219,7 @@ async def one_group(
     return found
 
 
-async def settle(members: list[Member], partitions: int) -> None:
+async def await_balance(members: list[Member], partitions: int) -> None:
     """Heartbeats until all partitions are owned, by each member as many, and in one epoch."""
     deadline = time.monotonic() + WITHIN_S
     least = partitions // len(members)

@@ -22,8 +22,8 @@ from havoc.history import (
     Failed,
     Read,
     Sent,
-    Settled,
     Transaction,
+    TransactionEnded,
     value_of,
 )
 from havoc.transaction_checker import Log, Transactions
@@ -88,8 +88,8 @@ def check(history: Iterable[AnyEvent], min_acknowledged: int = MIN_ACKNOWLEDGED)
                 transactions.committed(event)
             case Transaction():
                 transactions.began(event)
-            case Settled():
-                transactions.settled(event)
+            case TransactionEnded():
+                transactions.ended(event)
             case Broken():
                 anomalies.append(Anomaly(Kind.BROKEN, -1, f"{event.client}: {event.error}"))
             case Ended():

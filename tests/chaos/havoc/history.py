@@ -82,7 +82,7 @@ class Transaction(Event):
 Outcome = Literal["committed", "aborted", "unknown"]
 
 
-class Settled(Event):
+class TransactionEnded(Event):
     """The end of a transaction, as its client knows it. `aborted`: it never asked for a commit."""
 
     producer: str
@@ -112,7 +112,19 @@ class Marked(Event):
     what: str
 
 
-AnyEvent = Sent | Acked | Failed | Read | Began | Committed | Transaction | Settled | Broken | Ended | Marked
+AnyEvent = (
+    Sent
+    | Acked
+    | Failed
+    | Read
+    | Began
+    | Committed
+    | Transaction
+    | TransactionEnded
+    | Broken
+    | Ended
+    | Marked
+)
 _decoder = msgspec.json.Decoder(AnyEvent)
 _encoder = msgspec.json.Encoder()
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 
 from havoc.anomalies import Anomaly, Kind
-from havoc.history import Committed, Outcome, Settled, Transaction, value_of
+from havoc.history import Committed, Outcome, Transaction, TransactionEnded, value_of
 
 Log = dict[int, str]  # offset -> value
 Logs = Mapping[int, Log]  # by partition
@@ -31,7 +31,7 @@ class Transactions:
         self._begun[name] = event
         self._name_of.update((value, name) for _, value in _values(event))
 
-    def settled(self, event: Settled) -> None:
+    def ended(self, event: TransactionEnded) -> None:
         self._outcomes[event.producer, event.number] = event.outcome
 
     def committed(self, event: Committed) -> None:

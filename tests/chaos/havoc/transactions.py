@@ -15,13 +15,23 @@ from functools import partial
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from havoc.history import Acked, AnyEvent, Committed, Outcome, Recorder, Sent, Settled, Transaction, value_of
+from havoc.history import (
+    Acked,
+    AnyEvent,
+    Committed,
+    Outcome,
+    Recorder,
+    Sent,
+    Transaction,
+    TransactionEnded,
+    value_of,
+)
 from havoc.transaction_checker import LOOP
 from havoc.workload import COMMON, CONSUMER, FILLER
 
 PRODUCERS, LOOPS = 2, 2
 RECORDS = 8
-"""Of a transaction, in each partition."""
+"""Records of a transaction in each partition."""
 
 EVERY_S = 0.1
 RECORDS_S = PRODUCERS * 2 * RECORDS / EVERY_S
@@ -231,7 +241,7 @@ class _TransactionalProducer:
             commit = False
         workload._write(Transaction(workload._at(), name, number, tuple(records), reads))
         outcome = self._end(client, commit)
-        workload._write(Settled(workload._at(), name, number, outcome))
+        workload._write(TransactionEnded(workload._at(), name, number, outcome))
         return outcome == "committed"
 
     def _initialized(self) -> Producer:
@@ -256,7 +266,7 @@ class _TransactionalProducer:
         client.produce(topic, value, partition=partition_number)
 
     def _end(self, client: Producer, commit: bool) -> Outcome:
-        asked, deadline = commit, time.monotonic() + END_S
+        requested, deadline = commit, time.monotonic() + END_S
         end = partial(client.commit_transaction if commit else client.abort_transaction, CALL_S)
         while True:
             try:
@@ -267,9 +277,9 @@ class _TransactionalProducer:
                     end, commit = partial(client.abort_transaction, CALL_S), False
                 elif error.fatal() or not error.retriable() or time.monotonic() > deadline:
                     self._client = None
-                    return "unknown" if asked else "aborted"
+                    return "unknown" if requested else "aborted"
             else:
-                return "committed" if commit else "unknown" if asked else "aborted"
+                return "committed" if commit else "unknown" if requested else "aborted"
 
 
 def _send_offsets(client: Producer, consumer: Consumer) -> None:
