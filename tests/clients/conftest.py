@@ -1,6 +1,8 @@
-"""Clients outside Python: kcat, the Java client and Kafka's tools. Prints which of them ran."""
+"""Clients outside Python: kcat, Java, Go and JavaScript, and Kafka's tools. Prints which of them ran."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -45,6 +47,38 @@ def java_classpath() -> Iterator[str]:
     jars = fetched.stdout.strip()
     ran["Java client and tools"] = "ran, " + os.path.basename(jars)
     yield f"{jars}/*"
+
+
+@pytest.fixture(scope="session")
+def go_copy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The program in go/copy, compiled. The versions of its modules are in go.mod and go.sum."""
+    if shutil.which("go") is None:
+        ran["franz-go"] = "NOT RUN: go is not installed"
+        pytest.skip(ran["franz-go"])
+    target = tmp_path_factory.mktemp("go") / "copy"
+    _made("franz-go", ["go", "build", "-C", str(HERE / "go"), "-o", str(target), "./copy"])
+    ran["franz-go"] = "ran, " + re.findall(r"franz-go (v\S+)", (HERE / "go" / "go.mod").read_text())[0]
+    return str(target)
+
+
+@pytest.fixture(scope="session")
+def node_copy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """node/copy.js beside its modules, whose versions are in package-lock.json."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        ran["KafkaJS"] = "NOT RUN: node and npm are not both installed"
+        pytest.skip(ran["KafkaJS"])
+    directory = tmp_path_factory.mktemp("node") / "copy"
+    shutil.copytree(HERE / "node", directory, ignore=shutil.ignore_patterns("node_modules"))
+    _made("KafkaJS", ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(directory)])
+    pinned = json.loads((directory / "package.json").read_text())["dependencies"]
+    ran["KafkaJS"] = "ran, " + pinned["kafkajs"]
+    return str(directory / "copy.js")
+
+
+def _made(client: str, command: list[str]) -> None:
+    made = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    if made.returncode:
+        pytest.fail(f"{client} could not be built:\n{made.stdout}{made.stderr}")
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# fetch-java.sh: copies the jars of the Java client and of Kafka's command line tools into the cache, once.
+# fetch-java.sh: copies the jars of the Java client, Kafka Streams and Kafka's command line tools into the cache,
+# once for each content of pom.xml.
 # Prints the directory. Needs Maven and Java 17. TIERLOG_CACHE overrides the cache directory.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${TIERLOG_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tierlog}
-jars=$cache/java-clients-$(sed -n 's/.*<kafka.version>\(.*\)<.*/\1/p' "$here/pom.xml")
+version=$(sed -n 's/.*<kafka.version>\(.*\)<.*/\1/p' "$here/pom.xml")
+jars=$cache/java-clients-$version-$(cksum <"$here/pom.xml" | cut -d' ' -f1)
 if [ ! -f "$jars/.complete" ]; then
   command -v mvn >/dev/null || { echo "fetch-java: Maven is not installed (apt-get install maven)" >&2; exit 1; }
   mvn -q -B -f "$here/pom.xml" dependency:copy-dependencies -DoutputDirectory="$jars" -DincludeScope=runtime >&2
