@@ -110,6 +110,17 @@ def _evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
             return _remote_log_spliced(image, record)
         case r.FormatVersion():
             return replace(image, format_version=record.version)
+        case r.FeatureLevel():
+            return _set_feature_level(image, record)
+
+
+def _set_feature_level(image: ClusterImage, record: r.FeatureLevel) -> ClusterImage:
+    levels = image.feature_levels
+    if record.level is not None:
+        levels = levels.set(record.name, record.level)
+    elif record.name in levels:
+        levels = levels.delete(record.name)
+    return replace(image, feature_levels=levels)
 
 
 def _register_broker(image: ClusterImage, record: r.BrokerRegistration) -> ClusterImage:

@@ -102,6 +102,8 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     remote: Map[TopicIdPartition, RemotePartition] = Map()
     delete_queue: DeleteQueue = DeleteQueue()
     format_version: int = 1
+    feature_levels: Map[str, int] = Map()
+    """Levels of Kafka's features that were set; all others have the highest (`controller.features`)."""
     deleting: frozenset[UUID] = frozenset()
     """Queued deletions that have begun: their objects may be gone, so no manifest may list them again."""
     unread_manifests: Map[TopicIdPartition, int] = Map()

@@ -17,7 +17,7 @@ from tierlog.metadata.delete_queue import DeletedTopic, DeleteQueue, QueuedDelet
 from tierlog.metadata.image import BrokerImage, ClusterImage, RemotePartition, TopicImage
 from tierlog.metadata.records import ConfigScope, PartitionRecord, QuotaEntity, share_epochs
 
-VERSION = 10
+VERSION = 11
 
 
 _SINCE_6 = frozenset({ConfigScope.GROUP, ConfigScope.CLIENT_METRICS})
@@ -122,8 +122,12 @@ class _SnapshotSince10(_SnapshotSince8, frozen=True, array_like=True, kw_only=Tr
     unread_manifests: list[_UnreadLine] = []
 
 
+class _SnapshotSince11(_SnapshotSince10, frozen=True, array_like=True, kw_only=True):
+    feature_levels: list[tuple[str, int]] = []
+
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_SnapshotSince10)
+_decoder = msgspec.msgpack.Decoder(_SnapshotSince11)
 
 
 def encode_image(image: ClusterImage) -> bytes:
@@ -143,7 +147,7 @@ def encode_image(image: ClusterImage) -> bytes:
         delete_queue=[line for line in queue if isinstance(line, QueuedDelete)],
     )
     version = 9 if _has_format_2(image) else 8 if deleted_topics else _oldest_version(image)
-    version = VERSION if image.unread_manifests else version
+    version = VERSION if image.feature_levels else 10 if image.unread_manifests else version
     if version == 1:
         return _encoder.encode(first)
     quotas = [
@@ -163,7 +167,11 @@ def encode_image(image: ClusterImage) -> bytes:
         return _encoder.encode(since_8)
     unread = sorted(image.unread_manifests, key=_partition_order)
     lines = [_UnreadLine(*key, image.unread_manifests[key]) for key in unread]
-    return _encoder.encode(_SnapshotSince10(**asdict(since_8), unread_manifests=lines))
+    since_10 = _SnapshotSince10(**asdict(since_8), unread_manifests=lines)
+    if version < 11:
+        return _encoder.encode(since_10)
+    levels = sorted(image.feature_levels.items())
+    return _encoder.encode(_SnapshotSince11(**asdict(since_10), feature_levels=levels))
 
 
 def _has_format_2(image: ClusterImage) -> bool:
@@ -254,6 +262,7 @@ def decode_image(data: bytes | memoryview) -> ClusterImage:
         delete_queue=DeleteQueue([*snapshot.delete_queue, *snapshot.deleted_topics]),
         quotas=Map({line.entity: Map(line.values) for line in snapshot.quotas}),
         format_version=snapshot.format_version,
+        feature_levels=Map(dict(snapshot.feature_levels)),
         deleting=frozenset(snapshot.deleting),
         unread_manifests=Map(
             {

@@ -403,6 +403,13 @@ class FormatVersion(Record, frozen=True, array_like=True, kw_only=True, tag=50):
     version: int
 
 
+class FeatureLevel(Record, frozen=True, array_like=True, kw_only=True, tag=55):
+    """Sets the level of one of Kafka's features (KIP-584). None: that of a cluster which never set one."""
+
+    name: str
+    level: int | None
+
+
 AnyRecord = (
     NoOp
     | BrokerRegistration
@@ -428,6 +435,7 @@ AnyRecord = (
     | ManifestAdopted
     | RemoteLogSpliced
     | FormatVersion
+    | FeatureLevel
 )
 
 TIMESTAMPED_RECORDS = (

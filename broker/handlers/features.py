@@ -1,10 +1,10 @@
 """Features of the cluster (KIP-584): those that ApiVersions reports, and UpdateFeatures (v0-2).
 
 `tierlog.format` is the version of the formats that the quorum writes; it can be raised. Kafka's own features
-are reported too, because its tools and clients expect them. Each has exactly one supported level, and
-UpdateFeatures accepts only that. A feature of level 0 is missing, and as in Kafka not among the finalized
-ones. Clients rely on that: Java's producer uses transactions v2 (KIP-890) if `transaction.version` is
-finalized at 2.
+are reported too, because its tools and clients expect them. Most have exactly one supported level. A feature
+of level 0 is missing, and as in Kafka not among the finalized ones. Clients rely on that: Java's producer
+uses transactions v2 (KIP-890) if `transaction.version` is finalized at 2. Only clients use that level: the
+coordinator handles each transaction as its requests' versions say.
 """
 
 from enum import IntEnum
@@ -14,7 +14,8 @@ from tierlog.broker.handlers.api_versions import Features
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext, controller_timeout_s, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.metadata.controller.brokers import SUPPORTED_FORMATS
-from tierlog.metadata.controller.commands import UpdateFormat
+from tierlog.metadata.controller.commands import UpdateFeatures
+from tierlog.metadata.controller.features import FORMAT, KAFKA_FEATURES, level_of
 from tierlog.metadata.image import ClusterImage
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.update_features import (
@@ -23,18 +24,6 @@ from tierlog.protocol.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-
-FORMAT = "tierlog.format"
-KAFKA_FEATURES = {
-    "eligible.leader.replicas.version": 1,  # KIP-966
-    "group.version": 0,  # KIP-848: ConsumerGroupHeartbeat is not supported
-    "kraft.version": 0,  # KIP-853: `tierlog quorum` changes voters, not AddRaftVoter
-    "metadata.version": 30,  # 4.3-IV0: broker requests are answered as by this release
-    "share.version": 0,  # KIP-932: share groups are not supported
-    "streams.version": 0,  # KIP-1071: streams groups are not supported
-    "transaction.version": 2,  # KIP-890
-}
-"""Kafka's features with their supported level."""
 
 UPGRADE_TYPE_FROM = 1  # KIP-778; v0 has the flag allow_downgrade instead
 
@@ -63,7 +52,7 @@ def features_of(image: ClusterImage) -> Features:
 
 
 def _supported_features(image: ClusterImage) -> dict[str, Feature]:
-    kafkas = {name: Feature(level, level, level) for name, level in KAFKA_FEATURES.items()}
+    kafkas = {name: Feature(*levels, level_of(image, name)) for name, levels in KAFKA_FEATURES.items()}
     return {**kafkas, FORMAT: Feature(*SUPPORTED_FORMATS, image.format_version)}
 
 
@@ -76,12 +65,18 @@ def update_features_handler(deps: Dependencies) -> Handler:
             refusal = _refusal(deps, update, context.version)
             if refusal is not None:
                 return _refused(ErrorCode.INVALID_UPDATE_VERSION, update, refusal)
-        if FORMAT in updates:
-            level = updates[FORMAT].max_version_level
-            command = UpdateFormat(version=level, validate_only=request.validate_only)
+        current = _supported_features(deps.metadata.image)
+        levels = {
+            name: update.max_version_level
+            for name, update in updates.items()
+            if current[name].min_version < current[name].max_version
+        }
+        if levels:
+            command = UpdateFeatures(levels=levels, validate_only=request.validate_only)
             reply = await deps.metadata.submit(command, controller_timeout_s(request.timeout_ms))
             if reply.error is not ErrorCode.NONE:
-                return _refused(reply.error, updates[FORMAT], reply.message or reply.error.name)
+                refused = updates[FORMAT if FORMAT in levels else next(iter(levels))]
+                return _refused(reply.error, refused, reply.message or reply.error.name)
         results = [
             UpdatableFeatureResult(feature=update.feature, error_message=None)
             for update in request.feature_updates
@@ -112,6 +107,8 @@ def _refusal(deps: Dependencies, update: FeatureUpdateKey, version: int) -> str 
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or"
             " unsafe downgrade."
         )
+    if level > feature.level and kind != UpgradeType.UPGRADE:
+        return "Can't downgrade to a newer version."
     return None
 
 

@@ -131,6 +131,13 @@ class UpdateFormat(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
     validate_only: bool = False
 
 
+class UpdateFeatures(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
+    """Set levels of features (KIP-584), among them the format version: all or none."""
+
+    levels: dict[str, int]
+    validate_only: bool = False
+
+
 # --- heartbeats: never logged; the leader keeps sessions in memory
 
 
@@ -563,6 +570,7 @@ AnyCommand = (
     | StopBroker
     | ReportReplicas
     | UpdateFormat
+    | UpdateFeatures
     | AlterPartitions
     | ElectLeaders
     | Reassign

@@ -11,6 +11,7 @@ from tierlog.metadata.controller import (
     brokers,
     configs,
     election,
+    features,
     in_sync,
     quotas,
     reassignment,
@@ -63,6 +64,8 @@ def _decide(
             return replicas.report(image, command)
         case c.UpdateFormat():
             return brokers.update_format(image, command)
+        case c.UpdateFeatures():
+            return features.update(image, command)
         case c.AlterPartitions():
             return in_sync.alter_partitions(image, command)
         case c.ElectLeaders():

@@ -8,15 +8,19 @@ import subprocess
 import sys
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count, islice
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from java_process import java_command
+from wire_client import Client
 
+from tierlog.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from tierlog.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from tierlog.testing import TierlogBroker
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -30,19 +34,26 @@ LIMIT_S = 60.0
 
 @pytest.fixture
 def topics(tierlog_session_broker: TierlogBroker) -> tuple[str, str]:
-    """A source with all records, and an empty sink."""
-    name, bootstrap = uuid.uuid4().hex[:8], tierlog_session_broker.bootstrap
+    return new_topics(tierlog_session_broker.bootstrap)
+
+
+def new_topics(bootstrap: str) -> tuple[str, str]:
+    """A source and a sink."""
+    name = uuid.uuid4().hex[:8]
     source, sink = f"source-{name}", f"sink-{name}"
     wanted = [NewTopic(source, PARTITIONS, 1), NewTopic(sink, PARTITIONS, 1)]
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for created in admin.create_topics(wanted).values():
         created.result(LIMIT_S)
+    return source, sink
+
+
+def feed(bootstrap: str, source: str, numbers: Iterable[int]) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
-    for number in range(RECORDS):
+    for number in numbers:
         key = number % KEYS
         producer.produce(source, str(number), str(key), partition=key % PARTITIONS)
     assert producer.flush(LIMIT_S) == 0
-    return source, sink
 
 
 @contextmanager
@@ -70,25 +81,35 @@ def reading(bootstrap: str, topic: str, isolation: str) -> Iterator[Callable[[],
 
 def copied(command: list[str], bootstrap: str, topics: tuple[str, str]) -> list[tuple[str, str]]:
     """The committed records of the sink after a copy whose program was killed and started again."""
-    source, sink = topics
-    arguments = [*command, bootstrap, source, sink]
-    found = []
-    with reading(bootstrap, sink, "read_committed") as following:
+    feed(bootstrap, topics[0], range(RECORDS))
+    found: list[tuple[str, str]] = []
+    with reading(bootstrap, topics[1], "read_committed") as following:
         for end in (KILLED_AFTER, RECORDS):
-            with subprocess.Popen(arguments) as program:
-                try:
-                    while len(found) < end:
-                        assert program.poll() is None, "the program has ended, see its output"
-                        found.append(following())
-                finally:
-                    program.kill()
+            with running([*command, bootstrap, *topics]) as check_alive:
+                while len(found) < end:
+                    check_alive()
+                    found.append(following())
     return found
+
+
+@contextmanager
+def running(command: list[str]) -> Iterator[Callable[[], None]]:
+    """A program that is killed at the end. The function fails if it has ended before."""
+
+    def check_alive() -> None:
+        assert program.poll() is None, "the program has ended, see its output"
+
+    with subprocess.Popen(command) as program:
+        try:
+            yield check_alive
+        finally:
+            program.kill()
 
 
 def check_copy(found: list[tuple[str, str]]) -> None:
     """Each record once, and those of a key in their order."""
     counts = Counter(int(value) for _, value in found)
-    assert counts == Counter(range(RECORDS))
+    assert counts == Counter(range(len(found)))
     by_key = defaultdict(list)
     for key, value in found:
         by_key[key].append(int(value))
@@ -148,3 +169,54 @@ def test_kafka_streams_counts_exactly_once(
     for key, value in found:
         by_key[key].append(int(value.split()[1]))
     assert all(counts == list(range(1, len(counts) + 1)) for counts in by_key.values())
+
+
+UPGRADE, SAFE_DOWNGRADE = 1, 2  # upgrade types (KIP-778)
+TRANSACTIONS = 6
+"""At least so many commits copy KILLED_AFTER records."""
+
+
+def set_transaction_version(client: Client, level: int) -> None:
+    """2 is the highest level; the others are only lowered to."""
+    kind = UPGRADE if level == 2 else SAFE_DOWNGRADE
+    update = FeatureUpdateKey(feature="transaction.version", max_version_level=level, upgrade_type=kind)
+    response = client.send("UpdateFeatures", 2, UpdateFeaturesRequest(feature_updates=[update]))
+    assert response.error_code == 0, response.error_message
+
+
+def copy_with_versions(command: list[str], broker: TierlogBroker) -> None:
+    """transaction.version changes while the program copies. A running program keeps its version, and after a
+    restart it uses the new one: only version 2 raises the epoch with each transaction (KIP-890)."""
+    bootstrap, (source, sink) = broker.bootstrap, new_topics(broker.bootstrap)
+    client, numbers, found, raised = Client(bootstrap), count(), [], []
+
+    def epoch() -> int:
+        request = DescribeTransactionsRequest(transactional_ids=[f"copy-{sink}"])
+        [state] = client.send("DescribeTransactions", 0, request).transaction_states
+        return int(state.producer_epoch)
+
+    with reading(bootstrap, sink, "read_committed") as following:
+        for next_level in (1, 2, 0, 2):
+            before = epoch()
+            with running([*command, bootstrap, source, sink]):
+                feed(bootstrap, source, islice(numbers, KILLED_AFTER))
+                found += [following() for _ in range(KILLED_AFTER)]
+                raised.append(epoch() - before >= TRANSACTIONS)
+                feed(bootstrap, source, islice(numbers, KILLED_AFTER))
+                set_transaction_version(client, next_level)
+                found += [following() for _ in range(KILLED_AFTER)]
+    check_copy(found)
+    assert raised == [True, False, True, False]
+    client.close()
+
+
+def test_java_client_follows_the_transaction_version(
+    java_classpath: str, tierlog_broker: TierlogBroker
+) -> None:
+    copy_with_versions(
+        java_command(java_classpath, str(HERE / "java" / "TransactionalCopy.java")), tierlog_broker
+    )
+
+
+def test_franz_go_follows_the_transaction_version(go_copy: str, tierlog_broker: TierlogBroker) -> None:
+    copy_with_versions([go_copy], tierlog_broker)

@@ -422,6 +422,11 @@ IMAGE_11 = replace(
     ),
 )
 IMAGE_12 = replace(IMAGE_11, unread_manifests=Map({TopicIdPartition(TOPIC, 0): 40}))
+IMAGE_13 = replace(IMAGE_12, feature_levels=Map({"transaction.version": 1}))
+RECORDS_OF_FEATURES: tuple[r.AnyRecord, ...] = (
+    r.FeatureLevel(name="transaction.version", level=1),
+    r.FeatureLevel(name="transaction.version", level=None),
+)
 KINDS = (
     "-with-defaults",
     "-with-marks",
@@ -460,6 +465,8 @@ def contents() -> dict[str, bytes]:
         "image-v8-with-sizes.msgpack": encode_image(IMAGE_10),
         "image-v9-with-sizes.msgpack": encode_image(IMAGE_11),
         "image-v10.msgpack": encode_image(IMAGE_12),
+        "image-v11.msgpack": encode_image(IMAGE_13),
+        "records-of-features.msgpack": r.encode_records(RECORDS_OF_FEATURES),
         "records-of-adopted.msgpack": r.encode_records(RECORDS_OF_ADOPTED),
         "records-of-splices-with-sizes.msgpack": r.encode_records(RECORDS_OF_SPLICES),
         "records-of-epochs.msgpack": r.encode_records(RECORDS_OF_EPOCHS),
@@ -477,6 +484,7 @@ def test_written_bytes_equal_the_golden_files() -> None:
 def test_every_record_type_is_in_the_golden_file() -> None:
     golden = RECORDS + RECORDS_SINCE + RECORDS_OF_QUOTAS + RECORDS_OF_CLUSTERS + RECORDS_OF_DELETIONS
     golden += RECORDS_OF_DROPPED + RECORDS_OF_DIVERGED + RECORDS_OF_SPLICES + RECORDS_OF_ADOPTED
+    golden += RECORDS_OF_FEATURES
     assert {type(record).__struct_config__.tag for record in golden} == {
         record.__struct_config__.tag for record in get_args(r.AnyRecord)
     }
@@ -519,6 +527,9 @@ def test_golden_files_are_readable() -> None:
         of_splices = (GOLDEN / f"records-of-splices{kind}.msgpack").read_bytes()
         assert r.decode_records(of_splices) == RECORDS_OF_SPLICES
     assert decode_image((GOLDEN / "image-v10.msgpack").read_bytes()) == IMAGE_12
+    assert decode_image((GOLDEN / "image-v11.msgpack").read_bytes()) == IMAGE_13
+    of_features = (GOLDEN / "records-of-features.msgpack").read_bytes()
+    assert r.decode_records(of_features) == RECORDS_OF_FEATURES
     of_adopted = (GOLDEN / "records-of-adopted.msgpack").read_bytes()
     assert r.decode_records(of_adopted) == RECORDS_OF_ADOPTED
     of_epochs = (GOLDEN / "records-of-epochs.msgpack").read_bytes()

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from admin_cluster import AdminCluster
 
-from tierlog.broker.handlers.features import FORMAT, KAFKA_FEATURES, features_of
+from tierlog.broker.handlers.features import features_of
 from tierlog.metadata.controller.brokers import SUPPORTED_FORMATS
+from tierlog.metadata.controller.features import FORMAT, KAFKA_FEATURES
 from tierlog.metadata.image import ClusterImage
 from tierlog.protocol.errors import ErrorCode as E
 
@@ -33,11 +34,10 @@ async def test_api_versions_reports_features(cluster: AdminCluster, version: int
         "metadata.version": 30,
         "transaction.version": 2,
     }
-    not_served = {name: (0, 0) for name, level in KAFKA_FEATURES.items() if level == 0}
-    assert supported == {name: (level, level) for name, level in finalized.items()} | {
-        FORMAT: SUPPORTED_FORMATS
-    } | (not_served if version == 4 else {})
-    assert "group.version" in not_served
+    from_zero = {name: levels for name, levels in KAFKA_FEATURES.items() if levels.lowest == 0}
+    others = {name: levels for name, levels in KAFKA_FEATURES.items() if levels.lowest > 0}
+    assert supported == others | {FORMAT: SUPPORTED_FORMATS} | (from_zero if version == 4 else {})
+    assert (from_zero["group.version"], from_zero["transaction.version"]) == ((0, 0), (0, 2))
     assert answer.finalized_features_epoch == cluster.metadata.image.index
 
 
@@ -52,13 +52,48 @@ def test_finalized_format_is_that_of_the_image() -> None:
 
 
 @pytest.mark.parametrize("feature", KAFKA_FEATURES)
-async def test_kafka_feature_cannot_change_its_level(cluster: AdminCluster, feature: str) -> None:
-    level = KAFKA_FEATURES[feature]
-    assert (await update(cluster, 2, to(level, feature))).error_code == E.NONE
-    for other in (level - 1, level + 1):
+async def test_unsupported_level_is_refused(cluster: AdminCluster, feature: str) -> None:
+    lowest, highest = KAFKA_FEATURES[feature]
+    assert (await update(cluster, 2, to(highest, feature))).error_code == E.NONE
+    for other in (lowest - 1, highest + 1):
         for kind in (UPGRADE, SAFE_DOWNGRADE, 3):
             answer = await update(cluster, 2, to(other, feature, upgrade_type=kind))
             assert answer.error_code == E.INVALID_UPDATE_VERSION
+
+
+TRANSACTIONS = "transaction.version"
+
+
+async def finalized_transactions(cluster: AdminCluster) -> int:
+    """0: it is not among the finalized features."""
+    answer = await cluster.ask("ApiVersions", 4, client_software_name="t", client_software_version="1")
+    return {one.name: one.max_version_level for one in answer.finalized_features}.get(TRANSACTIONS, 0)
+
+
+async def test_transaction_version_is_lowered_and_raised(cluster: AdminCluster) -> None:
+    refused = await update(cluster, 2, to(1, TRANSACTIONS))
+    assert refused.error_code == E.INVALID_UPDATE_VERSION
+    assert "Can't downgrade the version of this feature" in refused.error_message
+    for level in (1, 0):
+        lowered = to(level, TRANSACTIONS, upgrade_type=SAFE_DOWNGRADE)
+        checked = await update(cluster, 2, lowered, validate_only=True)
+        assert (checked.error_code, await finalized_transactions(cluster)) == (E.NONE, level + 1)
+        assert (await update(cluster, 2, lowered)).error_code == E.NONE
+        assert await finalized_transactions(cluster) == level
+    assert dict(cluster.metadata.image.feature_levels) == {TRANSACTIONS: 0}
+    refused = await update(cluster, 2, to(2, TRANSACTIONS, upgrade_type=SAFE_DOWNGRADE))
+    assert "Can't downgrade to a newer version" in refused.error_message
+    assert (await update(cluster, 2, to(2, TRANSACTIONS))).error_code == E.NONE
+    assert await finalized_transactions(cluster) == 2
+    assert not cluster.metadata.image.feature_levels, "an older tierlog reads the image again"
+
+
+async def test_no_feature_changes_if_one_is_refused(cluster: AdminCluster) -> None:
+    lowered = to(1, TRANSACTIONS, upgrade_type=SAFE_DOWNGRADE)
+    # This broker supports the format; another one that is registered does not.
+    answer = await update(cluster, 2, lowered, to(2))
+    assert answer.error_code == E.INVALID_UPDATE_VERSION
+    assert await finalized_transactions(cluster) == 2
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
