@@ -15,6 +15,7 @@ import time
 
 import cleaning
 import clients
+import exactly_once
 import fanout
 import raw
 import system
@@ -34,6 +35,12 @@ CASES = {
     "rd-e2e": clients.rd_e2e,
     "rd-consume": clients.rd_consume,
     "java-perf": clients.java_perf,
+    "transactions": exactly_once.transactions,
+    "copy": exactly_once.copy,
+    "visible": exactly_once.visible,
+    "transactional-produce": exactly_once.transactional_produce,
+    "rebalance": exactly_once.rebalance,
+    "heartbeats": exactly_once.heartbeats,
     "connections": system.connections,
     "fairness": system.fairness,
     "idle": system.idle,
@@ -117,7 +124,7 @@ def argument_parser():
     parser.add_argument(
         "--segment", type=size, default=64 * MIB, help="tier-fill: segment.bytes and local.retention.bytes"
     )
-    parser.add_argument("--count", type=int, default=5_000_000, help="records of java-perf")
+    parser.add_argument("--count", type=int, default=5_000_000, help="records of java-perf, at most of copy")
     parser.add_argument("--classpath", help="java-perf: class path of Kafka's command line tools")
     parser.add_argument("--readers", type=int, default=5, help="fan-out: consumers of the partition")
     parser.add_argument("--request", choices=["metadata", "produce"], default="metadata")
@@ -125,7 +132,15 @@ def argument_parser():
     parser.add_argument("--stop", help="startup: shell command that stops it")
     parser.add_argument("--pid-file", help="startup: where the start command leaves the pid")
     parser.add_argument("--idle", type=float, default=10.0, help="startup: seconds before the memory is read")
+    add_options_of_groups(parser)
     return parser
+
+
+def add_options_of_groups(parser):
+    """Options of the cases in exactly_once.py."""
+    parser.add_argument("--per", type=int, default=1, help="transactions, copy: records of a transaction")
+    parser.add_argument("--members", type=int, default=20, help="rebalance, heartbeats: of the group")
+    parser.add_argument("--protocol", choices=["classic", "consumer"], default="classic")
 
 
 def main():

@@ -64,7 +64,11 @@ CPU_SHARE = Figure("broker_cpu_pct", "CPU %", LESS)
 MEMORY = Figure("rss_mib", "resident MiB", LESS)
 PEAK = Figure("peak_rss_mib", "resident MiB at most", LESS)
 RECORDS = Figure("msgs_s", "records/s", MORE)
+CPU_PER_GB = Figure("broker_cpu_s_per_gb", "CPU s per GB", LESS)
 PER_MILLION = Figure("broker_cpu_s_per_million", "CPU seconds per million records", LESS)
+
+COMMITS = Figure("commits_s", "commits/s", MORE)
+PER_COMMIT = Figure("cpu_ms_per_commit", "CPU ms per commit", LESS)
 
 WRITE = ("raw-produce", "--retain", RETAINED, "--batch")
 READ = ("raw-fetch", "--batch", "64k", "--max-bytes", "64g", "--topic", "{topic}", "--max-partition")
@@ -73,6 +77,8 @@ PERF_TEST = (
     "--warm-s", "0",
 )  # fmt: skip
 EIGHT = ("--partitions", "8")
+WARM = ("--warm-s", "4")
+"""Longer than in other cases: the load that warms up Kafka's JVM has no transactions."""
 
 CASES: dict[str, Case] = {
     "produce 16 KiB": Case((*WRITE, "16k"), (PER_CPU.at_least(1.5), RATE)),
@@ -108,9 +114,50 @@ CASES: dict[str, Case] = {
         ("fan-out", "--batch", "64k", "--retain", "1g"),
         (PER_CPU.at_least(1.5), RATE, Figure("written_mb_s", "of it written, MB/s", MORE)),
     ),
+    "exactly-once: commits, 1 record each": Case(
+        ("transactions", *WARM, "--partitions", "4"),
+        (COMMITS.at_least(3), P50.at_most(0.4), P99.at_most(0.4), PER_COMMIT.at_most(0.4)),
+    ),
+    "exactly-once: read, write, commit 100 records": Case(
+        ("copy", *WARM, "--partitions", "4", "--per", "100", "--count", "100000"),
+        (RECORDS.at_least(5), P50.at_most(0.4), P99.at_most(0.4), PER_COMMIT.at_most(0.4)),
+    ),
+    "exactly-once: send to a read_committed consumer, 50/s": Case(
+        ("visible", *WARM, "--rate", "50"), (P50.at_most(0.4), P99.at_most(0.4)), 2.0
+    ),
+    "exactly-once: produce 64 KiB, transactions of 1 s": Case(
+        ("transactional-produce", *WARM, "--size", "8k"),
+        (
+            RATE,
+            CPU_PER_GB,
+            Figure("share_of_plain", "MB/s, share of that without transactions", MORE),
+            Figure("cpu_of_plain", "CPU, multiple of that without transactions", LESS),
+        ),
+        2.0,
+    ),
+    **{
+        f"exactly-once: 20 members, 60 partitions, {protocol} protocol": Case(
+            ("rebalance", "--partitions", "60", "--members", "20", "--protocol", protocol),
+            (
+                Figure("all_in_s", "all in, s", LESS),
+                Figure("one_more_s", "one more, s", LESS),
+                Figure("one_less_s", "one less, s", LESS),
+            ),
+        )
+        for protocol in ("classic", "consumer")
+    },
+    **{
+        f"exactly-once: 200 members that stay, {protocol} protocol": Case(
+            ("heartbeats", "--members", "200", "--protocol", protocol), (CPU_SHARE,), 3.0
+        )
+        for protocol in ("classic", "consumer")
+    },
     "memory after the load": Case(("idle",), (MEMORY.at_most(0.25),), 0.5),
 }
 """Cases for brokers that serve all cases in turn."""
+
+GROUPS = {"exactly-once": [name for name in CASES if name.startswith("exactly-once: ")]}
+"""Cases that can be measured by one name."""
 
 PARTITIONS = "partitions"
 CREATED = f"{MADE:,} partitions created and serving"

@@ -24,6 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import cast
 
+import coordinator_kill
 import failover
 from cluster_cases import FIGURES, KILL_CASES, LOAD_CASES, REPLICATED, TIGHT
 from cluster_nodes import NODES, Cluster, KafkaCluster, TierlogCluster, as_broker, ended
@@ -156,7 +157,10 @@ def measure_kills(
 def measure_kill(name: str, standing: Standing, report: Report) -> None:
     begin, case = time.monotonic(), KILL_CASES[name]
     try:
-        summary = failover.measure(standing.cluster(), standing.topic(), controller=case.controller)
+        if case.coordinator:
+            summary = coordinator_kill.measure(standing.cluster())
+        else:
+            summary = failover.measure(standing.cluster(), standing.topic(), controller=case.controller)
     except Exception as error:  # whatever it is, the rest is measured, on a cluster that is whole
         failed(report, name, standing.label, error)
         standing.stop()

@@ -12,6 +12,9 @@ GAP = Figure("gap_s", "longest gap s", LESS)
 LED = Figure("led_s", "all led again s", LESS)
 """Time from the kill until every partition has a leader, in seconds."""
 
+COMMIT_GAP = Figure("gap_s", "longest gap of commits s", LESS)
+"""Longest time between two commits of a transactional producer, in seconds."""
+
 REPLICATED = ("--rf", "3", "--acks", "-1")
 WRITE = ("raw-produce", "--partitions", "3", *REPLICATED, "--retain", RETAINED, "--batch")
 
@@ -41,11 +44,12 @@ TIGHT = {
 @dataclass(frozen=True)
 class KillCase:
     """A partition leader is killed with SIGKILL. `tight`: the clusters run with TIGHT settings. `controller`:
-    the leader is the active controller too."""
+    the leader is the active controller too. `coordinator`: a transaction coordinator is killed instead."""
 
     tight: bool
     controller: bool
     figures: tuple[Figure, ...]
+    coordinator: bool = False
 
 
 LEADER, BOTH = "leader killed", "leader and controller killed"
@@ -54,6 +58,7 @@ KILL_CASES: dict[str, KillCase] = {
     f"{BOTH}, default settings": KillCase(False, True, (GAP.no_more_than(4), LED)),
     f"{LEADER}, tight settings": KillCase(True, False, (GAP.no_more_than(1), LED.no_more_than(3))),
     f"{BOTH}, tight settings": KillCase(True, True, (GAP.no_more_than(1.5), LED)),
+    "exactly-once: coordinator killed between commits": KillCase(False, False, (COMMIT_GAP,), True),
 }
 
 FIGURES = {name: case.figures for name, case in (LOAD_CASES | KILL_CASES).items()}

@@ -29,7 +29,7 @@ from typing import Protocol
 
 import loop_lag
 import partitions
-from cases import CASES, CREATED, PARTITIONS, PROCESS_CASES, RETAINED, Case
+from cases import CASES, CREATED, GROUPS, PARTITIONS, PROCESS_CASES, RETAINED, Case
 from page import bars_of, by_hand, markdown, plot, split
 from report import KAFKA, PURE, TIERLOG, Report, load
 from suite import HERE, RESULTS, Broker, CaseFailed, fill, machine, run_case, tierlog_broker
@@ -49,6 +49,7 @@ SAME = {
     "log.cleaner.backoff.ms": "1000",  # no case waits for the cleaner
     "log.cleaner.threads": "1",
     "log.cleaner.dedupe.buffer.size": str(128 << 20),
+    "group.initial.rebalance.delay.ms": "0",
 }
 """Settings of all brokers."""
 NOT_OF_TIERLOG = ("log.cleaner.threads",)  # always one
@@ -211,7 +212,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("cases", nargs="*", choices=[*CASES, PARTITIONS, []], help="default: all")
+    parser.add_argument("cases", nargs="*", choices=[*CASES, PARTITIONS, *GROUPS, []], help="default: all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--compiled", type=Path, help="what `make compiled` made; else only pure Python")
@@ -222,11 +223,12 @@ def main() -> None:
     begin, classpath = time.monotonic(), jars()
     compiled = options.compiled and options.compiled.absolute()
     labels = [KAFKA, PURE, *([TIERLOG] if compiled else [])]
-    names = options.cases or [*CASES, PARTITIONS]
+    chosen = [name for each in options.cases for name in GROUPS.get(each, [each])]
+    names = chosen or [*CASES, PARTITIONS]
     report = Report(machine(), options.rounds, options.seconds)
     if options.add:
         report = previous(options.rounds, options.seconds)
-        names = options.cases or [name for name in names if not report.whole(name, labels)]
+        names = chosen or [name for name in names if not report.whole(name, labels)]
     for name in names:
         report.forget(name)
     load_cases = [name for name in names if name != PARTITIONS]
