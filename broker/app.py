@@ -63,6 +63,7 @@ from tierlog.broker.storage.unclean_restart import (
     data_loss_reason,
     record_boot_id,
 )
+from tierlog.broker.transactions.marker_sender import LocalResponse
 from tierlog.broker.transactions.producer_ids import ProducerIds
 from tierlog.broker.transactions.transaction_service import TransactionService
 from tierlog.config.node import BROKER, NodeSettings
@@ -72,7 +73,7 @@ from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.protocol.errors import ErrorCode
-from tierlog.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from tierlog.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 
 OnReady = Callable[[str, str], None]
 """Called when the node serves, with "host:port" of the Kafka listener (empty if there is none) and the URL of
@@ -146,12 +147,12 @@ class Broker(NodeBase):
         self._connect()
 
     def _build_coordinators(self) -> None:
-        settings, must_verify = self.settings, self._must_verify_transactions
         parts = self.metadata, self.replicas, self.clock, self.tasks, self._lease()
-        host = Host(settings.node_id, *parts, must_verify)
+        must_verify = lambda: self.running.now.transaction_partition_verification_enable  # noqa: E731
+        settings, host = self.settings, Host(self.settings.node_id, *parts, must_verify)
         self.groups = GroupService(settings, host, self.rng)
-        ids = ProducerIds(self._allocate_producer_ids)
-        self.transactions = TransactionService(settings, host, ids, self._others, self._write_markers)
+        others, ids = self._others, ProducerIds(self._allocate_producer_ids)
+        self.transactions = TransactionService(settings, host, ids, others, self._write_markers)
 
     def _build_tier(self) -> None:
         self.tier = RemoteTier(
@@ -404,11 +405,8 @@ class Broker(NodeBase):
             self.directories.record_broker_epoch(broker_epoch)
             self.sentinel.update(broker_epoch)
 
-    async def _write_markers(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-        return await self.markers.write_locally(request)
-
-    def _must_verify_transactions(self) -> bool:
-        return self.running.now.transaction_partition_verification_enable
+    def _write_markers(self, request: WriteTxnMarkersRequest) -> LocalResponse:
+        return self.markers.write_locally(request)
 
     def _broker_epoch(self) -> int:
         return self.lifecycle.broker_epoch

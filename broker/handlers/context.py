@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from tierlog.base.files import Part
 from tierlog.protocol.schema import Message
@@ -127,6 +127,15 @@ Handler = Callable[[RequestContext, Any], "Reply | Pending"]
 def pending(handler: Callable[[RequestContext, Any], Coroutine[Any, Any, Reply]]) -> Handler:
     """The handler of an API whose requests always wait."""
     return lambda context, request: Pending(handler(context, request))
+
+
+R = TypeVar("R", bound=Reply)
+
+
+def at_once_or_pending(found: "R | asyncio.Future[R]") -> Reply | Pending:
+    """The reply of a coordinator, which waits only if its records have to reach other brokers: a task for
+    each request would cost more than the rest of it."""
+    return Pending(found) if isinstance(found, asyncio.Future) else found
 
 
 def controller_timeout_s(timeout_ms: int) -> float:

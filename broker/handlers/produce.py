@@ -91,6 +91,8 @@ def produce_handler(deps: Dependencies) -> Handler:
             verifying.guards.clear()  # they count only once the coordinator has confirmed
         if deps.verifier is None or not verifying.guards:
             return append_all(context, request, verifying)
+        if verifying.ask(deps.verifier):
+            return append_all(context, request, verifying)
         appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         append = partial(append_all, context, request, verifying)
         work = append_verified(verifying, deps.verifier, appended, append)

@@ -1,12 +1,14 @@
 """TxnOffsetCommit (v0-5): offsets that count once the producer's transaction is committed."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
 from tierlog.base.types import TopicPartition
 from tierlog.broker.coordinators.core.effects import ErrorResponse, Producer
 from tierlog.broker.groups.core.events import Commit, OffsetsResponse, OffsetToCommit, Response
 from tierlog.broker.groups.group_service import GroupService
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
+from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext, at_once_or_pending
 from tierlog.broker.handlers.verification import Verifying, offsets_error
 from tierlog.broker.transactions.verifier import TransactionVerifier
 from tierlog.protocol.errors import ErrorCode
@@ -22,7 +24,7 @@ NO_SEQUENCE = -1
 
 
 def txn_offset_commit_handler(groups: GroupService, verifier: TransactionVerifier) -> Handler:
-    async def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> Reply:
+    def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> Reply | Pending:
         if request.group_id == "":
             return _response(request, {}, ErrorCode.INVALID_GROUP_ID)
         shard = groups.shards.shard_of(request.group_id)
@@ -31,29 +33,49 @@ def txn_offset_commit_handler(groups: GroupService, verifier: TransactionVerifie
         adds = context.version >= ADDS_FROM
         verifying = Verifying(request.transactional_id, adds, groups.shards.must_verify)
         verifying.begin(shard.replica, request.producer_id, request.producer_epoch, NO_SEQUENCE)
-        await verifying.ask(verifier)
-        if verifying.refused:
-            error = verifying.refused[shard.name]
-            known = offsets_error(error, knows_abortable=context.version >= ABORTABLE_FROM)
-            return _response(request, {}, known)
-        producer = Producer(request.producer_id, request.producer_epoch, verifying.guards.get(shard.name))
-        refused, offsets = _offsets(groups, request)
-        found = groups.ask(
-            request.group_id,
-            lambda token: Commit(
-                token=token,
-                group_id=request.group_id,
-                generation=request.generation_id,
-                member_id=request.member_id,
-                group_instance_id=request.group_instance_id,
-                offsets=tuple(offsets),
-                producer=producer,
-            ),
-            lambda response: _converted(request, refused, response),
-        )
-        return await found if isinstance(found, asyncio.Future) else found
+        commit = partial(_commit, groups, context, request, verifying, shard.name)
+        if verifying.ask(verifier):
+            return at_once_or_pending(commit())
+        return Pending(_commit_verified(verifying, verifier, commit))
 
-    return pending(handle)
+    return handle
+
+
+async def _commit_verified(
+    verifying: Verifying, verifier: TransactionVerifier, commit: "Callable[[], Reply | asyncio.Future[Reply]]"
+) -> Reply:
+    await verifying.answers(verifier)
+    found = commit()
+    return await found if isinstance(found, asyncio.Future) else found
+
+
+def _commit(
+    groups: GroupService,
+    context: RequestContext,
+    request: TxnOffsetCommitRequest,
+    verifying: Verifying,
+    partition: TopicPartition,
+) -> "Reply | asyncio.Future[Reply]":
+    """Commit the offsets, after the verification. `partition`: the one of the group."""
+    if verifying.refused:
+        error = verifying.refused[partition]
+        known = offsets_error(error, knows_abortable=context.version >= ABORTABLE_FROM)
+        return _response(request, {}, known)
+    producer = Producer(request.producer_id, request.producer_epoch, verifying.guards.get(partition))
+    refused, offsets = _offsets(groups, request)
+    return groups.ask(
+        request.group_id,
+        lambda token: Commit(
+            token=token,
+            group_id=request.group_id,
+            generation=request.generation_id,
+            member_id=request.member_id,
+            group_instance_id=request.group_instance_id,
+            offsets=tuple(offsets),
+            producer=producer,
+        ),
+        lambda response: _converted(request, refused, response),
+    )
 
 
 Errors = dict[TopicPartition, ErrorCode]

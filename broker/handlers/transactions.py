@@ -6,14 +6,22 @@ AddPartitionsToTxn in version 5 stand for transaction version 2, as in Kafka.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import compress
 from typing import Any, TypeVar
 
 from tierlog.base.patterns import InvalidPattern, compile_pattern
 from tierlog.base.types import TopicPartition, numbers_by_topic
 from tierlog.broker.coordinators.shards import Shards, partition_of
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
+from tierlog.broker.handlers.context import (
+    Handler,
+    Pending,
+    Reply,
+    RequestContext,
+    at_once_or_pending,
+    pending,
+)
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_turns, respond_in_turns
 from tierlog.broker.storage.core.producer_state import NO_PRODUCER_ID
 from tierlog.broker.transactions.core.events import (
@@ -74,9 +82,9 @@ def transaction_handlers(service: TransactionService, groups: Shards[Any]) -> di
     handlers = _Handlers(service, groups)
     named: dict[str, Handler] = {
         "InitProducerId": pending(handlers.init_producer_id),
-        "AddPartitionsToTxn": pending(handlers.add_partitions),
-        "AddOffsetsToTxn": pending(handlers.add_offsets),
-        "EndTxn": pending(handlers.end),
+        "AddPartitionsToTxn": handlers.add_partitions,
+        "AddOffsetsToTxn": handlers.add_offsets,
+        "EndTxn": handlers.end,
         "DescribeTransactions": pending(handlers.describe),
         "ListTransactions": pending(handlers.list_transactions),
     }
@@ -134,112 +142,129 @@ class _Handlers:
             )
         )
 
-    async def end(self, context: RequestContext, request: EndTxnRequest) -> Reply:
+    def end(self, context: RequestContext, request: EndTxnRequest) -> Reply | Pending:
         if request.transactional_id == "":
             raise KafkaError(ErrorCode.INVALID_REQUEST, "an empty transactional id")
-        spare = await self._service.spare_producer_id(request.transactional_id)
+        if self._service.needs_producer_id(request.transactional_id):
+            return Pending(self._end_with_spare(context, request))
+        return at_once_or_pending(self._end(context, request, NO_PRODUCER_ID))
 
+    async def _end_with_spare(self, context: RequestContext, request: EndTxnRequest) -> Reply:
+        spare = await self._service.spare_producer_id(request.transactional_id)
+        return await _result(self._end(context, request, spare))
+
+    def _end(
+        self, context: RequestContext, request: EndTxnRequest, spare: int
+    ) -> "Reply | asyncio.Future[Reply]":
         def convert(response: Response) -> EndTxnResponse:
             if not isinstance(response, ProducerResponse) or response.error != ErrorCode.NONE:
                 return EndTxnResponse(error_code=_known_error(context, response.error))
             return EndTxnResponse(producer_id=response.producer_id, producer_epoch=response.producer_epoch)
 
-        return await _result(
-            self._service.ask(
-                request.transactional_id,
-                lambda token: EndTransaction(
-                    token=token,
-                    transactional_id=request.transactional_id,
-                    producer_id=request.producer_id,
-                    producer_epoch=request.producer_epoch,
-                    commit=request.committed,
-                    client_version=EPOCH_BUMP_VERSION if context.version >= END_VERSION else 0,
-                    spare_producer_id=spare,
-                ),
-                convert,
-            )
+        return self._service.ask(
+            request.transactional_id,
+            lambda token: EndTransaction(
+                token=token,
+                transactional_id=request.transactional_id,
+                producer_id=request.producer_id,
+                producer_epoch=request.producer_epoch,
+                commit=request.committed,
+                client_version=EPOCH_BUMP_VERSION if context.version >= END_VERSION else 0,
+                spare_producer_id=spare,
+            ),
+            convert,
         )
 
     # ---- partitions ----
 
-    async def add_partitions(self, context: RequestContext, request: AddPartitionsToTxnRequest) -> Reply:
+    def add_partitions(self, context: RequestContext, request: AddPartitionsToTxnRequest) -> Reply | Pending:
         if context.version < BATCHES_FROM:
-            results = await self._add(
+            added = self._add(
                 context,
                 request.v3_and_below_transactional_id,
                 (request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
                 request.v3_and_below_topics,
+                lambda results: AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results),
                 verify_only=False,
             )
-            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
-        added = [
+            return at_once_or_pending(added)
+        all_added = [
             self._add(
                 context,
                 each.transactional_id,
                 (each.producer_id, each.producer_epoch),
                 each.topics,
+                partial(_result_of, each.transactional_id),
                 verify_only=each.verify_only,
             )
             for each in request.transactions
         ]
-        all_results = await asyncio.gather(*added)  # an id that has to wait does not delay the others
-        return AddPartitionsToTxnResponse(
-            results_by_transaction=[
-                AddPartitionsToTxnResult(transactional_id=each.transactional_id, topic_results=results)
-                for each, results in zip(request.transactions, all_results, strict=True)
-            ]
-        )
+        if any(isinstance(each, asyncio.Future) for each in all_added):
+            return Pending(_all_results(all_added))  # an id that has to wait does not delay the others
+        results = [each for each in all_added if not isinstance(each, asyncio.Future)]
+        return AddPartitionsToTxnResponse(results_by_transaction=results)
 
-    async def _add(
+    def _add(
         self,
         context: RequestContext,
         transactional_id: str,
         producer: tuple[int, int],
         topics: list[AddPartitionsToTxnTopic],
+        then: Callable[[list[AddPartitionsToTxnTopicResult]], T],
         *,
         verify_only: bool,
-    ) -> list[AddPartitionsToTxnTopicResult]:
+    ) -> "T | asyncio.Future[T]":
         """All partitions of the request are added, or none."""
+
+        def results(errors: Mapping[TopicPartition, ErrorCode]) -> T:
+            return then(
+                [
+                    AddPartitionsToTxnTopicResult(
+                        name=topic.name,
+                        results_by_partition=[
+                            AddPartitionsToTxnPartitionResult(
+                                partition_index=each,
+                                error_code=_known_error(context, errors[TopicPartition(topic.name, each)]),
+                            )
+                            for each in topic.partitions
+                        ],
+                    )
+                    for topic in topics
+                ]
+            )
+
         partitions = [TopicPartition(topic.name, each) for topic in topics for each in topic.partitions]
         unknown = {each for each in partitions if not _exists(self._service.shards.image, each)}
         if transactional_id == "":
-            errors = dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
-        elif unknown:
-            errors = {
-                each: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if each in unknown
-                else ErrorCode.OPERATION_NOT_ATTEMPTED
-                for each in partitions
-            }
-        else:
-            verification = Verification(
-                transactional_id=transactional_id,
-                producer_id=producer[0],
-                producer_epoch=producer[1],
-                partitions=frozenset(partitions),
-                adds=not verify_only,
-                client_version=EPOCH_BUMP_VERSION if context.version >= ADD_VERSION else 0,
-            )
-            found = await _result(add_partitions(self._service.shards, verification))
-            errors = dict(found)
-        return [
-            AddPartitionsToTxnTopicResult(
-                name=topic.name,
-                results_by_partition=[
-                    AddPartitionsToTxnPartitionResult(
-                        partition_index=each,
-                        error_code=_known_error(context, errors[TopicPartition(topic.name, each)]),
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in topics
-        ]
+            return results(dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST))
+        if unknown:
+            not_attempted = dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED)
+            return results(not_attempted | dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        verification = Verification(
+            transactional_id=transactional_id,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            partitions=frozenset(partitions),
+            adds=not verify_only,
+            client_version=EPOCH_BUMP_VERSION if context.version >= ADD_VERSION else 0,
+        )
+        return add_partitions(self._service.shards, verification, results)
 
-    async def add_offsets(self, context: RequestContext, request: AddOffsetsToTxnRequest) -> Reply:
+    def add_offsets(self, context: RequestContext, request: AddOffsetsToTxnRequest) -> Reply | Pending:
         """Add the `__consumer_offsets` partition of a group."""
-        if not self._groups.has_topic:
-            await self._groups.create_topic()  # clients look for the group's coordinator later
+        if self._groups.has_topic:
+            return at_once_or_pending(self._add_offsets(context, request))
+        return Pending(self._add_offsets_to_new_topic(context, request))
+
+    async def _add_offsets_to_new_topic(
+        self, context: RequestContext, request: AddOffsetsToTxnRequest
+    ) -> Reply:
+        await self._groups.create_topic()  # clients look for the group's coordinator later
+        return await _result(self._add_offsets(context, request))
+
+    def _add_offsets(
+        self, context: RequestContext, request: AddOffsetsToTxnRequest
+    ) -> "Reply | asyncio.Future[Reply]":
         offsets_topic = self._service.shards.image.topic(OFFSETS_TOPIC)
         if request.transactional_id == "" or offsets_topic is None:
             error = (
@@ -256,8 +281,11 @@ class _Handlers:
             adds=True,
             client_version=0,
         )
-        errors = await _result(add_partitions(self._service.shards, verification))
-        return AddOffsetsToTxnResponse(error_code=_known_error(context, errors[name]))
+        return add_partitions(
+            self._service.shards,
+            verification,
+            lambda errors: AddOffsetsToTxnResponse(error_code=_known_error(context, errors[name])),
+        )
 
     # ---- queries ----
 
@@ -353,6 +381,18 @@ def _known_error(context: RequestContext, error: ErrorCode) -> ErrorCode:
     if error == ErrorCode.PRODUCER_FENCED and context.version < FENCED_FROM[context.api]:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error
+
+
+def _result_of(
+    transactional_id: str, results: list[AddPartitionsToTxnTopicResult]
+) -> AddPartitionsToTxnResult:
+    return AddPartitionsToTxnResult(transactional_id=transactional_id, topic_results=results)
+
+
+async def _all_results(
+    added: "Sequence[AddPartitionsToTxnResult | asyncio.Future[AddPartitionsToTxnResult]]",
+) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(results_by_transaction=[await _result(each) for each in added])
 
 
 async def _result(found: "T | asyncio.Future[T]") -> T:

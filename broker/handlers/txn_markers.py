@@ -14,6 +14,7 @@ from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.purgatory import Write
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.core.producer_state import EndMarker
+from tierlog.broker.transactions.marker_sender import LocalResponse
 from tierlog.config.topic import OFFSETS_TOPIC
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.write_txn_markers import (
@@ -57,14 +58,14 @@ class MarkerWriter:
         self._groups = groups
 
     def handle(self, context: RequestContext, request: WriteTxnMarkersRequest) -> Reply | Pending:
+        found = self._write_all(request)
+        return found if isinstance(found, WriteTxnMarkersResponse) else Pending(found)
+
+    def write_locally(self, request: WriteTxnMarkersRequest) -> LocalResponse:
+        """The markers of this broker's own transaction coordinator."""
         return self._write_all(request)
 
-    async def write_locally(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-        """The markers of this broker's own transaction coordinator."""
-        reply = self._write_all(request)
-        return await reply.work if isinstance(reply, Pending) else reply
-
-    def _write_all(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse | Pending:
+    def _write_all(self, request: WriteTxnMarkersRequest) -> LocalResponse:
         response = WriteTxnMarkersResponse()
         appends: list[_Append] = []
         offsets: _Offsets = []
@@ -78,7 +79,7 @@ class MarkerWriter:
                 topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=results))
             response.markers.append(WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
         waiting = [each for each in appends if not each.is_complete()]
-        return Pending(self._finish(response, waiting, offsets)) if waiting or offsets else response
+        return self._finish(response, waiting, offsets) if waiting or offsets else response
 
     def _write(
         self,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tierlog.base.network import Unreachable
 from tierlog.base.types import TopicPartition
 from tierlog.broker.coordinators.core.turn import response_error
 from tierlog.broker.handlers.context import CLOSE, Pending, Reply
@@ -44,6 +45,7 @@ class Verifying:
     """Partitions that this broker led when the request arrived."""
 
     _batches: list["_Batch"] = field(default_factory=list)
+    _waiting: list["_Question"] = field(default_factory=list)
 
     def begin(self, replica: Replica, producer_id: int, epoch: int, first_sequence: int) -> None:
         """Note whether the partition's batch may be appended at once, after a verification, or not at all."""
@@ -56,16 +58,18 @@ class Verifying:
             self.guards[replica.name] = found
             self._batches.append(_Batch(replica, producer_id, epoch, first_sequence))
 
-    async def ask(self, verifier: TransactionVerifier) -> None:
-        """Ask the coordinator. Partitions that it does not confirm are `refused`."""
-        await self._ask(verifier, self._batches)
-        if self.adds:
-            await self._ask(verifier, self._ended())
+    def ask(self, verifier: TransactionVerifier) -> bool:
+        """Ask the coordinator. Partitions that it does not confirm are `refused`. Returns whether it has
+        answered at once; otherwise `answers` waits for it."""
+        self._waiting = self._ask(verifier, self._batches)
+        return not self._waiting
 
-    async def _ask(self, verifier: TransactionVerifier, batches: list["_Batch"]) -> None:
+    def _ask(self, verifier: TransactionVerifier, batches: list["_Batch"]) -> list["_Question"]:
+        """Returns the questions that are not answered yet."""
         producers: dict[tuple[int, int], list[TopicPartition]] = {}
         for each in batches:
             producers.setdefault((each.producer_id, each.epoch), []).append(each.replica.name)
+        waiting = []
         for (producer_id, epoch), partitions in producers.items():
             verification = Verification(
                 transactional_id=self.transactional_id,
@@ -74,7 +78,19 @@ class Verifying:
                 partitions=frozenset(partitions),
                 adds=self.adds,
             )
-            self._note(await verifier.verify(verification), partitions)
+            found = verifier.verify(verification)
+            if isinstance(found, asyncio.Future):
+                waiting.append(_Question(found, partitions))
+            else:
+                self._note(found, partitions)
+        return waiting
+
+    async def answers(self, verifier: TransactionVerifier) -> None:
+        for each in self._waiting:
+            self._note(await each.errors(), each.partitions)
+        if self.adds:
+            for each in self._ask(verifier, self._ended()):
+                self._note(await each.errors(), each.partitions)
 
     def _ended(self) -> list["_Batch"]:
         """Begin the verifications again that have ended while the coordinator was asked. It answers after the
@@ -100,6 +116,20 @@ class Verifying:
             error = errors.get(each, ErrorCode.NETWORK_EXCEPTION)
             if error != ErrorCode.NONE:
                 self.refused[each] = error
+
+
+class _Question(NamedTuple):
+    """A verification that the coordinator has not answered yet."""
+
+    found: "asyncio.Future[Mapping[TopicPartition, ErrorCode]]"
+    partitions: list[TopicPartition]
+
+    async def errors(self) -> Mapping[TopicPartition, ErrorCode]:
+        """Empty if the coordinator could not be reached."""
+        try:
+            return await self.found
+        except Unreachable:
+            return {}
 
 
 class _Batch(NamedTuple):
@@ -141,8 +171,8 @@ async def append_verified(
     appended: "asyncio.Future[None]",
     append: Callable[[], Reply | Pending],
 ) -> Reply:
-    """Ask the coordinator, then append. `appended`: set once later requests of the connection may follow."""
-    await verifying.ask(verifier)
+    """Append after the verification. `appended`: set once later requests of the connection may follow."""
+    await verifying.answers(verifier)
     reply = append()
     if not isinstance(reply, Pending):
         if reply is not CLOSE:  # else no later request is handled

@@ -6,8 +6,9 @@ markers, with a higher coordinator epoch. Called by the transaction service.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -37,7 +38,10 @@ DELETED = -2
 
 MARKERS_VERSION = 2
 
-WriteLocally = Callable[[WriteTxnMarkersRequest], Awaitable[WriteTxnMarkersResponse]]
+LocalResponse = WriteTxnMarkersResponse | Coroutine[Any, Any, WriteTxnMarkersResponse]
+WriteLocally = Callable[[WriteTxnMarkersRequest], LocalResponse]
+"""A coroutine if the markers wait for other replicas."""
+
 Errors = dict[TopicPartition, ErrorCode]
 _log = structlog.get_logger("tierlog.transactions")
 
@@ -74,15 +78,43 @@ class MarkerSender:
             )
 
     def write(self, job: Job) -> None:
-        """Write all markers, then call `job.done`."""
-        self._tasks.spawn(f"markers of {job.markers.transactional_id}", self._write(job))
+        """Write all markers, then call `job.done`: later, so that the client has its reply before."""
+        asyncio.get_running_loop().call_soon(self._start, job)
 
     def close(self) -> None:
         if self._others is not None:
             self._others.close()
 
-    async def _write(self, job: Job) -> None:
-        await self._write_to_leaders(job, sorted(job.markers.partitions))
+    def _start(self, job: Job) -> None:
+        """Write the markers at once if this broker leads all partitions and has their only replicas in sync,
+        otherwise in a task."""
+        if not job.is_current():
+            return None
+        partitions: Sequence[TopicPartition] = sorted(job.markers.partitions)
+        groups = self._by_leader(partitions)
+        name, waiting = f"markers of {job.markers.transactional_id}", None
+        if len(groups) == 1 and self._leader(groups[0][0]) == self._node_id:
+            [partitions] = groups
+            found = self._write_locally(WriteTxnMarkersRequest(markers=[_marker(job, partitions)]))
+            if isinstance(found, WriteTxnMarkersResponse):
+                partitions = self._unwritten(job, partitions, _errors(found)[0])
+                if not partitions:
+                    return job.done()
+            else:
+                waiting = self._tasks.spawn(name, found)
+        self._tasks.spawn(name, self._write(job, partitions, waiting))
+        return None
+
+    async def _write(
+        self,
+        job: Job,
+        partitions: Sequence[TopicPartition],
+        waiting: "asyncio.Task[WriteTxnMarkersResponse] | None",
+    ) -> None:
+        """`waiting`: the response of this broker, which was asked for all partitions."""
+        if waiting is not None:
+            partitions = self._unwritten(job, partitions, _errors(await waiting)[0])
+        await self._write_to_leaders(job, partitions)
         if job.is_current():
             job.done()
 
@@ -98,8 +130,7 @@ class MarkerSender:
             if not groups:
                 return
             [partitions] = groups
-            written = set(await self._send(job, self._leader(partitions[0]), partitions))
-            partitions = [each for each in partitions if each not in written]
+            partitions = await self._send(job, self._leader(partitions[0]), partitions)
             if not partitions:
                 return
             await asyncio.sleep(pause_s)
@@ -126,20 +157,26 @@ class MarkerSender:
 
     async def _send(
         self, job: Job, leader: int, partitions: Sequence[TopicPartition]
-    ) -> list[TopicPartition]:
-        """Returns the partitions that have their marker."""
+    ) -> Sequence[TopicPartition]:
+        """Returns the partitions that do not have their marker."""
         marker = _marker(job, partitions)
         try:
             if leader == self._node_id:
-                response = await self._write_locally(WriteTxnMarkersRequest(markers=[marker]))
+                found = self._write_locally(WriteTxnMarkersRequest(markers=[marker]))
+                response = found if isinstance(found, WriteTxnMarkersResponse) else await found
                 errors = _errors(response)[0]
             elif leader >= 0 and self._others is not None:
                 errors = await self._others.send(leader, marker)
             else:
-                return []
+                return partitions
         except Unreachable:
-            return []
-        return [each for each in partitions if self._is_written(job, each, errors.get(each))]
+            return partitions
+        return self._unwritten(job, partitions, errors)
+
+    def _unwritten(
+        self, job: Job, partitions: Sequence[TopicPartition], errors: Errors
+    ) -> list[TopicPartition]:
+        return [each for each in partitions if not self._is_written(job, each, errors.get(each))]
 
     def _is_written(self, job: Job, partition: TopicPartition, error: ErrorCode | None) -> bool:
         if error == ErrorCode.INVALID_PRODUCER_EPOCH:

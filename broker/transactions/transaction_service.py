@@ -80,12 +80,14 @@ class TransactionService:
         """Pass a request to the id's shard. Returns the converted response, or a future of it."""
         return self.shards.ask(transactional_id, build, convert)
 
+    def needs_producer_id(self, transactional_id: str) -> bool:
+        """Whether a request must bring an unused producer id."""
+        shard = self.shards.shard_of(transactional_id)
+        return not isinstance(shard, ErrorCode) and shard.core.needs_producer_id(transactional_id)
+
     async def spare_producer_id(self, transactional_id: str) -> int:
         """An unused producer id if a request may need one. Raises KafkaError, as `ProducerIds.take`."""
-        shard = self.shards.shard_of(transactional_id)
-        if isinstance(shard, ErrorCode) or not shard.core.needs_producer_id(transactional_id):
-            return NO_PRODUCER_ID
-        return await self.producer_ids.take()
+        return await self.producer_ids.take() if self.needs_producer_id(transactional_id) else NO_PRODUCER_ID
 
     @property
     def now_ms(self) -> int:

@@ -8,8 +8,9 @@ TxnOffsetCommit.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
-from tierlog.base.network import Caller, Network, Unreachable
+from tierlog.base.network import Caller, Network
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition, numbers_by_topic
 from tierlog.broker.coordinators.shards import Shards
@@ -31,6 +32,7 @@ VERIFY_VERSION, ADD_VERSION = 4, 5
 """Versions of AddPartitionsToTxn: 5 and later stand for transaction version 2."""
 
 Errors = Mapping[TopicPartition, ErrorCode]
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,19 +66,21 @@ class TransactionVerifier:
                 for adds, exchange in ((False, _verify), (True, _add))
             }
         )
+        """By whether they add the partitions. Empty if there are no other brokers."""
 
-    async def verify(self, verification: Verification) -> Errors:
-        """An error for each partition. COORDINATOR_NOT_AVAILABLE and NETWORK_EXCEPTION: it is not known."""
+    def verify(self, verification: Verification) -> "Errors | asyncio.Future[Errors]":
+        """An error for each partition, or a future of them, which may raise Unreachable. A coordinator on
+        this broker answers at once, unless the transaction has to wait. COORDINATOR_NOT_AVAILABLE and
+        NETWORK_EXCEPTION: it is not known."""
         coordinator = self._shards.coordinator_of(verification.transactional_id)
         if coordinator is None:
             return _all(verification, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if coordinator.broker_id == self._node_id:
-            found = add_partitions(self._shards, verification)
-            return await found if isinstance(found, asyncio.Future) else found
-        try:
-            return await self._others[verification.adds].send(coordinator.broker_id, verification)
-        except (Unreachable, KeyError):
+            return add_partitions(self._shards, verification, _same)
+        others = self._others.get(verification.adds)
+        if others is None:
             return _all(verification, ErrorCode.NETWORK_EXCEPTION)
+        return others.send(coordinator.broker_id, verification)
 
     def close(self) -> None:
         for each in self._others.values():
@@ -84,15 +88,15 @@ class TransactionVerifier:
 
 
 def add_partitions(
-    shards: Shards[Coordinator], verification: Verification
-) -> "Errors | asyncio.Future[Errors]":
-    """Ask the coordinator on this broker."""
+    shards: Shards[Coordinator], verification: Verification, then: Callable[[Errors], R]
+) -> "R | asyncio.Future[R]":
+    """Ask the coordinator on this broker. Returns what `then` makes of its answer, or a future of it."""
 
-    def convert(response: Response) -> Errors:
+    def convert(response: Response) -> R:
         if response.error != ErrorCode.NONE or not isinstance(response, PartitionsResponse):
-            return _all(verification, response.error)
+            return then(_all(verification, response.error))
         failed = dict.fromkeys(response.failed, ErrorCode.TRANSACTION_ABORTABLE)
-        return _all(verification, ErrorCode.NONE) | failed
+        return then(_all(verification, ErrorCode.NONE) | failed)
 
     return shards.ask(
         verification.transactional_id,
@@ -107,6 +111,10 @@ def add_partitions(
         ),
         convert,
     )
+
+
+def _same(errors: Errors) -> Errors:
+    return errors
 
 
 def _partitions_of(verification: Verification) -> int:

@@ -132,7 +132,6 @@ def argument_parser():
     parser.add_argument("--stop", help="startup: shell command that stops it")
     parser.add_argument("--pid-file", help="startup: where the start command leaves the pid")
     parser.add_argument("--idle", type=float, default=10.0, help="startup: seconds before the memory is read")
-    add_options_of_groups(parser)
     return parser
 
 
@@ -145,6 +144,7 @@ def add_options_of_groups(parser):
 
 def main():
     parser = argument_parser()
+    add_options_of_groups(parser)
     options = parser.parse_args()
     pids = [int(text) for text in options.pid.split(",") if text]
     common = {"label": options.label, "case": options.case}

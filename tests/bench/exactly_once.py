@@ -80,10 +80,10 @@ def copy(options, topics, pids, warm):
         producer, commits, copied = transactional_producer(options), [], 0
         with Meter(pids) as meter:
             begin = last = time.perf_counter()
-            while copied < options.count and last - begin < limit_s(options, warm):
+            while last - begin < limit_s(options, warm):
                 messages = consumer.consume(options.per, 1.0)
                 if not messages:
-                    continue
+                    break
                 start = time.perf_counter()
                 producer.begin_transaction()
                 for message in messages:
@@ -118,8 +118,8 @@ def fill(options, topic):
 
 
 def assigned_consumer(options, topic):
-    """The only member of a new group, which has got all partitions and reads them from their beginning."""
-    from confluent_kafka import Consumer, TopicPartition
+    """The only member of a new group, which has got all partitions."""
+    from confluent_kafka import Consumer
 
     consumer = Consumer(
         {
@@ -133,8 +133,6 @@ def assigned_consumer(options, topic):
     consumer.subscribe([topic])
     while not consumer.assignment():
         consumer.poll(POLL_S)
-    for each in consumer.assignment():
-        consumer.seek(TopicPartition(topic, each.partition, 0))
     return consumer
 
 

@@ -1,7 +1,7 @@
 """Produce of transactional batches whose partition nothing has verified."""
 
+import asyncio
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.core.producer_state import EndMarker
 from tierlog.broker.transactions.core.coordinator import Coordinator, TransactionSettings
 from tierlog.broker.transactions.transaction_service import transactions_topic
-from tierlog.broker.transactions.verifier import TransactionVerifier, Verification
+from tierlog.broker.transactions.verifier import Errors, TransactionVerifier, Verification
 from tierlog.config.node import NodeSettings
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -41,7 +41,13 @@ class VerifierAfterAMarker(TransactionVerifier):
         self.replica = replica
         self.count = 0
 
-    async def verify(self, verification: Verification) -> Mapping[TopicPartition, ErrorCode]:
+    def verify(self, verification: Verification) -> Errors | asyncio.Future[Errors]:
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[Errors] = loop.create_future()
+        loop.call_soon(lambda: found.set_result(self._answer(verification)))
+        return found
+
+    def _answer(self, verification: Verification) -> Errors:
         self.count += 1
         if self.count == 1:
             ended = self.replica.as_leader.append_marker(
@@ -51,8 +57,18 @@ class VerifierAfterAMarker(TransactionVerifier):
         return dict.fromkeys(verification.partitions, ErrorCode.NONE)
 
 
-async def produced(produce: Handler, *, version: int, epoch: int) -> ErrorCode:
-    """Send a batch of one record, the first one of the epoch."""
+class VerifierAtOnce(TransactionVerifier):
+    """The coordinator is on this broker, and does not wait."""
+
+    def __init__(self) -> None:
+        pass
+
+    def verify(self, verification: Verification) -> Errors:
+        return dict.fromkeys(verification.partitions, ErrorCode.NONE)
+
+
+def first_batch(epoch: int) -> ProduceRequest:
+    """A batch of one record."""
     batch = encode_batch(
         [NewRecord(START_MS, b"k", b"v")],
         producer_id=PRODUCER,
@@ -62,7 +78,12 @@ async def produced(produce: Handler, *, version: int, epoch: int) -> ErrorCode:
     )
     partition = PartitionProduceData(index=0, records=memoryview(batch))
     data = TopicProduceData(name="t", partition_data=[partition])
-    request = ProduceRequest(transactional_id="id", acks=-1, timeout_ms=1000, topic_data=[data])
+    return ProduceRequest(transactional_id="id", acks=-1, timeout_ms=1000, topic_data=[data])
+
+
+async def produced(produce: Handler, *, version: int, epoch: int) -> ErrorCode:
+    """Send the first batch of the epoch."""
+    request = first_batch(epoch)
     response: Any = produce(RequestContext(0, version, 1, "test", Connection(1, "127.0.0.1", 1)), request)
     if isinstance(response, Pending):
         response = await response.work
@@ -94,3 +115,12 @@ async def test_marker_of_the_last_transaction_does_not_end_the_verification_of_t
         produce = produce_handler(dataclasses.replace(dependencies(node), verifier=verifier))
         assert await produced(produce, version=12, epoch=1) == ErrorCode.NONE
         assert (verifier.count, replica.last_stable_offset) == (2, 1)
+
+
+async def test_batch_that_the_coordinator_confirms_at_once_is_answered_without_a_task(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        await node.create("t")
+        produce = produce_handler(dataclasses.replace(dependencies(node), verifier=VerifierAtOnce()))
+        context = RequestContext(0, 12, 1, "test", Connection(1, "127.0.0.1", 1))
+        response = produce(context, first_batch(epoch=1))
+        assert not isinstance(response, Pending)
