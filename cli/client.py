@@ -82,6 +82,10 @@ class Connection:
             raise CliError(what, hint=hint)
         return self._exchange(api, version, request)
 
+    def supports(self, api: str) -> bool:
+        """Whether the broker advertises the API."""
+        return BY_NAME[api].key in self._versions
+
     def close(self) -> None:
         self._socket.close()
 
@@ -171,6 +175,11 @@ class KafkaClient:
             if failure.code != ExitCode.UNREACHABLE or isinstance(failure, TimedOut):
                 raise
         return (self._connection(address) if address else self._any_connection()).call(request)
+
+    def supports(self, api: str, node_id: int) -> bool:
+        """Whether a node advertises the API."""
+        address = self._nodes.get(node_id)
+        return (self._connection(address) if address else self._any_connection()).supports(api)
 
     def metadata(self, names: list[str] | None = None) -> MetadataResponse:
         """Brokers, and the named topics, or all with None. Never creates a topic."""

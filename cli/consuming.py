@@ -11,22 +11,9 @@ from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.output import print_status
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
-from tierlog.protocol.messages.find_coordinator import FindCoordinatorRequest
-from tierlog.protocol.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from tierlog.protocol.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchRequestTopics,
-)
 from tierlog.records.batch import iter_batches
 from tierlog.records.record import Record, iter_records
 
-READ_COMMITTED = 1
 MAX_WAIT_MS = 500
 PARTITION_MAX_BYTES = 4 << 20
 FETCH_MAX_BYTES = 16 << 20
@@ -86,7 +73,7 @@ class Consumer:
             max_wait_ms=MAX_WAIT_MS,
             min_bytes=1,
             max_bytes=FETCH_MAX_BYTES,
-            isolation_level=READ_COMMITTED,
+            isolation_level=topics.READ_COMMITTED,
             topics=[FetchTopic(topic=self._topic, partitions=wanted)],
         )
         response = self._client.call(request, leader)
@@ -138,54 +125,3 @@ class Consumer:
             hint=f"See the valid offsets with `tierlog topic describe {self._topic}`.",
             code=ExitCode.NOT_FOUND,
         )
-
-
-def committed(client: KafkaClient, group: str, topic: str, count: int) -> dict[int, int]:
-    """Partition -> committed offset of the group, without partitions that have none."""
-    partitions = list(range(count))
-    request = OffsetFetchRequest(
-        group_id=group,
-        topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=partitions)],
-        groups=[
-            OffsetFetchRequestGroup(
-                group_id=group, topics=[OffsetFetchRequestTopics(name=topic, partition_indexes=partitions)]
-            )
-        ],
-    )
-    response = client.call(request, _coordinator(client, group))
-    group_response = response.groups[0] if response.groups else response
-    raise_for(group_response.error_code, None, f"group {group}")
-    return {
-        partition.partition_index: partition.committed_offset
-        for found in group_response.topics
-        for partition in found.partitions
-        if partition.committed_offset >= 0
-    }
-
-
-def commit(client: KafkaClient, group: str, topic: str, positions: dict[int, int]) -> None:
-    """Commit offsets for a group without members; Kafka lets any client do that."""
-    partitions = [
-        OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
-        for partition, offset in positions.items()
-    ]
-    request = OffsetCommitRequest(
-        group_id=group, topics=[OffsetCommitRequestTopic(name=topic, partitions=partitions)]
-    )
-    for found in client.call(request, _coordinator(client, group)).topics:
-        for partition in found.partitions:
-            raise_for(partition.error_code, None, f"commit of group {group}")
-
-
-def _coordinator(client: KafkaClient, group: str) -> int:
-    deadline = time.monotonic() + client.timeout_s
-    while True:
-        response = client.call(FindCoordinatorRequest(key=group, coordinator_keys=[group]))
-        found = response.coordinators[0] if response.coordinators else response
-        if not found.error_code:
-            client.metadata([])
-            return int(found.node_id)
-        code = ErrorCode(found.error_code)
-        if not code.retriable:
-            raise_for(code, found.error_message, f"group {group}")
-        client.refresh("", deadline, f"group {group} has no coordinator: {code.name}")

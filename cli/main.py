@@ -12,6 +12,7 @@ from tierlog.cli.commands import (
     cluster,
     consume,
     dev,
+    group,
     log,
     partition,
     produce,
@@ -82,6 +83,7 @@ app.command("consume")(consume.consume)
 app.add_typer(topic.app, name="topic")
 app.add_typer(tier.app, name="tier")
 app.add_typer(quota.app, name="quota")
+app.add_typer(group.app, name="group")
 app.add_typer(txn.app, name="txn")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(broker.app, name="broker")

@@ -23,6 +23,13 @@ def topic_name(given: Any) -> Any:
     return given
 
 
+def group_id(given: Any) -> Any:
+    """Argument callback that rejects an empty group id. Raises CliError."""
+    if given == "" or (isinstance(given, list) and "" in given):
+        raise usage("a group needs an id", hint="List the groups with `tierlog group list`.")
+    return given
+
+
 def admin_of_cluster(context: typer.Context, parameter: typer.CallbackParam, given: str | None) -> str | None:
     """Callback of --admin: TIERLOG_ADMIN may belong to another cluster than a --bootstrap of the command
     line, which then decides."""
@@ -56,6 +63,7 @@ Admin = Annotated[
     ),
 ]
 Topic = Annotated[str, typer.Argument(callback=topic_name, help="The topic.")]
+Group = Annotated[str, typer.Argument(callback=group_id, help="The group.")]
 OnlyTopic = Annotated[str | None, typer.Argument(callback=topic_name, help="Only this topic.")]
 Partition = Annotated[int, typer.Argument(min=0, max=INT32_MAX, help="The partition.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 TOPIC_CONFIG_SOURCE = 1  # DescribeConfigs: DYNAMIC_TOPIC_CONFIG, set on the topic itself
 TIMEOUT_MS = 30_000
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
 Row = dict[str, Any]
 
@@ -170,8 +171,11 @@ def _add_offsets(
     return problem
 
 
-def known_offsets(client: KafkaClient, topic: "MetadataResponseTopic", position: int) -> dict[int, int]:
-    """Like `offsets`, but leaves out partitions without a live leader."""
+def known_offsets(
+    client: KafkaClient, topic: "MetadataResponseTopic", position: int, *, committed: bool = False
+) -> dict[int, int]:
+    """Like `offsets`, but leaves out partitions without a live leader. `committed`: for readers of committed
+    records, whose end is the last stable offset."""
     name = topic.name or ""
     by_leader: dict[int, list[int]] = {}
     for partition in topic.partitions:
@@ -180,7 +184,7 @@ def known_offsets(client: KafkaClient, topic: "MetadataResponseTopic", position:
     found = {}
     for leader, partitions in by_leader.items():
         try:
-            results = _listed(client, leader, name, partitions, position)
+            results = _listed(client, leader, name, partitions, position, committed=committed)
         except CliError as failure:
             if failure.code != ExitCode.UNREACHABLE:
                 raise
@@ -190,11 +194,20 @@ def known_offsets(client: KafkaClient, topic: "MetadataResponseTopic", position:
 
 
 def _listed(
-    client: KafkaClient, leader: int, name: str, partitions: list[int], position: int
+    client: KafkaClient,
+    leader: int,
+    name: str,
+    partitions: list[int],
+    position: int,
+    *,
+    committed: bool = False,
 ) -> "list[ListOffsetsPartitionResponse]":
     wanted = [ListOffsetsPartition(partition_index=one, timestamp=position) for one in partitions]
     request = ListOffsetsRequest(
-        replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=wanted)], timeout_ms=TIMEOUT_MS
+        replica_id=-1,
+        isolation_level=READ_COMMITTED if committed else READ_UNCOMMITTED,
+        topics=[ListOffsetsTopic(name=name, partitions=wanted)],
+        timeout_ms=TIMEOUT_MS,
     )
     results: list[ListOffsetsPartitionResponse] = client.call(request, leader).topics[0].partitions
     return results

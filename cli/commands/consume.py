@@ -12,8 +12,10 @@ from tierlog.cli.options import INT32_MAX, INT64_MAX, Bootstrap, Topic
 from tierlog.cli.output import print_json, readable
 
 if TYPE_CHECKING:
+    from tierlog.base.types import TopicPartition
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.consuming import Consumed
+    from tierlog.cli.groups import Committed
 
 
 class Format(StrEnum):
@@ -78,8 +80,9 @@ def consume(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Print records of a topic, from the brokers' disks and from the object store."""
+    from tierlog.cli import groups
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.consuming import Consumer, commit
+    from tierlog.cli.consuming import Consumer
 
     if sum((from_beginning, offset is not None, timestamp is not None)) > 1:
         raise usage(
@@ -100,7 +103,7 @@ def consume(
                     break
         finally:
             if group is not None:
-                commit(client, group, topic, consumer.positions)
+                groups.commit(client, group, _to_commit(topic, consumer.positions))
 
 
 def _start(
@@ -112,8 +115,7 @@ def _start(
     timestamp: str | None,
     group: str | None,
 ) -> dict[int, int]:
-    from tierlog.cli import topics
-    from tierlog.cli.consuming import committed
+    from tierlog.cli import groups, topics
 
     count = len(client.topic(topic).partitions)
     if partition is not None and partition >= count:
@@ -128,8 +130,22 @@ def _start(
     default = topics.offsets(
         client, topic, count, topics.EARLIEST if from_beginning or group else topics.LATEST
     )
-    stored = committed(client, group, topic, count) if group and not from_beginning else {}
+    if not group or from_beginning:
+        return {index: default[index] for index in wanted}
+    stored = {
+        partition.partition: found.offset
+        for partition, found in groups.committed(client, group).items()
+        if partition.topic == topic
+    }
     return {index: stored.get(index, default[index]) for index in wanted}
+
+
+def _to_commit(topic: str, positions: dict[int, int]) -> "dict[TopicPartition, Committed]":
+    """The offsets that a group commits when it has read up to these positions of a topic."""
+    from tierlog.base.types import TopicPartition
+    from tierlog.cli.groups import Committed
+
+    return {TopicPartition(topic, index): Committed(offset) for index, offset in positions.items()}
 
 
 def parse_time(text: str) -> int:

@@ -186,6 +186,51 @@ quota remove
 quota remove --user nobody
 quota remove no_such_rate --user nobody
 quota remove --user ada --user-defaults
+group describe
+group describe ''
+group describe nowhere
+group describe nowhere --watch
+group describe nowhere --members --state
+group describe nowhere --bootstrap {closed}
+group list --bootstrap {closed}
+group delete
+group delete '' --yes
+group delete nowhere
+group delete nowhere --yes
+group seek readers
+group seek readers there 0 -1
+group seek readers there 0 9223372036854775808
+group seek readers there 0 5
+group seek readers there 9 0
+group seek readers nowhere 0 0
+group reset readers
+group reset readers --to-latest
+group reset readers --topic there
+group reset readers --topic there --to-latest --to-earliest
+group reset readers --topic there --all-topics --to-latest
+group reset readers --all-topics --to-latest --yes
+group reset readers --topic there --to-latest
+group reset readers --topic nowhere --to-latest --yes
+group reset readers --topic there:9 --to-latest --yes
+group reset readers --topic there:x --to-latest --yes
+group reset readers --topic there --to-offset -1
+group reset readers --topic there --to-offset 9223372036854775808
+group reset readers --topic there --to-datetime yesterday
+group reset readers --topic there --by-duration 5
+group reset readers --topic there --shift-by -1 --yes
+group reset readers --from-file {tmp}/missing
+group reset readers --from-file {file}
+group reset readers --from-file {file} --topic there
+group offset-delete readers
+group offset-delete readers --topic there --yes
+group export
+group export nowhere
+group export nowhere --format xml
+group import
+group import {tmp}/missing --yes
+group import {tmp} --yes
+group import {file} --yes
+group import {file} --group '' --yes
 txn list --open-longer-than -1
 txn list --producer-id x
 txn describe
