@@ -149,9 +149,10 @@ class Broker(NodeBase):
     def _build_coordinators(self) -> None:
         parts = self.metadata, self.replicas, self.clock, self.tasks, self._lease()
         must_verify = lambda: self.running.now.transaction_partition_verification_enable  # noqa: E731
-        settings, host = self.settings, Host(self.settings.node_id, *parts, must_verify)
-        self.groups = GroupService(settings, host, self.rng)
-        others, ids = self._others, ProducerIds(self._allocate_producer_ids)
+        settings, others = self.settings, self._others
+        host = Host(settings.node_id, *parts, must_verify)
+        self.groups = GroupService(settings, host, self.rng, others)
+        ids = ProducerIds(self._allocate_producer_ids)
         self.transactions = TransactionService(settings, host, ids, others, self._write_markers)
 
     def _build_tier(self) -> None:

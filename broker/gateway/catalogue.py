@@ -11,6 +11,8 @@ from enum import StrEnum
 
 PARTITION = ("topic", "partition")
 CLIENT = ("user", "client_id")
+GROUP_PARTITION = ("consumergroup", *PARTITION)
+GROUPS_OF_BROKER = "Covers the groups that this broker coordinates; at most 5 seconds old"
 TOPICS = "kafka_server_brokertopicmetrics_"
 ALL_TOPICS = "without a topic label: all topics"
 LEADS = f"Covers only partitions that this broker leads; {ALL_TOPICS}"
@@ -178,6 +180,28 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _gauge(
             "tierlog_group_records_skipped",
             "Records of __consumer_offsets that could not be decoded when their partition was last loaded",
+        ),
+        _gauge(
+            "kafka_consumergroup_current_offset",
+            f"Committed offset of a group. {GROUPS_OF_BROKER}",
+            *GROUP_PARTITION,
+        ),
+        _gauge(
+            "kafka_consumergroup_lag",
+            "Records from the committed offset to the high watermark. Missing while the partition's leader "
+            f"does not answer. {GROUPS_OF_BROKER}",
+            *GROUP_PARTITION,
+        ),
+        _gauge(
+            "kafka_consumergroup_lag_sum",
+            "Lag of a group in the partitions of a topic. Missing while one of them has none",
+            "consumergroup",
+            "topic",
+        ),
+        _gauge(
+            "tierlog_group_lag_partitions_left_out",
+            "Partitions of groups whose lag is not exported, because there are more than "
+            "group.lag.metrics.max.partitions",
         ),
     ),
     "Quotas": (
@@ -630,7 +654,8 @@ def reference_page() -> str:
         "`_total`), which Confluent's dashboards use. Not all of those metrics exist, and two things differ:",
         "labels are in snake case (`client_id`), and latencies are histograms. A panel that asks for",
         '`{quantile="0.99"}` has to be changed. Prometheus\' usual process metrics begin with `process_`,',
-        "everything else with `tierlog_`.",
+        "everything else with `tierlog_`. The lag of groups has the names and labels of kafka_exporter;",
+        "promtool dislikes the suffix of `kafka_consumergroup_lag_sum`.",
         "`RemoteLogSizeComputationTime` is missing because the sizes are known without a computation.",
         "",
         "    histogram_quantile(0.99, sum by (le, request) (",

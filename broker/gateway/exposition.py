@@ -6,7 +6,7 @@ thousand partitions. This module yields to the event loop after every LINES_PER_
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from tierlog.base.histogram import Histogram
@@ -60,11 +60,12 @@ async def exposition(families: Iterable[Family]) -> bytes:
 
     Each value is read when its line is written, so the values are not of the same moment.
     """
+    written: list[bytes] = []
     lines: list[str] = []
-    pause_at = LINES_PER_TURN
     for family in families:
         if family is PAUSE:
-            pause_at = len(lines) + LINES_PER_TURN
+            written.append(_encoded(lines))
+            lines = []
             await asyncio.sleep(0)
             continue
         name, samples = family
@@ -72,10 +73,15 @@ async def exposition(families: Iterable[Family]) -> bytes:
         lines += [f"# HELP {name} {metric.doc}", f"# TYPE {name} {metric.kind}"]
         for label_values, value in samples:
             lines += _lines(metric, [*zip(metric.labels, label_values, strict=False)], value)
-            if len(lines) >= pause_at:
-                pause_at = len(lines) + LINES_PER_TURN
+            if len(lines) >= LINES_PER_TURN:
+                written.append(_encoded(lines))
+                lines = []
                 await asyncio.sleep(0)
-    return ("\n".join(lines) + "\n").encode()
+    return b"".join([*written, _encoded(lines)])
+
+
+def _encoded(lines: Sequence[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def _lines(metric: Metric, labels: list[tuple[str, str]], value: Value) -> Iterator[str]:

@@ -12,6 +12,7 @@ from tierlog.broker.gateway.cluster_views import Condition, conditions
 from tierlog.broker.gateway.exposition import PAUSE, Family, Sample, exposition, single, slices
 from tierlog.broker.gateway.node import Node, Serving
 from tierlog.broker.gateway.tier_metrics import manifest_families, tier_families
+from tierlog.broker.groups.group_lag import GroupLag, PartitionLag
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.purgatory import DELAYED_OPERATIONS
 from tierlog.broker.handlers.stats import RequestStats
@@ -29,6 +30,8 @@ from tierlog.tiering.page_tree import image_budget
 
 
 async def render(node: Node) -> bytes:
+    if node.serving is not None:
+        await node.serving.groups.lag.refresh()
     return await exposition(families(node))
 
 
@@ -40,6 +43,7 @@ def families(node: Node) -> Iterator[Family]:
         yield from _delayed_operation_families(serving)
         yield from _connection_families(serving.listener)
         yield from _group_families(serving.groups)
+        yield from group_lag_families(serving.groups.lag)
         yield from quota_families(serving.quotas, serving.clock)
         yield from _throttled_replication_families(node, serving)
         yield from topic_families(serving.replicas)
@@ -116,6 +120,24 @@ def _connection_families(listener: Listener) -> Iterator[Family]:
 def _group_families(groups: GroupService) -> Iterator[Family]:
     yield "tierlog_group_member_bytes", single(groups.member_bytes)
     yield "tierlog_group_records_skipped", single(groups.shards.skipped_records)
+
+
+def group_lag_families(lag: GroupLag) -> Iterator[Family]:
+    """The values of the last refresh, which `render` has waited for."""
+    yield "tierlog_group_lag_partitions_left_out", single(lag.left_out)
+    yield (
+        "kafka_consumergroup_current_offset",
+        ((_group_labels(row), row.committed_offset) for row in lag.partitions),
+    )
+    yield (
+        "kafka_consumergroup_lag",
+        ((_group_labels(row), row.lag) for row in lag.partitions if row.lag is not None),
+    )
+    yield "kafka_consumergroup_lag_sum", (((row.group, row.topic), row.lag) for row in lag.topics)
+
+
+def _group_labels(row: PartitionLag) -> tuple[str, str, str]:
+    return row.group, row.partition.topic, str(row.partition.partition)
 
 
 _QUOTA_METRICS = {

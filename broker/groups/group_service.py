@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+from tierlog.base.network import Network
 from tierlog.base.types import Rng, TopicPartition, random_uuid
 from tierlog.broker.coordinators.core.effects import Producer, Token
 from tierlog.broker.coordinators.shards import CoordinatorTopic, Host, Shards
@@ -14,6 +15,7 @@ from tierlog.broker.groups.core.events import EndTransaction, ExpireOffsets, Req
 from tierlog.broker.groups.core.offsets import OffsetsByPartition
 from tierlog.broker.groups.core.states import GroupState
 from tierlog.broker.groups.core.turn import GroupSettings
+from tierlog.broker.groups.group_lag import GroupLag
 from tierlog.broker.storage.core.producer_state import EndMarker
 from tierlog.config.node import NodeSettings
 from tierlog.config.topic import OFFSETS_TOPIC
@@ -26,7 +28,8 @@ R = TypeVar("R")
 
 
 class GroupService:
-    def __init__(self, settings: NodeSettings, host: Host, rng: Rng) -> None:
+    def __init__(self, settings: NodeSettings, host: Host, rng: Rng, network: Network | None = None) -> None:
+        """`network`: to other brokers, None if there are none."""
         core_settings = group_settings(settings)
         self.shards = Shards(
             host,
@@ -34,6 +37,7 @@ class GroupService:
             lambda: Coordinator(core_settings),
             settings.offsets_commit_timeout_ms,
         )
+        self.lag = GroupLag(self.shards, host, network, settings.group_lag_metrics_max_partitions)
         self._settings = settings
         self._rng = rng
 
@@ -45,6 +49,7 @@ class GroupService:
 
     async def close(self) -> None:
         self.shards.close()
+        self.lag.close()
 
     # ---- for handlers ----
 

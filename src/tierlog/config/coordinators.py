@@ -40,6 +40,14 @@ class CoordinatorSettings(BackgroundSettings):
         "thousands of members.",
         minimum=1,
     )
+    group_lag_metrics_max_partitions: int = int_(
+        10_000,
+        "Maximum number of partitions whose lag a broker exports as metrics, added up over the groups that "
+        "it coordinates. A group that does not fit is left out as a whole, with a line in the log. With 0 "
+        "none is exported. Lower it if Prometheus has too many time series.",
+        minimum=0,
+        maximum=50_000,
+    )
     offset_metadata_max_bytes: int = int_(
         4096,
         "Maximum size in bytes of the metadata of a committed offset. Raise it for stream processors that "
