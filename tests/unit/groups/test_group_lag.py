@@ -1,5 +1,7 @@
 """Lag metrics of groups: what is exported, the bound, and the work between two turns of the event loop."""
 
+import asyncio
+
 import pytest
 from group_broker import METADATA, Lease, OneBroker
 from loop_steps import LoopSteps
@@ -9,9 +11,11 @@ from tierlog.base.types import TopicPartition
 from tierlog.broker.coordinators.shards import Host
 from tierlog.broker.gateway.exposition import exposition
 from tierlog.broker.gateway.metrics import group_lag_families
+from tierlog.broker.groups import group_lag
 from tierlog.broker.groups.group_lag import REFRESH_INTERVAL_MS, GroupLag
 from tierlog.metadata.controller.commands import CreateTopics, NewTopic
 from tierlog.protocol.messages import offset_commit
+from tierlog.protocol.messages.list_offsets import ListOffsetsRequest
 from tierlog.records.writer import NewRecord, encode_batch
 
 PARTITIONS = 3
@@ -155,3 +159,45 @@ async def test_many_groups_are_collected_in_portions(broker: OneBroker) -> None:
             await lag.refresh()
         assert steps.most <= CALLS_PER_TURN < steps.total
     assert lag.left_out == 1_200
+
+
+class SilentLeader:
+    """A network whose brokers accept connections and requests, and never answer."""
+
+    is_open = True
+
+    def __init__(self) -> None:
+        self.requests: list[ListOffsetsRequest] = []
+        self.closed = 0
+
+    async def connect(self, host: str, port: int, client_id: str) -> "SilentLeader":
+        return self
+
+    async def call(self, api_key: int, version: int, request: ListOffsetsRequest, *_: object) -> None:
+        self.requests.append(request)
+        await asyncio.get_running_loop().create_future()
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+async def test_leader_that_does_not_answer_costs_only_the_lag_of_its_partitions(
+    broker: OneBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_lag, "LEADER_TIMEOUT_S", 0.01)
+    await broker.register(2)
+    await broker.metadata.submit(CreateTopics(topics=(NewTopic(name="wide", partitions=8),)))
+    leaders = [each.leader for each in broker.metadata.image.topic("wide").partitions]
+    assert set(leaders) == {1, 2}
+    for partition in range(8):
+        produce(broker, partition, 10, topic="wide")
+    await commit(broker, "g", *[4] * 8, topic="wide")
+    network = SilentLeader()
+    host = Host(1, broker.metadata, broker, Clock(), broker.tasks)
+    lag = GroupLag(broker.service.shards, host, network, max_partitions=100)
+    await lag.refresh()
+    assert [row.lag for row in lag.partitions] == [6 if leader == 1 else None for leader in leaders]
+    [wanted] = network.requests[0].topics
+    elsewhere = [number for number, leader in enumerate(leaders) if leader == 2]
+    assert (wanted.name, [each.partition_index for each in wanted.partitions]) == ("wide", elsewhere)
+    assert network.closed == 1  # a late response must not answer a later request
