@@ -178,8 +178,9 @@ class _Source:
         call = f"{target}, at = {self.struct_reader(field.nested)}(view, at, end, left)"
         if not nullable:
             return [call]
-        # KIP-893: one byte, negative for null
-        return ["n, at = view[at], at + 1", "if n > 127:", f"    {target} = None", "else:", f"    {call}"]
+        # KIP-893: one byte, negative for null; in a tagged field, 0 for null
+        null = "n == 0" if field.is_tagged_in(self.version) else "n > 127"
+        return ["n, at = view[at], at + 1", f"if {null}:", f"    {target} = None", "else:", f"    {call}"]
 
     def _tags(self, fields: list[Field]) -> list[str]:
         if not fields:

@@ -169,8 +169,15 @@ class _Source:
         call = f"{self.struct_writer(field.nested)}({value}, put)"
         if not nullable:
             return [call]
-        # KIP-893: one byte, negative for null
-        return [f"if {value} is None:", "    put(b'\\xff')", "else:", "    put(b'\\x01')", f"    {call}"]
+        # KIP-893: one byte, negative for null; in a tagged field, 0 for null
+        null = 0 if field.is_tagged_in(self.version) else 0xFF
+        return [
+            f"if {value} is None:",
+            f"    put({bytes([null])!r})",
+            "else:",
+            "    put(b'\\x01')",
+            f"    {call}",
+        ]
 
     def _tags(self, kind: type[Struct], fields: list[Field]) -> list[str]:
         """Generate the writer of tagged fields without the default value: in ascending order, each with its
