@@ -9,7 +9,10 @@ from tierlog.broker.groups.core.consumer.group_spec import (
     Partitions,
     TopicSpec,
 )
+from tierlog.broker.groups.core.consumer.range_assignor import RangeAssignor
+from tierlog.broker.groups.core.consumer.uniform_assignor import UniformAssignor
 
 __all__ = ["ASSIGNORS", "Assignment", "Assignor", "MemberSpec", "Partitions", "TopicSpec"]
 
-ASSIGNORS: Mapping[str, Assignor] = {}
+ASSIGNORS: Mapping[str, Assignor] = {each.name: each for each in (UniformAssignor(), RangeAssignor())}
+"""The first one is the default, as in Kafka."""
