@@ -10,11 +10,10 @@ of the appends. A core that breaks an invariant is discarded, and rebuilt from t
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Generic, Protocol, TypeVar
-from uuid import UUID
 
 import structlog
 
@@ -46,9 +45,6 @@ from tierlog.records.batch import check_batch, iter_batches
 from tierlog.records.errors import RecordsError
 from tierlog.records.record import Record, iter_records
 from tierlog.records.writer import NewRecord, encode_batch
-
-TopicIds = Mapping[str, UUID]
-"""Topic ids by name."""
 
 LOAD_BYTES = 512 << 10
 """Bytes that a load reads at once."""
@@ -86,8 +82,8 @@ class Core(Protocol):
     def replay_marker(self, producer_id: int, *, committed: bool) -> None:
         """The transaction of this producer has ended."""
 
-    def finish_replay(self, now_ms: int, topic_ids: TopicIds) -> list[Effect]:
-        """Called after the last record."""
+    def finish_replay(self, now_ms: int, topics: Any) -> list[Effect]:
+        """Called after the last record. `topics`: what the core knows about topics."""
 
     def may_refuse(self, request: Any) -> bool:
         """Whether a request may be refused while too many wait: it adds a member."""
@@ -136,11 +132,11 @@ class Shard(Generic[C]):
         new_core: Callable[[], C],
         clock: Clock,
         timers: Timers,
-        topic_ids: Callable[[], TopicIds],
+        topics: Callable[[], Any],
         append_timeout_ms: int,
         must_verify: Callable[[], bool],
     ) -> None:
-        """`topic_ids`: topic ids by name, from the broker's image. `must_verify`: the setting
+        """`topics`: what the core knows about topics, from the broker's image. `must_verify`: the setting
         transaction.partition.verification.enable."""
         self.name = name
         self.replica = replica
@@ -155,7 +151,7 @@ class Shard(Generic[C]):
         self._new_core = new_core
         self._clock = clock
         self._timers = timers
-        self._topic_ids = topic_ids
+        self._topics = topics
         self._append_timeout_ms = append_timeout_ms
         self._must_verify = must_verify
         self._inbox: deque[Any] = deque()
@@ -240,7 +236,7 @@ class Shard(Generic[C]):
         if self._is_repaired:
             raise LoadFailed(f"{self.name} was repaired while it was read")
         self.core = core
-        self._perform(core.finish_replay(self._clock.now_ms(), self._topic_ids()))
+        self._perform(core.finish_replay(self._clock.now_ms(), self._topics()))
         self.ready = True
         self.skipped_records = load.skipped
         self._handle_inbox()
@@ -258,7 +254,7 @@ class Shard(Generic[C]):
 
     def start_empty(self) -> None:
         """Start a shard without records at once, so that the first request of a new cluster need not wait."""
-        self._perform(self.core.finish_replay(self._clock.now_ms(), self._topic_ids()))
+        self._perform(self.core.finish_replay(self._clock.now_ms(), self._topics()))
         self.ready = True
 
     def close(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:

@@ -75,14 +75,17 @@ class Shards(Generic[C]):
         new_core: Callable[[], C],
         append_timeout_ms: int,
         perform: Callable[[Shard[C], Effect], None] | None = None,
+        topics: Callable[[ClusterImage], Any] = lambda image: None,
     ) -> None:
-        """`perform`: performs the effects of this kind of coordinator."""
+        """`perform`: performs the effects of this kind of coordinator. `topics`: what its core knows about
+        the topics of an image."""
         self.timers = Timers(host.clock)
         self._host = host
         self._topic = topic
         self._new_core = new_core
         self._append_timeout_ms = append_timeout_ms
         self._perform = perform
+        self._topics = topics
         self._shards: dict[int, Shard[C]] = {}
         self._creation: asyncio.Task[None] | None = None
         self._logged_reason: str | None = None
@@ -263,7 +266,7 @@ class Shards(Generic[C]):
             self._new_core,
             self._host.clock,
             self.timers,
-            lambda: self.image.topic_ids,
+            lambda: self._topics(self.image),
             self._append_timeout_ms,
             self._host.must_verify,
         )

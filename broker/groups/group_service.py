@@ -13,9 +13,9 @@ from tierlog.broker.coordinators.shards import CoordinatorTopic, Host, Shards
 from tierlog.broker.groups.core.coordinator import Coordinator
 from tierlog.broker.groups.core.events import EndTransaction, ExpireOffsets, Request, Response, TopicsChanged
 from tierlog.broker.groups.core.offsets import OffsetsByPartition
-from tierlog.broker.groups.core.states import GroupState
 from tierlog.broker.groups.core.turn import GroupSettings
 from tierlog.broker.groups.group_lag import GroupLag
+from tierlog.broker.groups.image_topics import ImageTopics
 from tierlog.broker.storage.core.producer_state import EndMarker
 from tierlog.config.node import NodeSettings
 from tierlog.config.topic import OFFSETS_TOPIC
@@ -36,6 +36,7 @@ class GroupService:
             offsets_topic(settings),
             lambda: Coordinator(core_settings),
             settings.offsets_commit_timeout_ms,
+            topics=ImageTopics,
         )
         self.lag = GroupLag(self.shards, host, network, settings.group_lag_metrics_max_partitions)
         self._settings = settings
@@ -97,9 +98,9 @@ class GroupService:
             return shard
         return shard.core.describe(group_id) or ErrorCode.GROUP_ID_NOT_FOUND
 
-    def list_groups(self) -> tuple[ErrorCode, list[tuple[str, str, GroupState]]]:
-        """(id, protocol type, state) of the groups coordinated here, and an error if some are not known
-        yet."""
+    def list_groups(self) -> tuple[ErrorCode, list[tuple[str, str, str, str]]]:
+        """(id, protocol type, state, group type) of the groups coordinated here, and an error if some are not
+        known yet."""
         error, shards = self.shards.ready()
         return error, [group for shard in shards for group in shard.core.list_groups()]
 
@@ -124,7 +125,7 @@ class GroupService:
             return
         if old.topic_ids is not new.topic_ids:
             deleted = frozenset(topic.name for topic in changed_topics(old, new)[0])
-            self.shards.submit_to_all(TopicsChanged(ids=new.topic_ids, deleted=deleted))
+            self.shards.submit_to_all(TopicsChanged(topics=ImageTopics(new), deleted=deleted))
         self.shards.follow(new)
 
 

@@ -54,7 +54,6 @@ from tierlog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupR
 from tierlog.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from tierlog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
-CLASSIC = "classic"
 # Bits of READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS: all operations, as there are no ACLs.
 ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 
@@ -239,9 +238,9 @@ class _Handlers:
         return ListGroupsResponse(
             error_code=error,
             groups=[
-                ListedGroup(group_id=group_id, protocol_type=kind, group_state=str(state), group_type=CLASSIC)
-                for group_id, kind, state in groups
-                if (not states or state.lower() in states) and (not types or CLASSIC in types)
+                ListedGroup(group_id=group_id, protocol_type=kind, group_state=state, group_type=group_type)
+                for group_id, kind, state, group_type in groups
+                if (not states or state.lower() in states) and (not types or group_type in types)
             ],
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 from state_diagrams import page as cluster_states
 
 from tierlog.broker.gateway.catalogue import reference_page as metrics_page
-from tierlog.broker.groups.core.states import reference_page as group_states
+from tierlog.broker.groups.core.classic.states import reference_page as group_states
 from tierlog.broker.handlers.table import SERVED
 from tierlog.broker.transactions.core.states import reference_page as transaction_states
 from tierlog.cli.errors import ExitCode

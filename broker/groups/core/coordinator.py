@@ -7,9 +7,8 @@ once it is durable. A deleted group and the offsets of a deleted topic are remov
 append fails, the group is restored. Owned by a shard (`coordinators.shard`).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from uuid import UUID
 
 from tierlog.base.types import TopicPartition, require
 from tierlog.broker.coordinators.core.effects import (
@@ -22,7 +21,10 @@ from tierlog.broker.coordinators.core.effects import (
 )
 from tierlog.broker.coordinators.core.stored import StoredRecord
 from tierlog.broker.coordinators.core.turn import PendingWrites, response_error
-from tierlog.broker.groups.core import classic
+from tierlog.broker.groups.core.classic import protocol as classic
+from tierlog.broker.groups.core.classic.group import Group, MemberMemory, group_from_record
+from tierlog.broker.groups.core.classic.rebalance import prepare_rebalance, restart_session
+from tierlog.broker.groups.core.classic.states import Cause, GroupState
 from tierlog.broker.groups.core.events import (
     NO_MEMBER_ID,
     Commit,
@@ -51,7 +53,6 @@ from tierlog.broker.groups.core.formats import (
     decode_offset,
     encode_key,
 )
-from tierlog.broker.groups.core.group import Group, MemberMemory, group_from_record
 from tierlog.broker.groups.core.offsets import (
     Offsets,
     OffsetsByPartition,
@@ -61,31 +62,40 @@ from tierlog.broker.groups.core.offsets import (
     new_committed_offset,
     tombstone,
 )
-from tierlog.broker.groups.core.rebalance import prepare_rebalance, restart_session
-from tierlog.broker.groups.core.states import Cause, GroupState
+from tierlog.broker.groups.core.topic_view import NoTopics, TopicView
 from tierlog.broker.groups.core.transactional_offsets import TransactionalOffsets
 from tierlog.broker.groups.core.turn import (
+    DEFAULT_CONSUMER_SETTINGS,
+    ConsumerSettings,
     GroupSettings,
     Turn,
 )
 from tierlog.broker.storage.core.producer_state import NO_PRODUCER_ID
 from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import consumer_group_describe
 from tierlog.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from tierlog.protocol.schema import ZERO_UUID
 
+CLASSIC = "classic"
+CONSUMER = "consumer"
 NO_TOPICS: frozenset[str] = frozenset()
 
 
 class Coordinator:
-    def __init__(self, settings: GroupSettings) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        consumer_settings: Callable[[str], ConsumerSettings] = lambda group_id: DEFAULT_CONSUMER_SETTINGS,
+    ) -> None:
+        """`consumer_settings`: the present settings of a consumer group."""
         self._settings = settings
+        self._consumer_settings = consumer_settings
         self._groups: dict[str, Group] = {}
         self._offsets = Offsets()
         self._transactional = TransactionalOffsets()
         self._commits = 0
         self._memory = MemberMemory()
-        self._topic_ids: Mapping[str, UUID] | None = None
-        """Topic ids by name; None before the end of the replay."""
+        self._topics: TopicView = NoTopics()
         self._writes = PendingWrites()
         self._committing: dict[WriteId, tuple[str, OffsetsByPartition]] = {}
         """Commits that are appended and not durable yet."""
@@ -150,16 +160,16 @@ class Coordinator:
     def replay_marker(self, producer_id: int, *, committed: bool) -> None:
         self._apply_end(producer_id, committed)
 
-    def finish_replay(self, now_ms: int, topic_ids: Mapping[str, UUID]) -> list[Effect]:
+    def finish_replay(self, now_ms: int, topics: TopicView) -> list[Effect]:
         """Call this after the last record. Members keep their ids and assignments; each gets a new session.
 
-        `topic_ids` are those of this broker's image, which made it the leader of this partition. Earlier
+        `topics` are those of this broker's image, which made it the leader of this partition. Earlier
         leaders accepted a commit only if they knew the topic, so its creation precedes that image. A topic
         that is not in the image was therefore deleted while another broker coordinated.
         """
         turn = Turn(now_ms, self._writes, self._settings)
-        self._topic_ids = topic_ids
-        self._remove_offsets_of_deleted_topics(turn, lambda name: name not in topic_ids)
+        self._topics = topics
+        self._remove_offsets_of_deleted_topics(turn, lambda name: topics.id_of(name) is None)
         for group_id in {*self._offsets.groups(), *self._transactional.groups()}:
             self._groups.setdefault(group_id, self._new_group(group_id))
         self._memory.used_bytes = sum(group.size for group in self._groups.values())
@@ -325,7 +335,7 @@ class Coordinator:
         turn.append([tombstone(request.group_id, partition) for partition in to_remove], stored)
 
     def _topics_changed(self, event: TopicsChanged, turn: Turn) -> None:
-        self._topic_ids = event.ids
+        self._topics = event.topics
         if event.deleted:
             self._remove_offsets_of_deleted_topics(turn, event.deleted.__contains__)
 
@@ -346,11 +356,8 @@ class Coordinator:
             self._append_tombstones(group_id, to_remove, turn)
 
     def _is_of_another_topic(self, partition: TopicPartition, committed: CommittedOffset) -> bool:
-        """Whether the offset was committed for an earlier topic of the same name. False during the replay:
-        its end removes these offsets."""
-        if self._topic_ids is None:
-            return False
-        return committed.topic_id not in (ZERO_UUID, self._topic_ids.get(partition.topic))
+        """Whether the offset was committed for an earlier topic of the same name."""
+        return committed.topic_id not in (ZERO_UUID, self._topics.id_of(partition.topic))
 
     def _expire_offsets(self, turn: Turn) -> None:
         """Do not expire an offset with a pending commit. The tombstone would follow the commit in the log and
@@ -444,10 +451,6 @@ class Coordinator:
         """Committed, durable offsets. Read-only."""
         return self._offsets.of(group_id)
 
-    def groups_with_offsets(self) -> list[str]:
-        """Ids of the groups that have committed offsets, in the order in which they got the first."""
-        return list(self._offsets.groups())
-
     def unstable_partitions(self, group_id: str) -> list[TopicPartition]:
         """Partitions whose offsets an open transaction may change (KIP-447)."""
         return self._transactional.partitions(group_id)
@@ -460,9 +463,12 @@ class Coordinator:
         """Memory used by the members of all groups."""
         return self._memory.used_bytes
 
-    def list_groups(self) -> list[tuple[str, str, GroupState]]:
-        """(id, protocol type, state) of every group."""
-        return [(group.group_id, group.protocol_type or "", group.state) for group in self._groups.values()]
+    def list_groups(self) -> list[tuple[str, str, str, str]]:
+        """(id, protocol type, state, group type) of every group."""
+        return [
+            (group.group_id, group.protocol_type or "", str(group.state), CLASSIC)
+            for group in self._groups.values()
+        ]
 
     def describe(self, group_id: str) -> DescribedGroup | None:
         """None if there is no such group. Metadata and assignments are set only while it is Stable, as in
@@ -488,6 +494,10 @@ class Coordinator:
                 for member in group.members.values()
             ],
         )
+
+    def describe_consumer(self, group_id: str) -> consumer_group_describe.DescribedGroup | None:
+        """None if there is no such consumer group."""
+        return None
 
     def check(self) -> None:
         """Raises InvariantViolation if an invariant of the coordinator does not hold."""

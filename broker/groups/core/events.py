@@ -1,7 +1,7 @@
 """Group events: the requests, other events and responses of the group coordinator's core. All coordinators
 share the effects of coordinators/core/effects.py."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -13,9 +13,18 @@ from tierlog.broker.coordinators.core.effects import (
     AppendTimedOut,
     ErrorResponse,
     Producer,
+    ServiceEffect,
     TimerFired,
     Token,
 )
+from tierlog.broker.groups.core.consumer.group_spec import (
+    Assignment,
+    Assignor,
+    MemberSpec,
+    Partitions,
+    TopicSpec,
+)
+from tierlog.broker.groups.core.topic_view import TopicView
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.schema import ZERO_UUID
 
@@ -23,6 +32,9 @@ Protocol = tuple[str, bytes]  # name, metadata
 
 NO_MEMBER_ID = ""
 NO_GENERATION = -1
+JOIN_EPOCH = 0
+LEAVE_EPOCH = -1
+STATIC_LEAVE_EPOCH = -2  # a static member that will return within its session timeout
 UNLIMITED = 1 << 62
 
 
@@ -30,6 +42,8 @@ class TimerKind(StrEnum):
     SESSION = "session"  # one per member, including pending members
     JOIN = "join"  # the join phase of a group
     SYNC = "sync"  # the time for members of a new generation to send SyncGroup
+    REVOCATION = "revocation"  # the time for a member of a consumer group to give partitions up
+    ASSIGNMENT = "assignment"  # the pause before the next target assignment of a consumer group
 
 
 class TimerKey(NamedTuple):
@@ -147,17 +161,103 @@ class ExpireOffsets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicsChanged:
-    """Topics were created or deleted. `ids` has all topics; `deleted` has the names of deleted topics, which
-    may exist again under another id.
+class ConsumerHeartbeat:
+    """ConsumerGroupHeartbeat (KIP-848). A field that is None, or a rebalance timeout of -1, is unchanged.
+
+    `member_epoch`: of the last response; JOIN_EPOCH to join, LEAVE_EPOCH or STATIC_LEAVE_EPOCH to leave.
+    `generated_member_id`: the id of a member that has none yet (version 0); the driver generates it.
     """
 
-    ids: Mapping[str, UUID]
+    token: Token
+    group_id: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    subscribed_topics: tuple[str, ...] | None = None
+    subscribed_regex: str | None = None
+    server_assignor: str | None = None
+    owned: tuple[tuple[UUID, tuple[int, ...]], ...] | None = None
+    client_id: str = ""
+    client_host: str = ""
+    free_bytes: int = UNLIMITED  # memory left for members of groups on this broker
+    generated_member_id: str = NO_MEMBER_ID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsChanged:
+    """Topics were created or deleted, or got more partitions. `deleted` has the names of deleted topics,
+    which may exist again under another id.
+    """
+
+    topics: TopicView
     deleted: frozenset[str] = frozenset()
 
 
-Request = Join | Sync | Heartbeat | Leave | Commit | EndTransaction | DeleteOffsets | DeleteGroup
-Event = Request | TimerFired | ExpireOffsets | TopicsChanged | Appended | AppendTimedOut
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfigChanged:
+    """The settings of this group (`GroupConfig`) have other values now."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentComputed:
+    """The result of ComputeAssignment. None: the assignor failed."""
+
+    group_id: str
+    epoch: int
+    assignment: Assignment | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegexesResolved:
+    """The result of ResolveRegexes: the names of the topics that each regular expression matches."""
+
+    group_id: str
+    version: int
+    topics: Mapping[str, frozenset[str]]
+
+
+MembershipRequest = Join | Sync | Heartbeat | Leave | ConsumerHeartbeat
+Request = MembershipRequest | Commit | EndTransaction | DeleteOffsets | DeleteGroup
+Event = (
+    Request
+    | TimerFired
+    | ExpireOffsets
+    | TopicsChanged
+    | GroupConfigChanged
+    | AssignmentComputed
+    | RegexesResolved
+    | Appended
+    | AppendTimedOut
+)
+
+
+# ---- effects --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeAssignment(ServiceEffect):
+    """Compute the target assignment of a group's epoch, and submit AssignmentComputed. A large group is
+    computed in a thread: the arguments never change."""
+
+    group_id: str
+    epoch: int
+    assignor: Assignor
+    members: Mapping[str, MemberSpec]
+    topics: Mapping[UUID, TopicSpec]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolveRegexes(ServiceEffect):
+    """Match the regular expressions of a group with the names of all topics, and submit RegexesResolved."""
+
+    group_id: str
+    version: int
+    patterns: frozenset[str]
+    names: Collection[str]
 
 
 # ---- responses ------------------------------------------------------------------------------------
@@ -201,4 +301,18 @@ class OffsetsResponse:
     partitions: tuple[tuple[TopicPartition, ErrorCode], ...] = ()
 
 
-Response = JoinResponse | SyncResponse | ErrorResponse | LeaveResponse | OffsetsResponse
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerHeartbeatResponse:
+    """`assignment`: None if it is unchanged since the last response."""
+
+    error: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+    member_id: str = NO_MEMBER_ID
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: Partitions | None = None
+
+
+Response = (
+    JoinResponse | SyncResponse | ErrorResponse | LeaveResponse | OffsetsResponse | ConsumerHeartbeatResponse
+)

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from tierlog.base.safeguards import safeguard
 from tierlog.base.types import TopicPartition
 from tierlog.broker.coordinators.core.stored import StoredRecord
+from tierlog.broker.groups.core.classic.group import Group
+from tierlog.broker.groups.core.classic.states import GroupState
 from tierlog.broker.groups.core.events import (
     NO_MEMBER_ID,
     Commit,
@@ -22,8 +24,6 @@ from tierlog.broker.groups.core.formats import (
     encode_key,
     encode_offset,
 )
-from tierlog.broker.groups.core.group import Group
-from tierlog.broker.groups.core.states import GroupState
 from tierlog.broker.groups.core.turn import GroupSettings
 from tierlog.protocol.errors import ErrorCode
 

@@ -8,9 +8,8 @@ partition; a prepared transaction then writes its markers again. Owned by a shar
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from uuid import UUID
 
 from tierlog.base.types import require
 from tierlog.broker.coordinators.core.effects import Appended, AppendTimedOut, Effect, TimerFired
@@ -133,7 +132,7 @@ class Coordinator:
     def replay_marker(self, producer_id: int, *, committed: bool) -> None:
         """This topic has no markers."""
 
-    def finish_replay(self, now_ms: int, topic_ids: Mapping[str, UUID]) -> list[Effect]:
+    def finish_replay(self, now_ms: int, topics: None) -> list[Effect]:
         """Call this after the last record. Open transactions get the rest of their timeout: at most all of
         it, should the clocks of two coordinators differ."""
         turn = Turn(now_ms, self._writes)

@@ -45,6 +45,29 @@ from tierlog.protocol.errors import ErrorCode
 RANGE = (("range", b"\x00\x01\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"),)
 
 
+class Topics:
+    """A TopicView of these topics: name -> (id, number of partitions)."""
+
+    def __init__(self, topics: dict[str, tuple[UUID, int]]) -> None:
+        self._topics = topics
+        self._names = {topic_id: name for name, (topic_id, _) in topics.items()}
+
+    def id_of(self, name: str) -> UUID | None:
+        return self._topics[name][0] if name in self._topics else None
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        return self._names.get(topic_id)
+
+    def partitions_of(self, name: str) -> int:
+        return self._topics[name][1] if name in self._topics else 0
+
+    def racks_of(self, name: str, partition: int) -> frozenset[str]:
+        return frozenset()
+
+    def names(self) -> list[str]:
+        return list(self._topics)
+
+
 class Bench:
     """One group `g` by default. `lines` is the transcript; `responses` every reply by token."""
 
@@ -54,6 +77,7 @@ class Bench:
         self.now_ms = 1_000_000
         self.next_id = count(1)
         self.topics = {name: self.new_id() for name in "stuv"}
+        self.partitions = dict.fromkeys(self.topics, 3)
         self.timers: dict[TimerKey, int] = {}
         self.log: list[StoredRecord] = []
         self.lines: list[str] = []
@@ -64,7 +88,7 @@ class Bench:
         self.held: list[AppendRecords] = []
         self.told_late: set[int] = set()
         self.names = 0
-        self.core.finish_replay(self.now_ms, dict(self.topics))
+        self.core.finish_replay(self.now_ms, self.view())
 
     # ---- what clients do; each returns its token ----
 
@@ -141,6 +165,9 @@ class Bench:
             self.send(TimerFired(key=key))
         self.now_ms = end_ms
 
+    def view(self) -> Topics:
+        return Topics({name: (topic_id, self.partitions[name]) for name, topic_id in self.topics.items()})
+
     def new_id(self) -> UUID:
         return UUID(int=next(self.next_id))
 
@@ -148,7 +175,7 @@ class Bench:
         """A topic is deleted and created again; `seen`: the coordinator is notified now."""
         self.topics[topic] = self.new_id()
         if seen:
-            self.send(TopicsChanged(ids=dict(self.topics), deleted=frozenset({topic})))
+            self.send(TopicsChanged(topics=self.view(), deleted=frozenset({topic})))
 
     def fire_due_timers(self) -> None:
         """Let timers without a delay fire."""
@@ -174,7 +201,7 @@ class Bench:
         self.told_late.clear()
         for key, value in self.log:
             self.core.replay(key, value)
-        self._perform(self.core.finish_replay(self.now_ms, dict(self.topics)))
+        self._perform(self.core.finish_replay(self.now_ms, self.view()))
         self.core.check()
 
     def send(self, event: Event) -> None:

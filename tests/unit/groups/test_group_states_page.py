@@ -5,14 +5,20 @@ from pathlib import Path
 import pytest
 
 from tierlog.base.types import InvariantViolation
-from tierlog.broker.groups.core.states import TRANSITIONS, Cause, GroupState, next_state, reference_page
+from tierlog.broker.groups.core.classic.states import (
+    TRANSITIONS,
+    Cause,
+    GroupState,
+    next_state,
+    reference_page,
+)
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "group-states.md"
 
 
 def test_reference_page_matches_the_table():
     assert PAGE.read_text() == reference_page(), (
-        "write reference_page() of broker/groups/core/states.py to the page"
+        "write reference_page() of broker/groups/core/classic/states.py to the page"
     )
 
 

@@ -4,8 +4,8 @@ import tracemalloc
 
 import pytest
 
+from tierlog.broker.groups.core.classic.group import MEMBER_OVERHEAD_BYTES, PROTOCOL_OVERHEAD_BYTES
 from tierlog.broker.groups.core.events import Leaver
-from tierlog.broker.groups.core.group import MEMBER_OVERHEAD_BYTES, PROTOCOL_OVERHEAD_BYTES
 from tierlog.protocol.errors import ErrorCode as E
 
 LARGE = (("range", b"x" * 1_000_000),)

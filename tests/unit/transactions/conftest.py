@@ -71,7 +71,7 @@ class Bench:
         self.told_late: set[int] = set()
         self._inbox: deque[Event] = deque()
         self._handling = False
-        self._perform(self.core.finish_replay(self.now_ms, {}))
+        self._perform(self.core.finish_replay(self.now_ms, None))
 
     # ---- what clients do; each returns its token ----
 
@@ -169,7 +169,7 @@ class Bench:
         self.lost.update(self.waiting)
         for key, value in self.log:
             self.core.replay(key, value)
-        self._perform(self.core.finish_replay(self.now_ms, {}))
+        self._perform(self.core.finish_replay(self.now_ms, None))
         self._drain()
 
     def store(self, **fields: Any) -> Transaction:

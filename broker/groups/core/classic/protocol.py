@@ -9,21 +9,8 @@ from typing import NamedTuple
 
 from tierlog.broker.coordinators.core.effects import ErrorResponse
 from tierlog.broker.coordinators.core.turn import response_error
-from tierlog.broker.groups.core.events import (
-    NO_MEMBER_ID,
-    Heartbeat,
-    Join,
-    JoinResponse,
-    Leave,
-    Leaver,
-    LeaveResponse,
-    Sync,
-    SyncResponse,
-    TimerKey,
-    TimerKind,
-)
-from tierlog.broker.groups.core.group import MEMBER_OVERHEAD_BYTES, Group, Member, protocols_size
-from tierlog.broker.groups.core.rebalance import (
+from tierlog.broker.groups.core.classic.group import MEMBER_OVERHEAD_BYTES, Group, Member, protocols_size
+from tierlog.broker.groups.core.classic.rebalance import (
     await_response,
     complete_join_if_all_joined,
     join_timed_out,
@@ -41,7 +28,20 @@ from tierlog.broker.groups.core.rebalance import (
     wait_to_join,
     wait_to_sync,
 )
-from tierlog.broker.groups.core.states import GroupState
+from tierlog.broker.groups.core.classic.states import GroupState
+from tierlog.broker.groups.core.events import (
+    NO_MEMBER_ID,
+    Heartbeat,
+    Join,
+    JoinResponse,
+    Leave,
+    Leaver,
+    LeaveResponse,
+    Sync,
+    SyncResponse,
+    TimerKey,
+    TimerKind,
+)
 from tierlog.broker.groups.core.turn import GroupSettings, Turn
 from tierlog.protocol.errors import ErrorCode
 

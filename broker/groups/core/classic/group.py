@@ -1,4 +1,4 @@
-"""Group: one classic group's members, generation and state. The protocol is in classic.py and rebalance.py.
+"""Group: one classic group's members, generation and state. The protocol is in protocol.py and rebalance.py.
 
 Invariants, tested by `check()`: a group in Empty or Dead has no members; the leader and every static member
 are members; a JoinGroup waits only in PreparingRebalance, or in Stable while the new id of a restarted static
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from tierlog.base.types import require
 from tierlog.broker.coordinators.core.effects import Token
 from tierlog.broker.coordinators.core.stored import FormatError, StoredRecord
+from tierlog.broker.groups.core.classic.states import Cause, GroupState, next_state
 from tierlog.broker.groups.core.events import (
     NO_MEMBER_ID,
     JoinResponse,
@@ -23,7 +24,6 @@ from tierlog.broker.groups.core.formats import (
     encode_group,
     encode_key,
 )
-from tierlog.broker.groups.core.states import Cause, GroupState, next_state
 from tierlog.protocol.codec import decode_from
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.primitives import MalformedFrame

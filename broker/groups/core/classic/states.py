@@ -68,7 +68,7 @@ def reference_page() -> str:
 
 _PAGE = """# States of a classic consumer group
 
-Generated from `broker/groups/core/states.py`; a test fails when this page differs.
+Generated from `broker/groups/core/classic/states.py`; a test fails when this page differs.
 
 ```mermaid
 stateDiagram-v2

@@ -1,20 +1,20 @@
 """Rebalance: the join phase and the sync phase of a classic group.
 
-Functions over one group and the current turn, called by classic.py and, after a load, by coordinator.py. A
+Functions over one group and the current turn, called by protocol.py and, after a load, by coordinator.py. A
 waiting request is always answered: when its phase ends or fails, when its member is removed or replaced, or
 when the same member sends another.
 """
 
 from tierlog.broker.coordinators.core.effects import Token
 from tierlog.broker.coordinators.core.turn import response_error
+from tierlog.broker.groups.core.classic.group import Group, Member
+from tierlog.broker.groups.core.classic.states import Cause, GroupState
 from tierlog.broker.groups.core.events import (
     JoinResponse,
     SyncResponse,
     TimerKey,
     TimerKind,
 )
-from tierlog.broker.groups.core.group import Group, Member
-from tierlog.broker.groups.core.states import Cause, GroupState
 from tierlog.broker.groups.core.turn import Turn
 from tierlog.protocol.errors import ErrorCode
 

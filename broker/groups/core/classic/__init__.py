@@ -1,0 +1,1 @@
+"""Classic groups: the clients agree on a protocol, and one of them assigns the partitions."""
