@@ -12,6 +12,7 @@ from tierlog.base.types import TopicPartition
 from tierlog.broker.coordinators.core.stored import StoredRecord
 from tierlog.broker.groups.core.classic.group import Group
 from tierlog.broker.groups.core.classic.states import GroupState
+from tierlog.broker.groups.core.consumer.group import ConsumerGroup
 from tierlog.broker.groups.core.events import (
     NO_MEMBER_ID,
     Commit,
@@ -76,6 +77,39 @@ def check_commit(group: Group | None, request: Commit) -> ErrorCode:
     return error
 
 
+def check_consumer_commit(group: ConsumerGroup, request: Commit) -> ErrorCode:
+    """Members may commit in their epoch (`generation`). KIP-1251: for a partition that a member has had for
+    longer, also in an earlier one. Other clients may commit only while the group has no members."""
+    if request.generation < 0 and group.is_empty:
+        return ErrorCode.NONE
+    has_identity = request.member_id != NO_MEMBER_ID or request.group_instance_id is not None
+    if request.producer is not None and request.generation < 0 and not has_identity:
+        return ErrorCode.NONE  # a transaction of an older client, as in a classic group
+    member = group.members.get(request.member_id)
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if member.is_classic:
+        same = request.generation == member.epoch
+        return ErrorCode.NONE if same else ErrorCode.ILLEGAL_GENERATION
+    accepted = request.generation == member.epoch or all(
+        member.accepts_commit(request.generation, item.topic_id, item.partition.partition)
+        for item in request.offsets
+    )
+    return ErrorCode.NONE if accepted else ErrorCode.STALE_MEMBER_EPOCH
+
+
+def check_fetch(group: ConsumerGroup, member_id: str, member_epoch: int) -> ErrorCode:
+    """Whether a member may fetch offsets in this epoch: it must not start from those of an earlier one."""
+    if member_id == NO_MEMBER_ID and member_epoch < 0:
+        return ErrorCode.NONE  # an admin, or an older client
+    member = group.members.get(member_id)
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if member_epoch == member.epoch:
+        return ErrorCode.NONE
+    return ErrorCode.ILLEGAL_GENERATION if member.is_classic else ErrorCode.STALE_MEMBER_EPOCH
+
+
 def new_committed_offset(
     request: Commit, item: OffsetToCommit, settings: GroupSettings, now_ms: int
 ) -> CommittedOffset | None:
@@ -97,13 +131,15 @@ def tombstone(group_id: str, partition: TopicPartition) -> StoredRecord:
 
 
 def expired_partitions(
-    group: Group, offsets: OffsetsByPartition, retention_ms: int, now_ms: int
+    group: Group | ConsumerGroup, offsets: OffsetsByPartition, retention_ms: int, now_ms: int
 ) -> list[TopicPartition]:
     """The partitions whose offsets have expired (KIP-211)."""
+    in_use = group.subscribed_names() if isinstance(group, ConsumerGroup) else ()
     return [
         partition
         for partition, committed in offsets.items()
-        if (since_ms := _unused_since_ms(group, partition, committed)) is not None
+        if partition.topic not in in_use
+        and (since_ms := _unused_since_ms(group, partition, committed)) is not None
         and now_ms
         >= (
             since_ms + retention_ms
@@ -113,8 +149,12 @@ def expired_partitions(
     ]
 
 
-def _unused_since_ms(group: Group, partition: TopicPartition, committed: CommittedOffset) -> int | None:
+def _unused_since_ms(
+    group: Group | ConsumerGroup, partition: TopicPartition, committed: CommittedOffset
+) -> int | None:
     """When the retention time of an offset began, or None while a member may use the offset."""
+    if isinstance(group, ConsumerGroup):
+        return committed.commit_timestamp_ms
     if group.protocol_type is None:  # simple consumers only, never members
         return committed.commit_timestamp_ms
     if group.state is GroupState.EMPTY:

@@ -1,10 +1,12 @@
 """Group turn: a turn of the group coordinator's core, which knows the settings of groups."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from tierlog.broker.coordinators.core import turn
 from tierlog.broker.coordinators.core.turn import PendingWrites
+from tierlog.broker.groups.core.topic_view import TopicView
 
 
 class MigrationPolicy(StrEnum):
@@ -58,6 +60,17 @@ DEFAULT_CONSUMER_SETTINGS = ConsumerSettings()
 
 
 class Turn(turn.Turn):
-    def __init__(self, now_ms: int, writes: PendingWrites, settings: GroupSettings) -> None:
+    """`topics`: of the newest image. `consumer_settings`: the present settings of a consumer group."""
+
+    def __init__(
+        self,
+        now_ms: int,
+        writes: PendingWrites,
+        settings: GroupSettings,
+        topics: TopicView,
+        consumer_settings: Callable[[str], ConsumerSettings],
+    ) -> None:
         super().__init__(now_ms, writes)
         self.settings = settings
+        self.topics = topics
+        self.consumer_settings = consumer_settings

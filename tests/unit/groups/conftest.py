@@ -1,5 +1,6 @@
 """An in-memory driver of the coordinator core: performs effects, keeps the log, and writes a transcript."""
 
+from collections import deque
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -88,6 +89,8 @@ class Bench:
         self.held: list[AppendRecords] = []
         self.told_late: set[int] = set()
         self.names = 0
+        self.inbox: deque[Event] = deque()
+        self.is_handling = False
         self.core.finish_replay(self.now_ms, self.view())
 
     # ---- what clients do; each returns its token ----
@@ -205,8 +208,15 @@ class Bench:
         self.core.check()
 
     def send(self, event: Event) -> None:
-        self._perform(self.core.handle(event, self.now_ms))
-        self.core.check()
+        """Events that follow from an event are handled after its effects, as by a shard."""
+        self.inbox.append(event)
+        if self.is_handling:
+            return
+        self.is_handling = True
+        while self.inbox:
+            self._perform(self.core.handle(self.inbox.popleft(), self.now_ms))
+            self.core.check()
+        self.is_handling = False
 
     # ---- what came of it ----
 

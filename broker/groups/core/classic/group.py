@@ -249,6 +249,16 @@ class Group:
         return None if None in found else frozenset().union(*(topics for topics in found if topics))
 
     @property
+    def is_empty(self) -> bool:
+        """Whether it has no members, and none is about to join."""
+        return self.state is GroupState.EMPTY and not self.pending_members
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the log may have a record of the group: not if only simple consumers used it."""
+        return self.generation > 0 or self.protocol_type is not None
+
+    @property
     def awaits_assignment(self) -> bool:
         """Whether the leader of this generation has not sent its assignment yet. As in Kafka, the assignment
         counts for later commits as soon as it is appended: they follow it in the log."""

@@ -1,0 +1,71 @@
+"""Regular expressions of a consumer group: when they are matched with the names of the topics.
+
+The driver matches them (ResolveRegexes). That is due when a member brings a new one, when topics were created
+or deleted, and every group.consumer.regex.refresh.interval.ms. As in Kafka all expressions of a group are
+resolved together, when a member sends a heartbeat, and not within REFRESH_PAUSE_MS of the last time: each
+change makes the group assign its partitions again.
+"""
+
+from tierlog.base.patterns import InvalidPattern, compile_pattern
+from tierlog.broker.groups.core.consumer.formats import RegularExpression
+from tierlog.broker.groups.core.consumer.group import ConsumerGroup
+from tierlog.broker.groups.core.consumer.targets import refresh_epoch, request_target
+from tierlog.broker.groups.core.events import RegexesResolved, ResolveRegexes
+from tierlog.broker.groups.core.turn import Turn
+
+REFRESH_PAUSE_MS = 10_000
+REGEX_LENGTH_MAX = 10_000
+"""Characters of an expression. Its record has it twice, and RE2 compiles it at each refresh."""
+
+
+def regex_error(pattern: str) -> str | None:
+    """Why a client may not use this regular expression."""
+    if len(pattern) > REGEX_LENGTH_MAX:
+        return f"The regular expression has more than {REGEX_LENGTH_MAX} characters."
+    try:
+        compile_pattern(pattern)
+    except InvalidPattern as error:
+        return str(error)
+    return None
+
+
+def refresh_regexes(group: ConsumerGroup, turn: Turn) -> None:
+    """Have the regular expressions resolved if that is due."""
+    if not group.regex_subscribers or group.resolving is not None:
+        return
+    is_unresolved = group.regexes.keys() != group.regex_subscribers.keys()
+    last_ms = max((each.timestamp for each in group.regexes.values()), default=None)
+    if last_ms is not None:
+        since_ms = turn.now_ms - last_ms
+        is_recent = 0 <= since_ms < REFRESH_PAUSE_MS
+        is_old = not 0 <= since_ms <= turn.settings.group_consumer_regex_refresh_interval_ms
+        if is_recent or not (is_unresolved or group.names_changed or is_old):
+            return
+    group.regex_version += 1
+    group.resolving = group.regex_version
+    group.names_changed = False
+    turn.effects.append(
+        ResolveRegexes(
+            group_id=group.group_id,
+            version=group.resolving,
+            patterns=frozenset(group.regex_subscribers),
+            names=turn.topics.names(),
+        )
+    )
+
+
+def regexes_resolved(group: ConsumerGroup, event: RegexesResolved, turn: Turn) -> None:
+    if event.version != group.resolving:
+        return  # of a coordinator before
+    group.resolving = None
+    is_changed = False
+    for pattern, names in sorted(event.topics.items()):
+        if not group.regex_subscribers[pattern]:
+            continue  # its last member has left
+        old = group.regexes.get(pattern)
+        is_changed = is_changed or old is None or set(old.topics) != names
+        group.set_regex(
+            pattern, RegularExpression(topics=sorted(names), version=event.version, timestamp=turn.now_ms)
+        )
+    refresh_epoch(group, turn, bump=is_changed)
+    request_target(group, turn)
