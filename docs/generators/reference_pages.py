@@ -12,6 +12,7 @@ from state_diagrams import page as cluster_states
 
 from tierlog.broker.gateway.catalogue import reference_page as metrics_page
 from tierlog.broker.groups.core.classic.states import reference_page as group_states
+from tierlog.broker.groups.core.consumer.states import reference_page as consumer_group_states
 from tierlog.broker.handlers.table import SERVED
 from tierlog.broker.transactions.core.states import reference_page as transaction_states
 from tierlog.cli.errors import ExitCode
@@ -51,6 +52,7 @@ def pages() -> dict[str, str]:
         "cli.md": _commands(),
         "protocol.md": _protocol(),
         "group-states.md": group_states(),
+        "consumer-group-states.md": consumer_group_states(),
         "transaction-states.md": transaction_states(),
         "cluster-states.md": f"{HEADER}\n{cluster_states()}",
         "metrics.md": f"{HEADER}\n{metrics_page()}",

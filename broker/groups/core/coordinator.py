@@ -128,8 +128,7 @@ class Coordinator:
             case DeleteGroup():
                 self._delete_group(event, turn)
             case ExpireOffsets():
-                for group in self._offsets.expire(turn):
-                    self._append_deletion(group, turn)
+                self._expire(turn)
             case TopicsChanged():
                 self._topics_changed(event, turn)
             case GroupConfigChanged():
@@ -199,7 +198,7 @@ class Coordinator:
         for group in self._groups.values():
             if isinstance(group, ConsumerGroup):
                 heartbeat.resume(group, turn)
-                self._settle(group, turn)
+                self._finish(group, turn)
                 continue
             for member in group.members.values():
                 restart_session(group, member, turn)
@@ -226,7 +225,7 @@ class Coordinator:
             heartbeat.leave(group, request, turn)
         else:
             heartbeat.heartbeat(group, request, turn)
-        self._settle(group, turn)
+        self._finish(group, turn)
 
     def _consumer_group(self, request: ConsumerHeartbeat) -> ConsumerGroup | None:
         """The group of a heartbeat; a new one if a member joins. It counts once the request is accepted."""
@@ -240,7 +239,7 @@ class Coordinator:
             new.changed[GroupKey(request.group_id)] = None
         return new
 
-    def _settle(self, group: ConsumerGroup, turn: Turn) -> None:
+    def _finish(self, group: ConsumerGroup, turn: Turn) -> None:
         """The end of each change of a consumer group."""
         writes.flush(group, turn)
         group.follow_state()
@@ -253,7 +252,7 @@ class Coordinator:
             targets.assignment_computed(group, event, turn)
         else:
             regexes.regexes_resolved(group, event, turn)
-        self._settle(group, turn)
+        self._finish(group, turn)
 
     def _topics_changed(self, event: TopicsChanged, turn: Turn) -> None:
         """Consumer groups look at their topics with the next heartbeat of a member, as in Kafka."""
@@ -268,7 +267,7 @@ class Coordinator:
         group = self._groups.get(key.group_id)
         if isinstance(group, ConsumerGroup):
             self._consumer_timer_fired(group, key, turn)
-            self._settle(group, turn)
+            self._finish(group, turn)
         elif group is not None:
             classic.timer_fired(group, key, turn)
             self._remove_if_unused(group)
@@ -382,6 +381,13 @@ class Coordinator:
         restored.protocol_type = restored.protocol_type or deleted.protocol_type
         restored.generation = max(restored.generation, deleted.generation)
         restored.state_timestamp_ms = max(restored.state_timestamp_ms, timestamp_ms or 0)
+
+    def _expire(self, turn: Turn) -> None:
+        for group in self._offsets.expire(turn):
+            self._append_deletion(group, turn)
+        for group in self._groups.values():
+            if isinstance(group, ConsumerGroup):
+                writes.flush(group, turn)  # what failed, if no member has sent a heartbeat since
 
     # ---- queries ----
 

@@ -1,5 +1,6 @@
 """An in-memory driver of the coordinator core: performs effects, keeps the log, and writes a transcript."""
 
+import re
 from collections import deque
 from collections.abc import Callable
 from itertools import count
@@ -15,15 +16,21 @@ from tierlog.broker.coordinators.core.effects import (
     AppendTimedOut,
     CancelTimer,
     Effect,
+    ErrorResponse,
     Reply,
     SetTimer,
     TimerFired,
     Token,
 )
 from tierlog.broker.coordinators.core.stored import StoredRecord
+from tierlog.broker.groups.core.consumer import formats
 from tierlog.broker.groups.core.coordinator import Coordinator
 from tierlog.broker.groups.core.events import (
+    AssignmentComputed,
     Commit,
+    ComputeAssignment,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResponse,
     DeleteGroup,
     Event,
     Heartbeat,
@@ -34,13 +41,15 @@ from tierlog.broker.groups.core.events import (
     LeaveResponse,
     OffsetsResponse,
     OffsetToCommit,
+    RegexesResolved,
+    ResolveRegexes,
     Sync,
     SyncResponse,
     TimerKey,
     TopicsChanged,
 )
 from tierlog.broker.groups.core.formats import decode_key
-from tierlog.broker.groups.core.turn import GroupSettings
+from tierlog.broker.groups.core.turn import ConsumerSettings, GroupSettings
 from tierlog.protocol.errors import ErrorCode
 
 RANGE = (("range", b"\x00\x01\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"),)
@@ -72,9 +81,10 @@ class Topics:
 class Bench:
     """One group `g` by default. `lines` is the transcript; `responses` every reply by token."""
 
-    def __init__(self, **settings: int) -> None:
+    def __init__(self, *, consumer: ConsumerSettings | None = None, **settings: Any) -> None:
         self.settings = GroupSettings(**{"group_initial_rebalance_delay_ms": 0, **settings})
-        self.core = Coordinator(self.settings)
+        self.consumer_settings = consumer or ConsumerSettings(assignment_interval_ms=0)
+        self.core = self.new_core()
         self.now_ms = 1_000_000
         self.next_id = count(1)
         self.topics = {name: self.new_id() for name in "stuv"}
@@ -91,6 +101,8 @@ class Bench:
         self.names = 0
         self.inbox: deque[Event] = deque()
         self.is_handling = False
+        self.hold_computations = False
+        self.computations: deque[ComputeAssignment | ResolveRegexes] = deque()
         self.core.finish_replay(self.now_ms, self.view())
 
     # ---- what clients do; each returns its token ----
@@ -150,6 +162,43 @@ class Bench:
         items = (OffsetToCommit(TopicPartition(topic, 0), offset, 3, metadata, self.topics[topic]),)
         return self._ask(Commit, f"commit {offset}", group_id=group, offsets=items, **more)
 
+    def consume(self, member: str, epoch: int = 0, **more: Any) -> int:
+        """ConsumerGroupHeartbeat. `topics`: names; `owned`: partitions as in "t0 t1 u0". A member that joins
+        sends all fields."""
+        owned, topics = more.pop("owned", "" if epoch == 0 else None), more.pop("topics", None)
+        fields: dict[str, Any] = {
+            "group_id": "g",
+            "rebalance_timeout_ms": 30_000 if epoch == 0 else -1,
+            **more,
+        }
+        if epoch == 0 and topics is None and "subscribed_regex" not in more:
+            topics = "t"
+        said = "".join(f" {name}={value}" for name, value in more.items() if name != "free_bytes")
+        said += f" topics={topics}" if topics is not None else ""
+        said += f" owned=[{owned}]" if owned is not None and epoch else ""
+        return self._ask(
+            ConsumerHeartbeat,
+            f"consume {member} {epoch}{said}",
+            member_id=member,
+            member_epoch=epoch,
+            subscribed_topics=None if topics is None else tuple(topics),
+            owned=None if owned is None else self.partitions_of(owned),
+            **fields,
+        )
+
+    def partitions_of(self, text: str) -> tuple[tuple[UUID, tuple[int, ...]], ...]:
+        """Partitions of "t0 t1 u0"."""
+        found: dict[UUID, list[int]] = {}
+        for each in text.split():
+            found.setdefault(self.topics[each[0]], []).append(int(each[1:]))
+        return tuple((topic_id, tuple(numbers)) for topic_id, numbers in found.items())
+
+    def text_of(self, partitions: Any) -> str:
+        """ "t0 t1 u0" of partitions by topic id. A topic that is gone is `?`."""
+        names = {topic_id: name for name, topic_id in self.topics.items()}
+        each = ((names.get(topic_id, "?"), number) for topic_id, all in partitions.items() for number in all)
+        return " ".join(f"{name}{number}" for name, number in sorted(each))
+
     def delete(self, group: str = "g") -> int:
         return self._ask(DeleteGroup, f"delete {group}", group_id=group)
 
@@ -178,15 +227,40 @@ class Bench:
         """A topic is deleted and created again; `seen`: the coordinator is notified now."""
         self.topics[topic] = self.new_id()
         if seen:
-            self.send(TopicsChanged(topics=self.view(), deleted=frozenset({topic})))
+            self.send_topics(topic)
+
+    def send_topics(self, *deleted: str) -> None:
+        self.send(TopicsChanged(topics=self.view(), deleted=frozenset(deleted)))
 
     def fire_due_timers(self) -> None:
         """Let timers without a delay fire."""
         self.advance(0)
 
-    def release(self, error: ErrorCode = ErrorCode.NONE) -> None:
-        """The held appends become durable, in order; or the oldest fail."""
-        held, self.held = self.held, []
+    def compute(self) -> None:
+        """The held computations end, oldest first."""
+        while self.computations:
+            self.send(self._result(self.computations.popleft()))
+
+    def fail_computation(self) -> None:
+        effect = self.computations.popleft()
+        self.send(AssignmentComputed(group_id=effect.group_id, epoch=effect.epoch, assignment=None))
+
+    def _result(self, effect: ComputeAssignment | ResolveRegexes) -> Event:
+        if isinstance(effect, ResolveRegexes):
+            topics = {
+                pattern: frozenset(name for name in effect.names if re.fullmatch(pattern, name))
+                for pattern in effect.patterns
+            }
+            return RegexesResolved(group_id=effect.group_id, version=effect.version, topics=topics)
+        assignment = effect.assignor.assign(effect.members, effect.topics)
+        return AssignmentComputed(group_id=effect.group_id, epoch=effect.epoch, assignment=assignment)
+
+    def new_core(self) -> Coordinator:
+        return Coordinator(self.settings, lambda group_id: self.consumer_settings)
+
+    def release(self, error: ErrorCode = ErrorCode.NONE, count: int | None = None) -> None:
+        """The held appends become durable, in order, or fail; `count`: the oldest of them."""
+        held, self.held = self.held[:count], self.held[len(self.held[:count]) :]
         for effect in held:
             self._appended(effect, error)
 
@@ -197,11 +271,14 @@ class Bench:
             self.send(AppendTimedOut(write_id=effect.write_id))
 
     def restart(self) -> None:
-        """A new coordinator replays the log."""
-        self.core = Coordinator(self.settings)
+        """A new coordinator replays the log. Requests that wait have failed."""
+        for token in self.waiting:
+            self.responses[token] = ErrorResponse(error=ErrorCode.NOT_COORDINATOR)
+        self.core = self.new_core()
         self.timers.clear()
         self.held.clear()
         self.told_late.clear()
+        self.computations.clear()
         for key, value in self.log:
             self.core.replay(key, value)
         self._perform(self.core.finish_replay(self.now_ms, self.view()))
@@ -267,21 +344,25 @@ class Bench:
                 case Reply(token, response):
                     assert token not in self.responses, f"#{token} is answered twice"
                     self.responses[token] = response
-                    self.lines.append(f"    #{token} {describe(response)}")
+                    self.lines.append(f"    #{token} {describe(response, self)}")
+                case ComputeAssignment() | ResolveRegexes() if self.hold_computations:
+                    self.computations.append(effect)
+                case ComputeAssignment() | ResolveRegexes():
+                    self.send(self._result(effect))
                 case AppendRecords():
                     self.lines.append("    append " + ", ".join(map(describe_record, effect.records)))
-                    if self.hold_appends:
+                    if self.hold_appends or self.held:  # the log keeps their order
                         self.held.append(effect)
                     else:
                         self._appended(effect, self.append_error)
 
     def _appended(self, effect: AppendRecords, error: ErrorCode) -> None:
-        if error == ErrorCode.NONE:
+        if error in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
             self.log += effect.records
         self.send(Appended(write_id=effect.write_id, error=error))
 
 
-def describe(response: Any) -> str:
+def describe(response: Any, bench: Bench) -> str:
     error = getattr(response, "error", ErrorCode.NONE)
     if error != ErrorCode.NONE:
         return error.name + (
@@ -293,6 +374,9 @@ def describe(response: Any) -> str:
             skip = " skip" if response.skip_assignment else ""
             joined = f"joined {response.member_id} gen={response.generation} leader={response.leader}"
             return f"{joined} [{members}]{skip}"
+        case ConsumerHeartbeatResponse():
+            shown = "" if response.assignment is None else f" [{bench.text_of(response.assignment)}]"
+            return f"member {response.member_id} epoch={response.member_epoch}{shown}"
         case SyncResponse():
             return f"assigned {response.assignment.decode() or '-'}"
         case LeaveResponse():
@@ -303,8 +387,24 @@ def describe(response: Any) -> str:
 
 
 def describe_record(record: StoredRecord) -> str:
+    sign = "-" if record.value is None else "+"
     key = decode_key(record.key)
-    return f"{'-' if record.value is None else '+'}{'/'.join(map(str, key or ()))}"
+    if key is not None:
+        return sign + "/".join(map(str, key))
+    consumer_key = formats.decode_key(record.key)
+    names = [str(getattr(consumer_key, name)) for name in consumer_key.__slots__]
+    return f"{sign}{KEY_NAMES[type(consumer_key)]}/{'/'.join(names)}"
+
+
+KEY_NAMES = {
+    formats.ConsumerGroupMetadataKey: "group",
+    formats.PartitionMetadataKey: "topics",
+    formats.MemberMetadataKey: "member",
+    formats.TargetAssignmentMetadataKey: "targets",
+    formats.TargetAssignmentMemberKey: "target",
+    formats.CurrentMemberAssignmentKey: "current",
+    formats.RegularExpressionKey: "regex",
+}
 
 
 @pytest.fixture

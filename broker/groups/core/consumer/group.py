@@ -244,8 +244,8 @@ class ConsumerGroup:
         return frozenset(member.names).union(resolved.topics if resolved is not None else ())
 
     def assignor_name(self, supported: tuple[str, ...]) -> str:
-        """The assignor that most members ask for; the first of group.consumer.assignors if none is asked
-        for. Of several, the first by that list."""
+        """The assignor that most members ask for. The order of group.consumer.assignors decides between
+        equals, and its first is the default."""
         known = [name for name in supported if self.assignors[name]]
         return max(known, key=lambda name: self.assignors[name]) if known else supported[0]
 

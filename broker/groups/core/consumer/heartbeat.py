@@ -12,8 +12,9 @@ from tierlog.broker.groups.core.consumer.formats import MemberMetadata
 from tierlog.broker.groups.core.consumer.group import INITIAL_EPOCH, ConsumerGroup
 from tierlog.broker.groups.core.consumer.member import NO_PARTITIONS, ConsumerMember, metadata_size
 from tierlog.broker.groups.core.consumer.reconciliation import Owned
-from tierlog.broker.groups.core.consumer.regexes import refresh_regexes, regex_error
+from tierlog.broker.groups.core.consumer.regexes import refresh_regexes
 from tierlog.broker.groups.core.consumer.states import MemberState
+from tierlog.broker.groups.core.consumer.subscriptions import regex_error
 from tierlog.broker.groups.core.consumer.targets import (
     follow_revocation,
     reconcile_member,
@@ -195,7 +196,7 @@ def _metadata(old: ConsumerMember | None, request: ConsumerHeartbeat) -> MemberM
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """What the rest of a heartbeat needs after its target is known."""
+    """A heartbeat that waits for its target, or no longer does."""
 
     request: ConsumerHeartbeat
     member_id: str

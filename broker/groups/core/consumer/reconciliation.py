@@ -19,7 +19,7 @@ Owned = Mapping[UUID, Collection[int]] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What a member moves to. `topic_ids`: the topics that it subscribes to. `is_free`: whether no other
+    """The goal of a member. `topic_ids`: the topics that it subscribes to. `is_free`: whether no other
     member has the partition. `subscription_changed`: the member gives up unsubscribed topics at once, even if
     there is no new target yet."""
 

@@ -6,7 +6,6 @@ resolved together, when a member sends a heartbeat, and not within REFRESH_PAUSE
 change makes the group assign its partitions again.
 """
 
-from tierlog.base.patterns import InvalidPattern, compile_pattern
 from tierlog.broker.groups.core.consumer.formats import RegularExpression
 from tierlog.broker.groups.core.consumer.group import ConsumerGroup
 from tierlog.broker.groups.core.consumer.targets import refresh_epoch, request_target
@@ -14,19 +13,6 @@ from tierlog.broker.groups.core.events import RegexesResolved, ResolveRegexes
 from tierlog.broker.groups.core.turn import Turn
 
 REFRESH_PAUSE_MS = 10_000
-REGEX_LENGTH_MAX = 10_000
-"""Characters of an expression. Its record has it twice, and RE2 compiles it at each refresh."""
-
-
-def regex_error(pattern: str) -> str | None:
-    """Why a client may not use this regular expression."""
-    if len(pattern) > REGEX_LENGTH_MAX:
-        return f"The regular expression has more than {REGEX_LENGTH_MAX} characters."
-    try:
-        compile_pattern(pattern)
-    except InvalidPattern as error:
-        return str(error)
-    return None
 
 
 def refresh_regexes(group: ConsumerGroup, turn: Turn) -> None:
@@ -56,7 +42,7 @@ def refresh_regexes(group: ConsumerGroup, turn: Turn) -> None:
 
 def regexes_resolved(group: ConsumerGroup, event: RegexesResolved, turn: Turn) -> None:
     if event.version != group.resolving:
-        return  # of a coordinator before
+        return  # it was started by a coordinator before
     group.resolving = None
     is_changed = False
     for pattern, names in sorted(event.topics.items()):

@@ -29,11 +29,13 @@ RETRY_MS = 1_000
 
 
 def refresh_epoch(group: ConsumerGroup, turn: Turn, *, bump: bool = False) -> None:
-    """Start the next epoch if the subscribed topics are others than in the last one, or if `bump`."""
+    """Start the next epoch if the subscribed topics are others than in the last one, or if `bump`. The racks
+    of replicas matter, and are looked at, only if a member has a rack."""
     if bump or group.topics_changed:
         group.topics_changed = False
         old_hash = group.metadata_hash
-        group.set_hash(topics_hash(group.subscribed_names(), turn.topics))
+        has_racks = any(member.metadata.rack_id for member in group.members.values())
+        group.set_hash(topics_hash(group.subscribed_names(), turn.topics, with_racks=has_racks))
         if bump or group.metadata_hash != old_hash:
             group.bump_epoch()
 
@@ -110,7 +112,7 @@ def _members(group: ConsumerGroup, ids: Mapping[str, UUID]) -> dict[str, MemberS
 def assignment_computed(group: ConsumerGroup, event: AssignmentComputed, turn: Turn) -> None:
     """The waiting requests continue with the new target."""
     if event.epoch != group.computing:
-        return  # of a coordinator before, or of a deleted group
+        return  # it was started by a coordinator before, or for a deleted group
     group.computing = None
     if event.assignment is None:
         for member_id in list(group.waiting):

@@ -120,7 +120,7 @@ def _record(group: "ConsumerGroup", key: ConsumerKey | GroupKey) -> StoredRecord
 
 
 def value_of(group: "ConsumerGroup", key: ConsumerKey) -> ConsumerValue | None:
-    """What the log should have for this key."""
+    """The value which the log should have for this key."""
     match key:
         case ConsumerGroupMetadataKey():
             return ConsumerGroupMetadata(epoch=group.epoch, metadata_hash=group.metadata_hash)
