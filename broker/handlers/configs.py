@@ -23,6 +23,7 @@ from tierlog.config.dynamic import (
     thread_counts,
     why_not_dynamic,
 )
+from tierlog.config.groups import check_consumer_settings
 from tierlog.metadata.controller.commands import (
     AlterConfigs,
     ConfigChange,
@@ -103,7 +104,7 @@ def _incremental(
         ConfigChange(key=item.name, operation=ConfigOperation(item.config_operation), value=item.value)
         for item in resource.configs
     )
-    return _validate_node_settings(
+    return _validate_with_node(
         deps, ConfigResource(scope=scope, name=resource.resource_name, changes=changes)
     )
 
@@ -128,7 +129,7 @@ def _alter(deps: Dependencies, resource: alter_configs.AlterConfigsResource) -> 
     scope = _scope(deps, resource.resource_type, resource.resource_name, keys)
     if isinstance(scope, Outcome):
         return scope
-    return _validate_node_settings(deps, _replace_all(deps, scope, resource))
+    return _validate_with_node(deps, _replace_all(deps, scope, resource))
 
 
 def _replace_all(
@@ -166,13 +167,15 @@ def _scope(deps: Dependencies, resource_type: int, name: str, keys: Iterable[str
     return invalid(f"Unknown resource type {resource_type}")
 
 
-def _validate_node_settings(deps: Dependencies, resource: ConfigResource) -> ConfigResource | Outcome:
-    """Validate a change of node settings together with the settings that this node started with, which the
-    controller does not know."""
-    if resource.scope not in (ConfigScope.BROKER, ConfigScope.CLUSTER):
+def _validate_with_node(deps: Dependencies, resource: ConfigResource) -> ConfigResource | Outcome:
+    """Validate a change of node or group settings together with the settings that this node started with,
+    which the controller does not know."""
+    if resource.scope not in (ConfigScope.BROKER, ConfigScope.CLUSTER, ConfigScope.GROUP):
         return resource
     image = deps.metadata.image
     try:
+        if resource.scope is ConfigScope.GROUP:
+            return _validate_group_settings(deps, resource)
         cluster_overrides = image.overrides(ConfigScope.CLUSTER, "")
         new_overrides = overrides_after(image, resource)
         if resource.scope is ConfigScope.CLUSTER:
@@ -184,6 +187,15 @@ def _validate_node_settings(deps: Dependencies, resource: ConfigResource) -> Con
         return Outcome(error=refusal.error, message=refusal.message)
     except InvalidSetting as wrong:
         return invalid(str(wrong))
+    return resource
+
+
+def _validate_group_settings(deps: Dependencies, resource: ConfigResource) -> ConfigResource | Outcome:
+    """Raises Refusal."""
+    try:
+        check_consumer_settings(deps.effective_settings, overrides_after(deps.metadata.image, resource))
+    except InvalidSetting as wrong:
+        return Outcome(error=ErrorCode.INVALID_CONFIG, message=str(wrong))
     return resource
 
 

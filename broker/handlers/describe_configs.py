@@ -196,7 +196,9 @@ class _Description:
     def _describe(self, kind: int, overrides: Mapping[str, str]) -> list[Described]:
         if kind == TOPIC:
             return describe_topic(self._settings, self._image, overrides)
-        return describe_group(overrides) if kind == GROUP else describe_client_metrics(overrides)
+        if kind == GROUP:
+            return describe_group(self._settings, self._image, overrides)
+        return describe_client_metrics(overrides)
 
     def _describe_node(self, name: str) -> list[Described]:
         if name == "":

@@ -152,15 +152,19 @@ def describe_cluster(of_cluster: Mapping[str, str]) -> list[Described]:
     ]
 
 
-def describe_group(overrides: Mapping[str, str]) -> list[Described]:
+def describe_group(
+    settings: NodeSettings, image: ClusterImage, overrides: Mapping[str, str]
+) -> list[Described]:
     """Every setting of a group with these overrides; the group need not exist."""
     described = []
     for name, setting in GROUP_SETTINGS.items():
-        default = Synonym(
-            name if name in OWN_DEFAULT else f"group.{name}", setting.text(setting.default), Source.DEFAULT
-        )
-        own = [Synonym(name, overrides[name], Source.GROUP)] if name in overrides else []
-        described.append(Described(setting, (*own, default), read_only=False))
+        synonyms = [Synonym(name, overrides[name], Source.GROUP)] if name in overrides else []
+        node_name = name if name in OWN_DEFAULT else f"group.{name}"
+        if node_name in NODE_SETTINGS:
+            synonyms += _node_synonyms(settings, image, node_name)
+        else:
+            synonyms.append(Synonym(node_name, setting.text(setting.default), Source.DEFAULT))
+        described.append(Described(setting, tuple(synonyms), read_only=False))
     return described
 
 

@@ -18,6 +18,7 @@ from tierlog.broker.transactions.core.states import reference_page as transactio
 from tierlog.cli.errors import ExitCode
 from tierlog.config.definitions import Setting
 from tierlog.config.dynamic import DYNAMIC_SETTINGS
+from tierlog.config.groups import CONSUMER_SETTINGS
 from tierlog.config.node import NODE_SETTINGS
 from tierlog.config.topic import TOPIC_SETTINGS
 from tierlog.protocol.api import BY_NAME
@@ -95,6 +96,16 @@ def _settings() -> str:
             "Set them with `tierlog topic create --config key=value`, or later with `tierlog topic alter`.",
             "",
             *_setting_table(TOPIC_SETTINGS.values()),
+            "",
+            "## Settings of consumer groups",
+            "",
+            "For groups of the consumer protocol (KIP-848), as dynamic settings of the resource type GROUP:",
+            "`kafka-configs.sh --entity-type groups --entity-name g --alter --add-config key=value`. The",
+            "node settings `group.<name>` give the defaults, `group.consumer.min.*` and",
+            "`group.consumer.max.*` the bounds. Settings of share and streams groups are kept and shown, and",
+            "have no effect yet.",
+            "",
+            *_setting_table(CONSUMER_SETTINGS.values()),
             "",
         ]
     )

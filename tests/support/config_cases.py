@@ -23,6 +23,11 @@ def alter_of(kind: int, resource: str, name: str, value: str | None, operation: 
     return {"resources": [{"resource_type": kind, "resource_name": resource, "configs": changes}]}
 
 
+def replace_all(group: str, name: str, value: str | None) -> dict[str, Any]:
+    resource = {"resource_type": GROUP, "resource_name": group, "configs": [{"name": name, "value": value}]}
+    return {"resources": [resource]}
+
+
 def describe_of(kind: int, resource: str, *keys: str) -> dict[str, Any]:
     requested = {"resource_type": kind, "resource_name": resource, "configuration_keys": list(keys) or None}
     return {"resources": [requested], "include_synonyms": True}
@@ -86,6 +91,9 @@ CONFIG_CASES: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
                     ("my.own.setting", "x"),
                     ("queued.max.requests", "5"),
                     ("group.consumer.session.timeout.ms", "45000"),
+                    ("group.consumer.assignment.interval.ms", "500"),
+                    ("group.consumer.assignment.interval.ms", "-1"),
+                    ("group.consumer.assignment.interval.ms", "15001"),
                     ("ssl.keystore.location", "/x"),
                     ("node.id", "3"),
                 )
@@ -121,7 +129,14 @@ CONFIG_CASES: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
             for name, value in (
                 ("consumer.session.timeout.ms", "50000"),
                 ("consumer.session.timeout.ms", "1"),
+                ("consumer.session.timeout.ms", "60001"),
                 ("consumer.session.timeout.ms", "soon"),
+                ("consumer.heartbeat.interval.ms", "4999"),
+                ("consumer.heartbeat.interval.ms", "15000"),
+                ("consumer.heartbeat.interval.ms", "15001"),
+                ("consumer.assignment.interval.ms", "0"),
+                ("consumer.assignment.interval.ms", "-1"),
+                ("consumer.assignment.interval.ms", "15001"),
                 ("share.auto.offset.reset", "earliest"),
                 ("share.auto.offset.reset", "sooner"),
                 ("nothing", "1"),
@@ -130,9 +145,18 @@ CONFIG_CASES: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
         ("IncrementalAlterConfigs", 1, alter_of(GROUP, "", "consumer.session.timeout.ms", "50000")),
         *[("DescribeConfigs", 4, describe_of(GROUP, name)) for name in ("$t", "$t-no", "")],
         ("ListConfigResources", 1, {"resource_types": [GROUP]}),
+        ("AlterConfigs", 2, replace_all("$t", "consumer.session.timeout.ms", "46000")),
+        ("AlterConfigs", 2, replace_all("$t", "consumer.session.timeout.ms", "4600")),
+        ("AlterConfigs", 2, replace_all("$t", "consumer.session.timeout.ms", None)),
+        ("AlterConfigs", 2, replace_all("", "consumer.session.timeout.ms", "46000")),
         *[
             ("IncrementalAlterConfigs", 1, alter_of(GROUP, "$t", name, None, operation=1))
-            for name in ("consumer.session.timeout.ms", "share.auto.offset.reset")
+            for name in (
+                "consumer.session.timeout.ms",
+                "consumer.heartbeat.interval.ms",
+                "consumer.assignment.interval.ms",
+                "share.auto.offset.reset",
+            )
         ],
     ],
     "settings of client metrics": [

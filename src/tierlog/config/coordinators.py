@@ -3,7 +3,11 @@
 from dataclasses import dataclass
 
 from tierlog.config.background import MIB, BackgroundSettings
-from tierlog.config.definitions import boolean_, int_, long_
+from tierlog.config.definitions import InvalidSetting, boolean_, int_, list_, long_, string_
+
+ASSIGNORS = ("uniform", "range")
+CLASSIC_PROTOCOL, CONSUMER_PROTOCOL = "classic", "consumer"
+MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,93 @@ class CoordinatorSettings(BackgroundSettings):
         "none is exported. Lower it if Prometheus has too many time series.",
         minimum=0,
         maximum=50_000,
+    )
+    group_coordinator_rebalance_protocols: tuple[str, ...] = list_(
+        (CLASSIC_PROTOCOL, CONSUMER_PROTOCOL),
+        "Rebalance protocols that the broker serves. Without consumer, clients that use the protocol of "
+        "KIP-848 get UNSUPPORTED_VERSION. Set it to classic to keep all groups on the classic protocol.",
+        choices=(CLASSIC_PROTOCOL, CONSUMER_PROTOCOL),
+    )
+    group_consumer_session_timeout_ms: int = int_(
+        45_000,
+        "How long, in milliseconds, a member of a consumer group may send no heartbeat before it is "
+        "removed. Lower it, with group.consumer.min.session.timeout.ms, for consumers that must be replaced "
+        "within seconds.",
+        minimum=1,
+    )
+    group_consumer_min_session_timeout_ms: int = int_(
+        45_000,
+        "Minimum of consumer.session.timeout.ms, the session timeout of one group. Lower it if some groups "
+        "must notice failed members sooner.",
+        minimum=1,
+    )
+    group_consumer_max_session_timeout_ms: int = int_(
+        60_000,
+        "Maximum of consumer.session.timeout.ms, the session timeout of one group. Raise it for groups whose "
+        "members are away for longer, such as during a restart.",
+        minimum=1,
+    )
+    group_consumer_heartbeat_interval_ms: int = int_(
+        5_000,
+        "How often, in milliseconds, the members of a consumer group send heartbeats. With a shorter one, a "
+        "rebalance ends sooner. Lower it together with group.consumer.min.heartbeat.interval.ms.",
+        minimum=1,
+    )
+    group_consumer_min_heartbeat_interval_ms: int = int_(
+        5_000,
+        "Minimum of consumer.heartbeat.interval.ms, the heartbeat interval of one group. Lower it if some "
+        "groups must rebalance sooner.",
+        minimum=1,
+    )
+    group_consumer_max_heartbeat_interval_ms: int = int_(
+        15_000,
+        "Maximum of consumer.heartbeat.interval.ms, the heartbeat interval of one group. Raise it for "
+        "groups of very many members.",
+        minimum=1,
+    )
+    group_consumer_assignment_interval_ms: int = int_(
+        1_000,
+        "Minimum time in milliseconds between two assignments of a consumer group. Changes in between share "
+        "the next one. Raise it if many members join or leave at the same time.",
+        minimum=0,
+    )
+    group_consumer_min_assignment_interval_ms: int = int_(
+        0,
+        "Minimum of consumer.assignment.interval.ms, the assignment interval of one group. Raise it to keep "
+        "groups from assigning too often.",
+        minimum=0,
+    )
+    group_consumer_max_assignment_interval_ms: int = int_(
+        15_000,
+        "Maximum of consumer.assignment.interval.ms, the assignment interval of one group. Raise it for "
+        "groups that may wait longer.",
+        minimum=0,
+    )
+    group_consumer_max_size: int = int_(
+        2**31 - 1,
+        "Maximum number of members of a consumer group; further ones get GROUP_MAX_SIZE_REACHED. Lower it to "
+        "protect the coordinator from groups of too many members.",
+        minimum=1,
+    )
+    group_consumer_assignors: tuple[str, ...] = list_(
+        ASSIGNORS,
+        "Assignors of consumer groups that members can choose. The first one is used for groups whose "
+        "members choose none. Set range first if consumers join topics of the same partitioning.",
+        choices=ASSIGNORS,
+    )
+    group_consumer_migration_policy: str = string_(
+        "bidirectional",
+        "Which groups change their protocol: classic groups when a member of the consumer protocol joins "
+        "(upgrade), consumer groups when the last such member leaves (downgrade), both, or none (disabled). "
+        "Set it to disabled to keep the members of a group on one protocol.",
+        choices=MIGRATION_POLICIES,
+    )
+    group_consumer_regex_refresh_interval_ms: int = int_(
+        600_000,
+        "How often, in milliseconds, the topics that match the regular expressions of a consumer group are "
+        "looked up if topics have been created or deleted. Lower it if consumers must notice new topics "
+        "sooner.",
+        minimum=10_000,
     )
     offset_metadata_max_bytes: int = int_(
         4096,
@@ -148,3 +239,24 @@ class CoordinatorSettings(BackgroundSettings):
         "sooner after a coordinator has moved.",
         minimum=1,
     )
+
+    def check_consumer_groups(self) -> None:
+        """Kafka's conditions between the settings of groups. Raises InvalidSetting."""
+        for name in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"):
+            default, minimum, maximum = (
+                getattr(self, f"group.consumer.{bound}{name}".replace(".", "_"))
+                for bound in ("", "min.", "max.")
+            )
+            if not minimum <= default <= maximum:
+                names = f"group.consumer.min.{name} and group.consumer.max.{name}"
+                raise InvalidSetting(f"group.consumer.{name} is not between {names}")
+        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
+            raise InvalidSetting(
+                "group.consumer.heartbeat.interval.ms is not below group.consumer.session.timeout.ms"
+            )
+        if CLASSIC_PROTOCOL not in self.group_coordinator_rebalance_protocols:
+            raise InvalidSetting(
+                "group.coordinator.rebalance.protocols: the classic protocol cannot be turned off"
+            )
+        if not self.group_consumer_assignors:
+            raise InvalidSetting("group.consumer.assignors: at least one assignor is needed")

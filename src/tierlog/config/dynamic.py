@@ -24,6 +24,7 @@ QUORUM_SETTINGS = frozenset({"min.insync.replicas", "unclean.leader.election.ena
 
 DYNAMIC_SETTINGS = REPLICATION_RATES | {
     *TOPIC_DEFAULTS,
+    "group.consumer.assignment.interval.ms",
     "log.dir.free.bytes.min",
     "log.cleaner.backoff.ms",
     "log.cleaner.dedupe.buffer.size",
@@ -124,7 +125,7 @@ def check_together(settings: NodeSettings, before: NodeSettings | None = None) -
 
     A condition that was already violated `before` the change, such as by the node's file, does not reject it.
     """
-    for check in (_check_connections, _check_local_retention):
+    for check in (_check_connections, _check_local_retention, NodeSettings.check_consumer_groups):
         try:
             check(settings)
         except InvalidSetting:

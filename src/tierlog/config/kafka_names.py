@@ -47,13 +47,6 @@ INERT_SETTINGS: dict[str, Setting] = {
         ),
         _inert("config.providers", LIST, (), "Values of settings are not looked up elsewhere."),
         _inert(
-            "group.consumer.assignment.interval.ms",
-            INT,
-            1000,
-            "The consumer group protocol of KIP-848 is not supported.",
-            minimum=0,
-        ),
-        _inert(
             "group.coordinator.cached.buffer.max.bytes",
             INT,
             1048588,
@@ -146,13 +139,9 @@ controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms controll
 create.topic.policy.class.name delegation.token.expiry.check.interval.ms delegation.token.expiry.time.ms
 delegation.token.max.lifetime.ms delegation.token.secret.key
 delete.records.purgatory.purge.interval.requests delete.topic.enable early.start.listeners
-fetch.purgatory.purge.interval.requests group.consumer.assignors group.consumer.heartbeat.interval.ms
-group.consumer.max.assignment.interval.ms group.consumer.max.heartbeat.interval.ms
-group.consumer.max.session.timeout.ms group.consumer.max.size group.consumer.migration.policy
-group.consumer.min.assignment.interval.ms group.consumer.min.heartbeat.interval.ms
-group.consumer.min.session.timeout.ms group.consumer.session.timeout.ms
+fetch.purgatory.purge.interval.requests
 group.coordinator.append.linger.ms group.coordinator.background.threads
-group.coordinator.rebalance.protocols group.coordinator.threads group.share.assignors
+group.coordinator.threads group.share.assignors
 group.share.delivery.count.limit group.share.heartbeat.interval.ms
 group.share.max.assignment.interval.ms group.share.max.delivery.count.limit
 group.share.max.heartbeat.interval.ms group.share.max.partition.max.record.locks

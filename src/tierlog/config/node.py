@@ -537,6 +537,7 @@ class NodeSettings(CoordinatorSettings):
             raise InvalidSetting("advertised.listeners: port 0 cannot be connected to")
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise InvalidSetting("group.min.session.timeout.ms is above group.max.session.timeout.ms")
+        self.check_consumer_groups()
         if 0 <= self.queued_max_request_bytes < self.socket_request_max_bytes:
             raise InvalidSetting("queued.max.request.bytes is below socket.request.max.bytes")
         if self.broker_heartbeat_interval_ms * 10 > self.broker_session_timeout_ms * 9:

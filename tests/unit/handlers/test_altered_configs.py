@@ -8,9 +8,9 @@ from admin_cluster import AdminCluster
 
 from tierlog.protocol.errors import ErrorCode as E
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE = 0, 1
-OF_THE_BROKER, DEFAULT = 2, 5
+OF_THE_BROKER, OF_THE_CLUSTER, OF_THE_FILE, DEFAULT, OF_THE_GROUP = 2, 3, 4, 5, 8
 
 
 @pytest.fixture
@@ -69,9 +69,50 @@ async def test_documentation_of_an_inert_setting_says_so(
     assert found.documentation and ("it has no effect" in found.documentation) is not has_effect
 
 
-async def alter(cluster: AdminCluster, resource: str, name: str, value: str | None) -> int:
+async def test_settings_of_a_group_are_bounded_by_those_of_the_broker(tmp_path: Path) -> None:
+    cluster = AdminCluster(
+        tmp_path,
+        **{
+            "group.consumer.min.session.timeout.ms": "6000",
+            "group.consumer.min.heartbeat.interval.ms": "1000",
+            "group.consumer.session.timeout.ms": "20000",
+        },
+    )
+    await cluster.start(1)
+    session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    outcomes = [
+        await alter(cluster, "g", name, value, GROUP)
+        for name, value in (
+            (session, "5999"),
+            (session, "60001"),
+            (session, "5000"),
+            (session, "6000"),
+            (heartbeat, "6000"),
+            (heartbeat, "15001"),
+            (heartbeat, "1000"),
+            ("consumer.assignment.interval.ms", "15001"),
+        )
+    ]
+    bad = E.INVALID_CONFIG
+    assert outcomes == [bad, bad, bad, E.NONE, bad, bad, E.NONE, bad]
+    assert await described(cluster, GROUP, "g", session) == ("6000", OF_THE_GROUP)
+    assert await described(cluster, GROUP, "another", session) == ("20000", OF_THE_FILE)
+    assert await described(cluster, GROUP, "another", heartbeat) == ("5000", DEFAULT)
+    await cluster.close()
+
+
+async def test_assignment_interval_of_all_groups_changes_while_brokers_run(cluster: AdminCluster) -> None:
+    name = "group.consumer.assignment.interval.ms"
+    assert await alter(cluster, "", name, "70") == E.NONE
+    assert await described(cluster, GROUP, "g", name.removeprefix("group.")) == ("70", OF_THE_CLUSTER)
+    assert await alter(cluster, "", name, "15001") == E.INVALID_REQUEST
+
+
+async def alter(
+    cluster: AdminCluster, resource: str, name: str, value: str | None, kind: int = BROKER
+) -> int:
     change = {"name": name, "config_operation": DELETE if value is None else SET, "value": value}
-    requested = {"resource_type": BROKER, "resource_name": resource, "configs": [change]}
+    requested = {"resource_type": kind, "resource_name": resource, "configs": [change]}
     answer = await cluster.ask("IncrementalAlterConfigs", 1, resources=[requested], validate_only=False)
     return int(answer.responses[0].error_code)
 

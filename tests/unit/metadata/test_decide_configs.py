@@ -248,7 +248,7 @@ def test_number_of_unknown_names_is_limited(world: World) -> None:
     ("scope", "name", "key", "value", "error"),
     [
         (Scope.GROUP, "g", "consumer.session.timeout.ms", "50000", E.NONE),
-        (Scope.GROUP, "g", "consumer.session.timeout.ms", "1", E.INVALID_CONFIG),
+        (Scope.GROUP, "g", "consumer.session.timeout.ms", "0", E.INVALID_CONFIG),
         (Scope.GROUP, "g", "share.auto.offset.reset", "by_duration:P1DT2H", E.NONE),
         (Scope.GROUP, "g", "share.auto.offset.reset", "soon", E.INVALID_CONFIG),
         (Scope.GROUP, "g", "retention.ms", "1", E.INVALID_CONFIG),
