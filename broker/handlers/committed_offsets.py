@@ -52,6 +52,7 @@ from tierlog.protocol.messages.offset_fetch import (
 from tierlog.protocol.schema import ZERO_UUID
 
 GROUPS_FROM = 8  # OffsetFetch names several groups from this version on
+MEMBER_EPOCHS_FROM = 9  # KIP-848
 TOPIC_IDS_FROM = 10
 NO_OFFSET = -1
 Key = TypeVar("Key", str, UUID)
@@ -123,6 +124,7 @@ class _Handlers:
                         ],
                     )
                     for topic in request.topics
+                    if topic.partitions
                 ]
             )
 
@@ -136,6 +138,11 @@ class _Handlers:
                 member_id=request.member_id,
                 group_instance_id=request.group_instance_id,
                 retention_ms=request.retention_time_ms,
+                no_group_error=(
+                    ErrorCode.GROUP_ID_NOT_FOUND
+                    if context.version >= MEMBER_EPOCHS_FROM
+                    else ErrorCode.ILLEGAL_GENERATION
+                ),
                 offsets=tuple(offsets),
             ),
             to_message,
@@ -219,6 +226,8 @@ class _Handlers:
     # ---- OffsetDelete ----
 
     def delete(self, context: RequestContext, request: OffsetDeleteRequest) -> Reply | Pending:
+        if not request.group_id:
+            return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         requested = [
             TopicPartition(topic.name, each.partition_index)
             for topic in request.topics

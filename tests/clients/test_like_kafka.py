@@ -8,17 +8,15 @@ for. The records are years old, so the topic keeps them forever: else a look at 
 fall into a case.
 """
 
-import dataclasses
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from config_cases import CONFIG_CASES, wait_for_configs
+from kafka_comparison import UNKNOWN_ID, plain
 from kafka_process import KafkaProcess
 from wire_client import Client, message
 
-from tierlog.protocol.errors import ErrorCode
 from tierlog.records.codecs import Codec
 from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.testing import TierlogBroker
@@ -26,10 +24,6 @@ from tierlog.testing import TierlogBroker
 pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(240)]
 
 BASE_TIME_MS = 1_700_000_000_000
-LEFT_OUT = {"throttle_time_ms", "error_message", "host", "port", "cluster_id", "log_append_time_ms"}
-NOT_TOLD_WITH_AN_ERROR = {"log_start_offset", "aborted_transactions"}  # no client looks at them then
-UNORDERED = {"entries", "values", "configs"}  # quotas and settings in the order of a hash map
-UNKNOWN_ID = uuid.UUID(int=7)
 TOPIC = 2  # resource type
 QUESTIONS = 1_000  # to Kafka, until its metadata show a change
 Entity = list[tuple[str, str | None]]
@@ -489,24 +483,6 @@ def wait_for_quotas(client: Client, sent: Any, answer: Any) -> None:
 def described(client: Client, request: Any) -> set[str]:
     entries = client.send("DescribeClientQuotas", 1, request).entries
     return {value.key for entry in entries for value in entry.values}
-
-
-def plain(value: Any, topic: str, name: str = "") -> Any:
-    """Without what must differ: topics by their part in the case, ids as known or not."""
-    if dataclasses.is_dataclass(value):
-        left_out = LEFT_OUT | NOT_TOLD_WITH_AN_ERROR if getattr(value, "error_code", 0) else LEFT_OUT
-        names = [field.name for field in dataclasses.fields(value) if field.name not in left_out]
-        return {field: plain(getattr(value, field), topic, field) for field in names}
-    if isinstance(value, list):
-        found = [plain(item, topic, name) for item in value]
-        return sorted(found, key=repr) if name in UNORDERED else found
-    if isinstance(value, uuid.UUID):
-        return value.int if value.int <= UNKNOWN_ID.int else "an id"
-    if isinstance(value, bytes | memoryview):
-        return bytes(value)
-    if isinstance(value, str):
-        return value.replace(topic, "$t")
-    return ErrorCode(value).name if name == "error_code" else value
 
 
 def test_throttled_responses_equal_kafkas(kafka: KafkaProcess, tierlog_session_broker: TierlogBroker) -> None:

@@ -4,6 +4,7 @@ import random
 import socket
 import struct
 import time
+import uuid
 from collections.abc import Mapping
 from string import Template
 from typing import Any
@@ -170,6 +171,9 @@ def _filled(message_class: Any, values: Mapping[str, Any], names: Mapping[str, s
             return [fill(name, item) for item in value]
         if isinstance(value, dict):
             return _filled(nested[name], value, names)
-        return Template(value).substitute(names) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        text = Template(value).substitute(names)
+        return uuid.UUID(text) if name == "topic_id" else text
 
     return message_class(**{name: fill(name, value) for name, value in values.items()})

@@ -435,7 +435,7 @@ class Coordinator:
         ]
 
     def describe(self, group_id: str) -> DescribedGroup | None:
-        """None if there is no such classic group. Metadata and assignments are set only while it is Stable,
+        """None if there is no such classic group. The metadata of members are set only while it is Stable,
         as in Kafka."""
         group = self._groups.get(group_id)
         if not isinstance(group, Group):
@@ -453,7 +453,7 @@ class Coordinator:
                     client_id=member.client_id,
                     client_host=member.client_host,
                     member_metadata=member.metadata(group.protocol_name) if stable else b"",
-                    member_assignment=member.assignment if stable else b"",
+                    member_assignment=member.assignment,
                 )
                 for member in group.members.values()
             ],

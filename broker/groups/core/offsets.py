@@ -62,7 +62,7 @@ def check_commit(group: Group | None, request: Commit) -> ErrorCode:
     transaction of a client which names no member may always commit: older clients name none (KIP-447)."""
     if group is None:
         # A consumer without group management, or an admin: its first commit creates the group.
-        return ErrorCode.NONE if request.generation < 0 else ErrorCode.ILLEGAL_GENERATION
+        return ErrorCode.NONE if request.generation < 0 else request.no_group_error
     if request.generation < 0 and group.state is GroupState.EMPTY:
         return ErrorCode.NONE
     has_identity = request.member_id != NO_MEMBER_ID or request.group_instance_id is not None

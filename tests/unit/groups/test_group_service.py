@@ -221,8 +221,10 @@ async def test_commits_for_unknown_partitions(broker):
     assert response.topics[0].partitions[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
     response = await broker.call("OffsetCommit", 10, commit_request(1, topic_id=INCARNATION))
     assert response.topics[0].partitions[0].error_code == E.UNKNOWN_TOPIC_ID
-    response = await broker.call("OffsetCommit", 9, commit_request(1, generation_id_or_member_epoch=3))
-    assert response.topics[0].partitions[0].error_code == E.ILLEGAL_GENERATION
+    for version, error in ((8, E.ILLEGAL_GENERATION), (9, E.GROUP_ID_NOT_FOUND)):
+        request = commit_request(1, generation_id_or_member_epoch=3)
+        response = await broker.call("OffsetCommit", version, request)
+        assert response.topics[0].partitions[0].error_code == error
 
 
 async def test_group_from_first_join_to_deletion(broker):
