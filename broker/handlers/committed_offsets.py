@@ -10,6 +10,7 @@ from uuid import UUID
 from tierlog.base.types import TopicPartition, numbers_by_topic
 from tierlog.broker.coordinators.core.effects import ErrorResponse, Token
 from tierlog.broker.groups.core.events import (
+    NO_MEMBER_ID,
     Commit,
     DeleteOffsets,
     OffsetsResponse,
@@ -180,7 +181,7 @@ class _Handlers:
         encoder = _TopicEncoder(topics, version)
         await encoder.encoding.add(groups.before(response, len(once)))
         for group in once.values():
-            committed = self._offsets(group.group_id, request.require_stable)
+            committed = self._offsets_of_member(group, request.require_stable)
             found = OffsetFetchResponseGroup(group_id=group.group_id)
             if isinstance(committed, ErrorCode):
                 found.error_code = committed
@@ -189,6 +190,12 @@ class _Handlers:
                 await encoder.add(found, self._topics_of(group, version, committed), committed)
         await encoder.encoding.add(groups.after(response))
         return encoder.encoding.reply()
+
+    def _offsets_of_member(
+        self, group: OffsetFetchRequestGroup, require_stable: bool
+    ) -> OffsetsByPartition | ErrorCode:
+        error = self._service.check_fetch(group.group_id, group.member_id or NO_MEMBER_ID, group.member_epoch)
+        return error or self._offsets(group.group_id, require_stable)
 
     def _offsets(self, group_id: str, require_stable: bool) -> OffsetsByPartition | ErrorCode:
         """A copy: all offsets of a group are those of one moment, although encoding takes several turns.

@@ -4,6 +4,7 @@ from typing import Any
 
 from tierlog.broker.coordinators.shards import Shards
 from tierlog.broker.groups.group_service import GroupService
+from tierlog.broker.handlers.consumer_groups import consumer_group_handlers
 from tierlog.broker.handlers.context import Handler
 from tierlog.broker.handlers.find_coordinator import (
     GROUP_KEY_TYPE,
@@ -34,5 +35,6 @@ def coordinator_handlers(
     return {
         **{BY_NAME[name].key: handler for name, handler in named.items()},
         **group_handlers(groups),
+        **consumer_group_handlers(groups),
         **transaction_handlers(transactions, groups.shards),
     }

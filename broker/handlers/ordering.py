@@ -37,6 +37,8 @@ ORDERS: Mapping[str, Order] = {
     "AlterPartitionReassignments": Order.CHANGE,
     "AlterReplicaLogDirs": Order.CHANGE,
     "ApiVersions": Order.FREE,
+    "ConsumerGroupDescribe": Order.AFTER_APPENDS,  # as DescribeGroups
+    "ConsumerGroupHeartbeat": Order.FREE,  # may wait for an assignment, but takes effect when it arrives
     "CreateAcls": Order.CHANGE,  # refused (handlers.table)
     "CreateDelegationToken": Order.CHANGE,  # refused (handlers.table)
     "CreatePartitions": Order.CHANGE,

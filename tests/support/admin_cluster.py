@@ -35,10 +35,10 @@ from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.errors import ErrorCode
 
 COORDINATOR_APIS = (
-    "AddOffsetsToTxn", "AddPartitionsToTxn", "DeleteGroups", "DescribeGroups", "DescribeTransactions",
-    "EndTxn", "FindCoordinator", "Heartbeat", "InitProducerId", "JoinGroup", "LeaveGroup", "ListGroups",
-    "ListTransactions", "OffsetCommit", "OffsetDelete", "OffsetFetch", "SyncGroup", "TxnOffsetCommit",
-    "WriteTxnMarkers",
+    "AddOffsetsToTxn", "AddPartitionsToTxn", "ConsumerGroupDescribe", "ConsumerGroupHeartbeat",
+    "DeleteGroups", "DescribeGroups", "DescribeTransactions", "EndTxn", "FindCoordinator", "Heartbeat",
+    "InitProducerId", "JoinGroup", "LeaveGroup", "ListGroups", "ListTransactions", "OffsetCommit",
+    "OffsetDelete", "OffsetFetch", "SyncGroup", "TxnOffsetCommit", "WriteTxnMarkers",
 )  # fmt: skip
 
 

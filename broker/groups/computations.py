@@ -1,0 +1,87 @@
+"""Computations of consumer groups: performs ComputeAssignment and ResolveRegexes of the group coordinator.
+
+A small one is done at once, so that a member gets its assignment with the response to its first heartbeat. A
+large one runs in a thread: the event loop continues meanwhile, and members keep their assignments. The result
+is submitted to the shard, unless its core has been discarded since. Owned by `group_service`.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from tierlog.base.patterns import InvalidPattern, compile_pattern
+from tierlog.base.tasks import TaskGroup
+from tierlog.broker.coordinators.core.effects import Effect
+from tierlog.broker.coordinators.shard import Shard
+from tierlog.broker.groups.core.coordinator import Coordinator
+from tierlog.broker.groups.core.events import (
+    AssignmentComputed,
+    ComputeAssignment,
+    RegexesResolved,
+    ResolveRegexes,
+)
+
+ASSIGNMENT_COST_MAX = 500
+"""Subscriptions and partitions that are assigned at once: at most about 5 ms."""
+MATCHES_MAX = 2_000
+"""Topic names that are matched at once, by all expressions of a group."""
+COMPILATION_COST = 100
+"""Compiling an expression takes as long as this many matches."""
+
+_log = structlog.get_logger("tierlog.groups")
+
+Computed = AssignmentComputed | RegexesResolved
+
+
+class Computations:
+    def __init__(self, tasks: TaskGroup) -> None:
+        self._tasks = tasks
+
+    def perform(self, shard: Shard[Coordinator], effect: Effect) -> None:
+        match effect:
+            case ComputeAssignment():
+                topics = len(effect.topics)
+                cost = len(effect.members) * max(topics, 1) + sum(
+                    topic.partitions for topic in effect.topics.values()
+                )
+                self._start(shard, lambda: assign(effect), in_thread=cost > ASSIGNMENT_COST_MAX)
+            case ResolveRegexes():
+                cost = len(effect.patterns) * (COMPILATION_COST + len(effect.names))
+                self._start(shard, lambda: resolve(effect), in_thread=cost > MATCHES_MAX)
+
+    def _start(self, shard: Shard[Coordinator], compute: Callable[[], Computed], *, in_thread: bool) -> None:
+        if in_thread:
+            self._tasks.spawn(f"computation of {shard.name}", _compute_in_thread(shard, compute))
+        else:
+            shard.submit(compute())
+
+
+async def _compute_in_thread(shard: Shard[Coordinator], compute: Callable[[], Computed]) -> None:
+    core = shard.core
+    event = await asyncio.to_thread(compute)
+    if shard.core is core:
+        shard.submit(event)
+
+
+def assign(request: ComputeAssignment) -> AssignmentComputed:
+    try:
+        assignment = request.assignor.assign(request.members, request.topics)
+    except Exception:
+        _log.exception("an assignor failed; it is retried", group=request.group_id)
+        assignment = None
+    return AssignmentComputed(group_id=request.group_id, epoch=request.epoch, assignment=assignment)
+
+
+def resolve(request: ResolveRegexes) -> RegexesResolved:
+    """An expression that is invalid here, such as one of another version, matches no topic."""
+    found: dict[str, frozenset[str]] = {}
+    for pattern in request.patterns:
+        try:
+            matches = compile_pattern(pattern)
+        except InvalidPattern as error:
+            _log.warning("a regular expression is invalid", group=request.group_id, error=str(error))
+            found[pattern] = frozenset()
+        else:
+            found[pattern] = frozenset(filter(matches, request.names))
+    return RegexesResolved(group_id=request.group_id, version=request.version, topics=found)
