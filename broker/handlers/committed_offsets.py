@@ -139,11 +139,7 @@ class _Handlers:
                 member_id=request.member_id,
                 group_instance_id=request.group_instance_id,
                 retention_ms=request.retention_time_ms,
-                no_group_error=(
-                    ErrorCode.GROUP_ID_NOT_FOUND
-                    if context.version >= MEMBER_EPOCHS_FROM
-                    else ErrorCode.ILLEGAL_GENERATION
-                ),
+                has_epochs=context.version >= MEMBER_EPOCHS_FROM,
                 offsets=tuple(offsets),
             ),
             to_message,

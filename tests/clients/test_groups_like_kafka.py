@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from config_cases import GROUP as GROUP_RESOURCE
+from config_cases import alter_of, wait_for_configs
+from consumer_group_cases import CONSUMER_GROUP_CASES, GROUP
 from group_cases import GROUP_CASES, Ask, Post, Take, Until, commit
 from kafka_comparison import plain
 from kafka_process import KafkaProcess
@@ -19,6 +22,7 @@ from tierlog.testing import TierlogBroker
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(240)]
 
+CASES = GROUP_CASES | CONSUMER_GROUP_CASES
 CONNECTIONS = (1, 2, 3)
 RANDOM_PART = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 UNORDERED = {"members", "groups", "topics", "partitions", "results"}
@@ -31,10 +35,10 @@ def tierlog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TierlogBroker]
         yield broker
 
 
-@pytest.mark.parametrize("case", GROUP_CASES)
+@pytest.mark.parametrize("case", CASES)
 def test_responses_about_groups_equal_kafkas(kafka: KafkaProcess, tierlog: TierlogBroker, case: str) -> None:
     by_kafka, by_tierlog = (list(conversation(each.bootstrap, case)) for each in (kafka, tierlog))
-    steps = zip(GROUP_CASES[case], by_kafka, by_tierlog, strict=True)
+    steps = zip(CASES[case], by_kafka, by_tierlog, strict=True)
     assert [each for each in steps if each[1] != each[2]] == []
 
 
@@ -45,7 +49,7 @@ def conversation(bootstrap: str, case: str) -> Iterator[Any]:
     names = {"t": topic, "id": str(topic_id(clients[1], topic))}
     names |= {f"m{number}": "" for number in CONNECTIONS}
     try:
-        for step in GROUP_CASES[case]:
+        for step in CASES[case]:
             match step:
                 case Ask(api, version, request, client):
                     response = clients[client].send(api, version, message(api, request, **names))
@@ -73,6 +77,9 @@ def prepared(client: Client) -> str:
     request = message("OffsetCommit", commit(group="$t"), t=topic)
     while client.send("OffsetCommit", 8, request).topics[0].partitions[0].error_code in LOADING:
         pass
+    assign_at_once = alter_of(GROUP_RESOURCE, GROUP, "consumer.assignment.interval.ms", "0")
+    request = message("IncrementalAlterConfigs", assign_at_once, t=topic)
+    wait_for_configs(client, request, client.send("IncrementalAlterConfigs", 1, request))
     request = message("FindCoordinator", {"key": topic, "key_type": 1})
     while client.send("FindCoordinator", 3, request).error_code in LOADING:
         pass

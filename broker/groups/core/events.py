@@ -127,7 +127,7 @@ class Commit:
     member_id: str = NO_MEMBER_ID
     group_instance_id: str | None = None
     retention_ms: int = -1  # versions 2 to 4; -1: the broker's
-    no_group_error: ErrorCode = ErrorCode.ILLEGAL_GENERATION  # for a member of a group that does not exist
+    has_epochs: bool = False  # OffsetCommit version 9 and later: members of consumer groups may commit
     producer: Producer | None = None  # TxnOffsetCommit: the offsets count once its transaction is committed
     offsets: tuple[OffsetToCommit, ...]
 

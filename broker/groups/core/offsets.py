@@ -62,7 +62,9 @@ def check_commit(group: Group | None, request: Commit) -> ErrorCode:
     transaction of a client which names no member may always commit: older clients name none (KIP-447)."""
     if group is None:
         # A consumer without group management, or an admin: its first commit creates the group.
-        return ErrorCode.NONE if request.generation < 0 else request.no_group_error
+        if request.generation < 0:
+            return ErrorCode.NONE
+        return ErrorCode.GROUP_ID_NOT_FOUND if request.has_epochs else ErrorCode.ILLEGAL_GENERATION
     if request.generation < 0 and group.state is GroupState.EMPTY:
         return ErrorCode.NONE
     has_identity = request.member_id != NO_MEMBER_ID or request.group_instance_id is not None
@@ -91,6 +93,8 @@ def check_consumer_commit(group: ConsumerGroup, request: Commit) -> ErrorCode:
     if member.is_classic:
         same = request.generation == member.epoch
         return ErrorCode.NONE if same else ErrorCode.ILLEGAL_GENERATION
+    if request.producer is None and not request.has_epochs:
+        return ErrorCode.UNSUPPORTED_VERSION
     accepted = request.generation == member.epoch or all(
         member.accepts_commit(request.generation, item.topic_id, item.partition.partition)
         for item in request.offsets

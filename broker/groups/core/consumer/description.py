@@ -37,7 +37,7 @@ def _member(group: ConsumerGroup, member: ConsumerMember, topics: TopicView) -> 
         client_id=metadata.client_id,
         client_host=metadata.client_host,
         subscribed_topic_names=list(metadata.subscribed_topic_names),
-        subscribed_topic_regex=metadata.subscribed_topic_regex or None,
+        subscribed_topic_regex=metadata.subscribed_topic_regex or "",
         assignment=_assignment(member.assigned, topics),
         target_assignment=_assignment(group.targets.get(member.member_id, NO_TARGET), topics),
         member_type=CLASSIC_MEMBER if member.is_classic else CONSUMER_MEMBER,

@@ -49,7 +49,7 @@ def regexes_resolved(group: ConsumerGroup, event: RegexesResolved, turn: Turn) -
         if not group.regex_subscribers[pattern]:
             continue  # its last member has left
         old = group.regexes.get(pattern)
-        is_changed = is_changed or old is None or set(old.topics) != names
+        is_changed = is_changed or names != set(() if old is None else old.topics)
         group.set_regex(
             pattern, RegularExpression(topics=sorted(names), version=event.version, timestamp=turn.now_ms)
         )
