@@ -5,6 +5,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from consumer_member import ConsumerMember, closing, poll_until
 from java_process import TOOLS, java, run_java
 from kafka_process import KafkaProcess
 from waiting import until
@@ -13,6 +14,7 @@ from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(240)]
 
+DELETE = ("--delete", "--group")
 ROUND_TRIP = Path(__file__).parent / "java" / "RoundTrip.java"
 
 
@@ -21,8 +23,58 @@ def test_produce_and_consume_by_group(
     java_classpath: str, tierlog_session_broker: TierlogBroker, codec: str
 ) -> None:
     topic = f"java-{codec}-{uuid.uuid4().hex[:6]}"
-    said = java(java_classpath, str(ROUND_TRIP), tierlog_session_broker.bootstrap, topic, codec, "5000")
-    assert said.strip().endswith("ok 5000")
+    round_trip = (str(ROUND_TRIP), tierlog_session_broker.bootstrap, topic, codec, "5000", "classic")
+    assert java(java_classpath, *round_trip).strip().endswith("ok 5000")
+
+
+def test_produce_and_consume_by_consumer_group(
+    java_classpath: str, tierlog_session_broker: TierlogBroker
+) -> None:
+    topic = f"java-{uuid.uuid4().hex[:6]}"
+    round_trip = (str(ROUND_TRIP), tierlog_session_broker.bootstrap, topic, "none", "5000", "consumer")
+    assert java(java_classpath, *round_trip).strip().endswith("ok 5000")
+
+
+def test_kafkas_tools_for_consumer_groups(java_classpath: str, tierlog_session_broker: TierlogBroker) -> None:
+    server = ("--bootstrap-server", tierlog_session_broker.bootstrap)
+    topic = f"tools-{uuid.uuid4().hex[:6]}"
+    group = f"g-{topic}"
+
+    def tool(name: str, *arguments: str, text: str | None = None) -> str:
+        return java(java_classpath, f"{TOOLS}.{name}", *server, *arguments, text=text)
+
+    def groups(*arguments: str) -> str:
+        return tool("consumer.group.ConsumerGroupCommand", *arguments)
+
+    tool("TopicCommand", "--create", "--topic", topic, "--partitions", "2")
+    tool("ConsoleProducer", "--topic", topic, text="1\n2\n3\n")
+    consume = ("--topic", topic, "--from-beginning", "--max-messages", "3", "--group", group)
+    by_consumer_protocol = ("--command-property", "group.protocol=consumer")
+    read = tool("consumer.ConsoleConsumer", *consume, *by_consumer_protocol)
+    assert sorted(read.split()) == ["1", "2", "3"]
+
+    assert group in groups("--list", "--type", "consumer").split()
+    assert group not in groups("--list", "--type", "classic").split()
+    assert "Empty" in groups("--describe", "--group", group, "--state")
+    lags = [line.split()[5] for line in groups("--describe", "--group", group).splitlines() if topic in line]
+    assert sum(map(int, lags)) == 0
+    reset = ("--reset-offsets", "--group", group, "--topic", topic, "--to-earliest", "--execute")
+    assert topic in groups(*reset)
+    with_member = ConsumerMember(tierlog_session_broker.bootstrap, topic, group=group)
+    with closing(with_member):
+        poll_until(lambda: len(with_member.assigned) == 2, with_member)
+        described = groups("--describe", "--group", group, "--members", "--verbose")
+        assert "CURRENT-EPOCH" in described and f"{topic}:0,1" in described
+        command = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
+        refused = run_java(java_classpath, command, *server, *DELETE, group)
+        assert "GroupNotEmptyException" in refused.stdout
+    assert "successful" in groups(*DELETE, group)
+    alter = ("--entity-type", "groups", "--entity-name", group, "--alter")
+    change = ("--add-config", "consumer.heartbeat.interval.ms=6000")
+    java(java_classpath, "kafka.admin.ConfigCommand", *server, *alter, *change)
+    shown = ("--entity-type", "groups", "--entity-name", group, "--describe")
+    described = java(java_classpath, "kafka.admin.ConfigCommand", *server, *shown)
+    assert "consumer.heartbeat.interval.ms=6000" in described
 
 
 def test_kafkas_command_line_tools(java_classpath: str, tierlog_session_broker: TierlogBroker) -> None:

@@ -1,4 +1,4 @@
-// RoundTrip BOOTSTRAP TOPIC CODEC COUNT: the Java client's producer, admin and group consumer against one broker.
+// RoundTrip BOOTSTRAP TOPIC CODEC COUNT PROTOCOL: the Java client's producer, admin and group consumer against one broker.
 // Exits 0 and prints "ok COUNT" when every record came back, once, in order per partition, with its header.
 import java.time.Duration;
 import java.util.HashMap;
@@ -26,7 +26,7 @@ public class RoundTrip {
             admin.createTopics(List.of(new NewTopic(topic, PARTITIONS, (short) 1))).all().get();
         }
         produce(bootstrap, topic, codec, count);
-        consume(bootstrap, topic, count);
+        consume(bootstrap, topic, count, args[4]);
         try (Admin admin = Admin.create(with(bootstrap))) {
             long ends = 0;
             for (int partition = 0; partition < PARTITIONS; partition++) {
@@ -60,9 +60,10 @@ public class RoundTrip {
         }
     }
 
-    static void consume(String bootstrap, String topic, int count) {
+    static void consume(String bootstrap, String topic, int count, String protocol) {
         Properties settings = with(bootstrap);
         settings.put("group.id", "group-" + topic);
+        settings.put("group.protocol", protocol);
         settings.put("auto.offset.reset", "earliest");
         settings.put("enable.auto.commit", "false");
         Map<String, Integer> lastOfKey = new HashMap<>();

@@ -207,7 +207,7 @@ def java(bootstrap: str, topic: str) -> None:
         command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", *arguments]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, input=b"")
 
-    run(str(here / "java" / "RoundTrip.java"), bootstrap, topic, "lz4", "60")
+    run(str(here / "java" / "RoundTrip.java"), bootstrap, topic, "lz4", "60", "classic")
     tools, server = "org.apache.kafka.tools", ("--bootstrap-server", bootstrap)
     run(f"{tools}.TopicCommand", *server, "--describe", "--topic", topic)
     run(f"{tools}.TopicCommand", *server, "--alter", "--topic", topic, "--partitions", "4")
