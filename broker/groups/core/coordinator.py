@@ -407,6 +407,10 @@ class Coordinator:
         """Committed, durable offsets. Read-only."""
         return self._offsets.of(group_id)
 
+    def groups_with_offsets(self) -> list[str]:
+        """Ids of the groups that have committed offsets, in the order in which they got the first."""
+        return self._offsets.group_ids()
+
     def unstable_partitions(self, group_id: str) -> list[TopicPartition]:
         """Partitions whose offsets an open transaction may change (KIP-447)."""
         return self._offsets.unstable_partitions(group_id)

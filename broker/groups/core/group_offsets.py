@@ -57,6 +57,9 @@ class GroupOffsets:
 
     # ---- queries ----
 
+    def group_ids(self) -> list[str]:
+        return list(self._offsets.groups())
+
     def of(self, group_id: str) -> OffsetsByPartition:
         """Committed, durable offsets. Read-only."""
         return self._offsets.of(group_id)
@@ -211,7 +214,10 @@ class GroupOffsets:
             self._append_tombstones(group_id, to_remove, turn)
 
     def _is_of_another_topic(self, partition: TopicPartition, committed: CommittedOffset) -> bool:
-        """Whether the offset was committed for an earlier topic of the same name."""
+        """Whether the offset was committed for an earlier topic of the same name. False during the replay,
+        before the topics are known: its end removes these offsets."""
+        if isinstance(self.topics, NoTopics):
+            return False
         return committed.topic_id not in (ZERO_UUID, self.topics.id_of(partition.topic))
 
     def expire(self, turn: Turn) -> list[AnyGroup]:
