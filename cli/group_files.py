@@ -8,7 +8,6 @@ import csv
 import io
 import json
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Any
 
 from tierlog.base.types import TopicPartition
@@ -18,11 +17,6 @@ from tierlog.cli.options import INT32_MAX, INT64_MAX
 
 GROUPS = "groups"
 EXAMPLE = '{"groups": [{"group": "g", "offsets": [{"topic": "t", "partition": 0, "offset": 5}]}]}'
-
-
-class Format(StrEnum):
-    JSON = "json"
-    CSV = "csv"
 
 
 def json_text(offsets: Mapping[str, Offsets]) -> str:

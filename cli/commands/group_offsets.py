@@ -1,6 +1,7 @@
 """`tierlog group seek|reset|offset-delete|export|import`: sets, deletes and copies committed offsets."""
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,7 +9,6 @@ import typer
 
 from tierlog.cli.commands.consume import parse_time
 from tierlog.cli.errors import CliError, ExitCode, usage
-from tierlog.cli.group_files import Format
 from tierlog.cli.options import INT64_MAX, Bootstrap, DryRun, Group, Json, Partition, Topic, confirm, group_id
 from tierlog.cli.output import counted, print_json, print_outcome, print_rows, print_status
 
@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.group_offsets import Reset
     from tierlog.cli.groups import Committed, Row
+
+
+class Format(StrEnum):
+    """How offsets are written."""
+
+    JSON = "json"
+    CSV = "csv"
+
 
 Topics = Annotated[
     list[str] | None,

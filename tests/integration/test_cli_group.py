@@ -80,11 +80,16 @@ def committed(ask: Ask, group: str) -> dict[int, int | None]:
     return {row["partition"]: row["committed_offset"] for row in ask("describe", group)["partitions"]}
 
 
-def member(broker: TierlogBroker, group: str, **more: Any) -> Consumer:
-    """A consumer that owns both partitions."""
-    settings = {"bootstrap.servers": broker.bootstrap, "group.id": group, "client.id": "reader", **more}
+def subscribed(broker: TierlogBroker, group: str) -> Consumer:
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": group, "client.id": "reader"}
     consumer = Consumer({"auto.offset.reset": "earliest", "enable.auto.commit": False, **settings})
     consumer.subscribe(["orders"])
+    return consumer
+
+
+def member(broker: TierlogBroker, group: str) -> Consumer:
+    """A consumer that owns both partitions."""
+    consumer = subscribed(broker, group)
     deadline = time.monotonic() + TIMEOUT_S
     while len(consumer.assignment()) < 2:
         assert time.monotonic() < deadline
@@ -229,7 +234,7 @@ def test_consumers_continue_where_seek_has_set_them(broker: TierlogBroker, ask: 
     assert ask("seek", "billing", "orders", "1", "8")["committed_offset"] == RECORDS
     assert "is out of range" in fails(broker, 4, "seek", "billing", "orders", "1", "11")
     assert committed(ask, "billing") == {0: 10, 1: 8}
-    consumer = member(broker, "billing")
+    consumer = subscribed(broker, "billing")
     message = consumer.poll(TIMEOUT_S)
     assert message is not None and (message.partition(), message.offset()) == (1, 8)
     consumer.close()
