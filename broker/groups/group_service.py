@@ -24,6 +24,7 @@ from tierlog.config.dynamic import effective_settings
 from tierlog.config.groups import consumer_settings
 from tierlog.config.node import NodeSettings
 from tierlog.config.topic import OFFSETS_TOPIC
+from tierlog.metadata.controller.features import level_of
 from tierlog.metadata.image import ClusterImage, TopicImage, changed_topics
 from tierlog.metadata.records import ConfigScope
 from tierlog.protocol.errors import ErrorCode
@@ -110,7 +111,8 @@ class GroupService:
     @property
     def serves_consumer_protocol(self) -> bool:
         """Whether members may use the protocol of KIP-848."""
-        return CONSUMER_PROTOCOL in self._settings.group_coordinator_rebalance_protocols
+        is_set = CONSUMER_PROTOCOL in self._settings.group_coordinator_rebalance_protocols
+        return is_set and level_of(self.image, "group.version") > 0
 
     def describe_consumer(self, group_id: str) -> consumer_group_describe.DescribedGroup | ErrorCode:
         shard = self.shards.shard_of(group_id)

@@ -25,7 +25,7 @@ class Levels(NamedTuple):
 
 KAFKA_FEATURES: Mapping[str, Levels] = {
     "eligible.leader.replicas.version": Levels(1, 1),  # KIP-966
-    "group.version": Levels(1, 1),  # KIP-848
+    "group.version": Levels(0, 1),  # KIP-848
     "kraft.version": Levels(0, 0),  # KIP-853: `tierlog quorum` changes voters, not AddRaftVoter
     "metadata.version": Levels(30, 30),  # 4.3-IV0: broker requests are answered as by this release
     "share.version": Levels(0, 0),  # KIP-932: share groups are not supported

@@ -137,7 +137,7 @@ def test_commit_checks_the_epoch_of_the_member(bench, member, epoch, error):
     b = bench()
     b.consume("a")
     b.consume("a", 2, topics="tu")
-    token = b.commit(7, member_id=member, generation=epoch)
+    token = b.commit(7, member_id=member, generation=epoch, has_epochs=True)
     response = b.response(token)
     assert (response.error or response.partitions[0][1]) == error
 
@@ -146,7 +146,9 @@ def test_partition_assigned_later_refuses_a_commit_of_an_earlier_epoch(bench):
     b = bench()
     b.consume("a")
     b.consume("a", 2, topics="tu")
-    assert b.error(b.commit(7, topic="u", member_id="a", generation=2)) == E.STALE_MEMBER_EPOCH
+    assert (
+        b.error(b.commit(7, topic="u", member_id="a", generation=2, has_epochs=True)) == E.STALE_MEMBER_EPOCH
+    )
 
 
 def test_transaction_of_an_older_client_may_commit(bench):

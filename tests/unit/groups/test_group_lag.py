@@ -19,7 +19,7 @@ from tierlog.protocol.messages.list_offsets import ListOffsetsRequest
 from tierlog.records.writer import NewRecord, encode_batch
 
 PARTITIONS = 3
-CALLS_PER_TURN = 750
+CALLS_PER_TURN = 800
 """Three for each of the partitions of a turn: less than a millisecond."""
 
 

@@ -240,5 +240,5 @@ def test_load_keeps_the_offset_of_a_committed_transaction_unless_its_topic_was_d
     b.core = Coordinator(b.settings)
     b.core.replay(encode_key(OffsetKey("g", "t", 0)), encode_offset(committed), producer_id=7)
     b.core.replay_marker(7, committed=True)
-    b.core.finish_replay(b.now_ms, dict(b.topics))
+    b.core.finish_replay(b.now_ms, b.view())
     assert offset(b) == (None if is_deleted else 5)

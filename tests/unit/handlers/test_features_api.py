@@ -31,13 +31,14 @@ async def test_api_versions_reports_features(cluster: AdminCluster, version: int
     assert finalized == {
         FORMAT: 1,
         "eligible.leader.replicas.version": 1,
+        "group.version": 1,
         "metadata.version": 30,
         "transaction.version": 2,
     }
     from_zero = {name: levels for name, levels in KAFKA_FEATURES.items() if levels.lowest == 0}
     others = {name: levels for name, levels in KAFKA_FEATURES.items() if levels.lowest > 0}
     assert supported == others | {FORMAT: SUPPORTED_FORMATS} | (from_zero if version == 4 else {})
-    assert (from_zero["group.version"], from_zero["transaction.version"]) == ((0, 0), (0, 2))
+    assert (from_zero["group.version"], from_zero["transaction.version"]) == ((0, 1), (0, 2))
     assert answer.finalized_features_epoch == cluster.metadata.image.index
 
 
