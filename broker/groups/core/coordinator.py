@@ -24,7 +24,16 @@ from tierlog.broker.groups.core.classic import protocol as classic
 from tierlog.broker.groups.core.classic.group import Group, MemberMemory, group_from_record
 from tierlog.broker.groups.core.classic.rebalance import prepare_rebalance, restart_session
 from tierlog.broker.groups.core.classic.states import Cause, GroupState
-from tierlog.broker.groups.core.consumer import formats, heartbeat, loading, regexes, targets, writes
+from tierlog.broker.groups.core.consumer import (
+    classic_members,
+    conversion,
+    formats,
+    heartbeat,
+    loading,
+    regexes,
+    targets,
+    writes,
+)
 from tierlog.broker.groups.core.consumer.description import describe as describe_consumer_group
 from tierlog.broker.groups.core.consumer.group import ConsumerGroup
 from tierlog.broker.groups.core.consumer.states import ConsumerGroupState
@@ -220,7 +229,7 @@ class Coordinator:
         if refusal is not None:
             heartbeat.refuse(request, refusal, turn)
             return
-        self._groups[request.group_id] = group
+        self._replace(group, turn)
         if heartbeat.is_leaving(request):
             heartbeat.leave(group, request, turn)
         else:
@@ -232,17 +241,31 @@ class Coordinator:
         group = self._groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return group
-        if request.member_epoch != JOIN_EPOCH or (group is not None and not group.is_empty):
+        if request.member_epoch != JOIN_EPOCH:
             return None
-        new = ConsumerGroup(request.group_id, self._memory)
-        if group is not None and group.is_stored:
-            new.changed[GroupKey(request.group_id)] = None
-        return new
+        if group is None:
+            return ConsumerGroup(request.group_id)
+        return conversion.upgrade(group, self._offsets.topics, self._settings)
+
+    def _replace(self, group: ConsumerGroup, turn: Turn) -> None:
+        """A new consumer group counts from now on, also instead of a classic group."""
+        old = self._groups.get(group.group_id)
+        if old is group:
+            return
+        if isinstance(old, Group):
+            conversion.retire_classic(old, turn)
+        self._groups[group.group_id] = group
+        group.memory = self._memory
+        self._memory.used_bytes += group.size
+        for member in group.members.values():
+            heartbeat.restart_session(group, member, turn)
 
     def _finish(self, group: ConsumerGroup, turn: Turn) -> None:
         """The end of each change of a consumer group."""
         writes.flush(group, turn)
         group.follow_state()
+        if conversion.may_downgrade(group, self._settings):
+            self._groups[group.group_id] = conversion.downgrade(group, turn)
 
     def _computed(self, event: AssignmentComputed | RegexesResolved, turn: Turn) -> None:
         group = self._groups.get(event.group_id)
@@ -280,45 +303,60 @@ class Coordinator:
                 heartbeat.revocation_timed_out(group, key.member_id, turn)
             case TimerKind.ASSIGNMENT:
                 targets.assignment_timer_fired(group, turn)
+            case TimerKind.JOIN | TimerKind.SYNC:
+                classic_members.timed_out(group, key.member_id, turn)
 
     # ---- classic groups ----
 
     def _join(self, request: Join, turn: Turn) -> None:
         error = classic.check_join(request, self._settings)
         group = self._groups.get(request.group_id)
-        if error == ErrorCode.NONE and group is None and request.member_id != NO_MEMBER_ID:
+        if error == ErrorCode.NONE and _is_gone(group) and request.member_id != NO_MEMBER_ID:
             error = ErrorCode.UNKNOWN_MEMBER_ID
         if error != ErrorCode.NONE:
             turn.reply(request.token, JoinResponse(error=error, member_id=request.member_id))
             return
         group = group or self._groups.setdefault(request.group_id, self._new_group(request.group_id))
-        if isinstance(group, ConsumerGroup):
-            turn.reply(request.token, JoinResponse(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        if isinstance(group, ConsumerGroup) and not group.is_empty:
+            classic_members.join(group, request, turn)
+            self._finish(group, turn)
             return
+        if isinstance(group, ConsumerGroup):
+            turn.append(writes.tombstones(group), lambda turn, error: None)
+            conversion.retire_consumer(group, turn)
+            group = self._groups[request.group_id] = self._new_group(request.group_id)
         classic.join(group, request, turn)
         self._remove_if_unused(group)
 
     def _sync(self, request: Sync, turn: Turn) -> None:
         group = self._groups.get(request.group_id)
-        if not isinstance(group, Group):
+        if group is None:
             turn.reply(request.token, SyncResponse(error=_no_group(request.group_id)))
+        elif isinstance(group, ConsumerGroup):
+            classic_members.sync(group, request, turn)
+            self._finish(group, turn)
         else:
             classic.sync(group, request, turn)
 
     def _heartbeat(self, request: Heartbeat, turn: Turn) -> None:
         group = self._groups.get(request.group_id)
-        if not isinstance(group, Group):
+        if group is None:
             turn.reply(request.token, ErrorResponse(error=_no_group(request.group_id)))
+        elif isinstance(group, ConsumerGroup):
+            classic_members.heartbeat(group, request, turn)
         else:
             classic.heartbeat(group, request, turn)
 
     def _leave(self, request: Leave, turn: Turn) -> None:
         group = self._groups.get(request.group_id)
-        if not isinstance(group, Group):
+        if group is None:
             error = _no_group(request.group_id)
             turn.reply(
                 request.token, LeaveResponse(members=tuple((leaver, error) for leaver in request.leavers))
             )
+        elif isinstance(group, ConsumerGroup):
+            classic_members.leave(group, request, turn)
+            self._finish(group, turn)
         else:
             classic.leave(group, request, turn)
             self._remove_if_unused(group)
@@ -484,6 +522,11 @@ class Coordinator:
 
     def _new_group(self, group_id: str) -> Group:
         return Group(group_id, self._memory)
+
+
+def _is_gone(group: AnyGroup | None) -> bool:
+    """Whether a classic member starts a new group: also in place of an empty consumer group."""
+    return group is None or (isinstance(group, ConsumerGroup) and group.is_empty)
 
 
 def _no_group(group_id: str) -> ErrorCode:

@@ -1,6 +1,7 @@
 """An in-memory driver of the coordinator core: performs effects, keeps the log, and writes a transcript."""
 
 import re
+import textwrap
 from collections import deque
 from collections.abc import Callable
 from itertools import count
@@ -22,8 +23,10 @@ from tierlog.broker.coordinators.core.effects import (
     TimerFired,
     Token,
 )
-from tierlog.broker.coordinators.core.stored import StoredRecord
+from tierlog.broker.coordinators.core.stored import StoredRecord, encode_stored
 from tierlog.broker.groups.core.consumer import formats
+from tierlog.broker.groups.core.consumer.embedded_protocol import Subscription, decode_assignment
+from tierlog.broker.groups.core.consumer.embedded_protocol import TopicPartition as EmbeddedPartition
 from tierlog.broker.groups.core.coordinator import Coordinator
 from tierlog.broker.groups.core.events import (
     AssignmentComputed,
@@ -125,6 +128,10 @@ class Bench:
             group_instance_id=instance,
             **fields,
         )
+
+    def join_cooperative(self, member_id: str = "", topics: str = "t", owned: str = "", **more: Any) -> int:
+        """JoinGroup of a consumer with incremental rebalances."""
+        return self.join(member_id, protocols=(("sticky", embedded_subscription(topics, owned)),), **more)
 
     def sync(
         self, member_id: str, generation: int, assignments: dict[str, bytes] | None = None, **more: Any
@@ -350,7 +357,10 @@ class Bench:
                 case ComputeAssignment() | ResolveRegexes():
                     self.send(self._result(effect))
                 case AppendRecords():
-                    self.lines.append("    append " + ", ".join(map(describe_record, effect.records)))
+                    records = "append " + ", ".join(map(describe_record, effect.records))
+                    self.lines += textwrap.wrap(
+                        records, 90, initial_indent=" " * 4, subsequent_indent=" " * 8
+                    )
                     if self.hold_appends or self.held:  # the log keeps their order
                         self.held.append(effect)
                     else:
@@ -378,12 +388,29 @@ def describe(response: Any, bench: Bench) -> str:
             shown = "" if response.assignment is None else f" [{bench.text_of(response.assignment)}]"
             return f"member {response.member_id} epoch={response.member_epoch}{shown}"
         case SyncResponse():
-            return f"assigned {response.assignment.decode() or '-'}"
+            return f"assigned {assigned_text(response.assignment) or '-'}"
         case LeaveResponse():
             return "left " + " ".join(f"{leaver.member_id}:{code.name}" for leaver, code in response.members)
         case OffsetsResponse():
             return "offsets " + " ".join(f"{place}:{code.name}" for place, code in response.partitions)
     return "ok"
+
+
+def assigned_text(assignment: bytes) -> str:
+    """Text of the tests' own, or a ConsumerProtocolAssignment as "t0 t1 u0"."""
+    if not assignment.startswith(b"\0"):
+        return assignment.decode()
+    partitions = decode_assignment(assignment).assigned_partitions
+    return " ".join(f"{each.topic}{number}" for each in partitions for number in each.partitions) or "nothing"
+
+
+def embedded_subscription(topics: str, owned: str = "", version: int = 3) -> bytes:
+    """A ConsumerProtocolSubscription; `owned` as in "t0 t1 u0"."""
+    found: dict[str, list[int]] = {}
+    for each in owned.split():
+        found.setdefault(each[0], []).append(int(each[1:]))
+    partitions = [EmbeddedPartition(topic=name, partitions=numbers) for name, numbers in found.items()]
+    return encode_stored(Subscription(topics=list(topics), owned_partitions=partitions), version)
 
 
 def describe_record(record: StoredRecord) -> str:

@@ -6,12 +6,14 @@ partitions must be assigned, and every request must have been answered.
 """
 
 import random
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tierlog.broker.groups.core.events import ExpireOffsets
-from tierlog.broker.groups.core.turn import ConsumerSettings
+from tierlog.broker.groups.core.consumer.embedded_protocol import decode_assignment, encode_assignment
+from tierlog.broker.groups.core.events import ExpireOffsets, JoinResponse, Leaver, SyncResponse
+from tierlog.broker.groups.core.turn import ConsumerSettings, MigrationPolicy
 from tierlog.protocol.errors import ErrorCode as E
 
 APPEND_ERRORS = (E.NOT_ENOUGH_REPLICAS, E.NOT_ENOUGH_REPLICAS_AFTER_APPEND, E.KAFKA_STORAGE_ERROR)
@@ -102,6 +104,98 @@ class Consumer:
             self.bench.consume(self.member_id, self.rng.randrange(1, 9))
 
 
+class ClassicConsumer:
+    """A consumer with the classic protocol and incremental rebalances. As the leader of a classic group it
+    assigns all partitions to itself and the other members in turn."""
+
+    def __init__(self, bench, rng: random.Random, number: int) -> None:
+        self.bench, self.rng, self.number = bench, rng, number
+        self.instance = f"static-{number}" if rng.random() < 0.2 else None
+        self.topics = rng.choice(("t", "tu"))
+        self.subscription = {"topics": self.topics, "subscribed_regex": ""}
+        self.owned: set[tuple[Any, int]] = set()
+        self.forget()
+
+    def forget(self) -> None:
+        self.member_id, self.generation = "", -1
+        self.owned = set()
+        self.pending: int | None = None
+        self.step, self.leads = "join", ()
+
+    def hear(self) -> None:
+        response = self.bench.response(self.pending) if self.pending else None
+        if response is None:
+            return
+        self.pending = None
+        error = response.error
+        if error == E.MEMBER_ID_REQUIRED:
+            self.member_id = response.member_id
+        elif error in (E.UNKNOWN_MEMBER_ID, E.FENCED_INSTANCE_ID, E.ILLEGAL_GENERATION):
+            self.forget()
+        elif error != E.NONE:
+            self.step = "join"
+        elif isinstance(response, JoinResponse):
+            self.member_id, self.generation = response.member_id, response.generation
+            self.leads, self.step = tuple(name for name, _, _ in response.members), "sync"
+        elif isinstance(response, SyncResponse):
+            found = decode_assignment(response.assignment).assigned_partitions
+            target = {(self.bench.topics[each.topic], number) for each in found for number in each.partitions}
+            self.step = "join" if self.owned - target else "beat"  # the second rebalance of KIP-429
+            self.owned = target
+
+    def request(self) -> None:
+        ids = {"group_instance_id": self.instance}
+        match self.step:
+            case "join":
+                owned = sorted(self.bench.text_of({topic: [number]}) for topic, number in self.owned)
+                known = " ".join(each for each in owned if not each.startswith("?"))
+                self.pending = self.bench.join_cooperative(
+                    self.member_id, self.topics, known, instance=self.instance, member_id_required=True
+                )
+            case "sync":
+                self.pending = self.bench.sync(self.member_id, self.generation, self.assign(), **ids)
+            case "beat":
+                self.pending = self.bench.beat(self.member_id, self.generation, **ids)
+
+    def assign(self) -> dict[str, bytes]:
+        """The assignment of a leader. As a cooperative assignor, it adds only what no member owns."""
+        owned = {client.member_id: client.owned for client in self.bench.clients if client.member_id}
+        taken = set().union(*owned.values()) if owned else set()
+        free = {
+            (self.bench.topics[name], number) for name in "t" for number in range(self.bench.partitions[name])
+        }
+        mine = {name: set(owned.get(name, ())) for name in self.leads}
+        if self.leads:
+            mine[self.leads[0]] |= free - taken
+        topics = {topic_id: name for name, topic_id in self.bench.topics.items()}
+        result = {}
+        for name, partitions in mine.items():
+            numbers: dict[str, list[int]] = {}
+            for topic_id, number in sorted(partitions):
+                if topic_id in topics:
+                    numbers.setdefault(topics[topic_id], []).append(number)
+            result[name] = encode_assignment(numbers, b"\0\3")
+        return result
+
+    def follow(self) -> None:
+        self.hear()
+        if self.pending is None:
+            self.request()
+
+    def act(self) -> None:
+        roll = self.rng.random()
+        if roll < 0.85:
+            self.follow()
+        elif roll < 0.90:
+            self.pending = None
+        elif roll < 0.94 and self.member_id:
+            self.owned = set()
+            self.bench.leave(Leaver(self.member_id, self.instance))
+            self.forget()
+        else:
+            self.forget()
+
+
 def disturb(b, rng: random.Random) -> None:
     match rng.randrange(15):
         case 0 | 1 | 2:
@@ -171,6 +265,73 @@ def test_every_history_ends_with_all_partitions_assigned(bench, seed):
     check_replay(b)
     b.advance(400_000)
     assert b.waiting == [], f"requests never answered:\n{b.transcript[-2_000:]}"
+
+
+@settings(deadline=None, max_examples=100, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 1 << 32))
+def test_groups_of_both_protocols_keep_their_invariants(bench, seed):
+    """Ends with members of the consumer protocol only: they must get everything."""
+    rng = random.Random(seed)
+    policy = rng.choice(("bidirectional", "bidirectional", "upgrade", "disabled"))
+    b = bench(
+        consumer=ConsumerSettings(assignment_interval_ms=0),
+        group_consumer_migration_policy=MigrationPolicy(policy),
+    )
+    b.clients = [rng.choice((Consumer, ClassicConsumer))(b, rng, number) for number in range(4)]
+    for _ in range(rng.randrange(20, 150)):
+        if rng.random() < 0.8:
+            rng.choice(b.clients).act()
+        else:
+            disturb(b, rng)
+    calm(b)
+    b.advance(400_000)  # all members are gone
+    survivors = [Consumer(b, rng, number) for number in range(10, 13)]
+    for _ in range(20):
+        for client in survivors:
+            client.follow()
+        b.advance(4_000)
+    for client in survivors:
+        client.hear()
+    check_complete(b, survivors)
+    check_replay(b)
+    b.advance(400_000)
+    assert b.waiting == [], f"requests never answered:\n{b.transcript[-2_000:]}"
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 1 << 32), back=st.booleans())
+def test_rolling_migration_reads_no_partition_twice(bench, seed, back):
+    """One process after another restarts with the other protocol, without faults."""
+    rng = random.Random(seed)
+    b = bench(consumer=ConsumerSettings(assignment_interval_ms=0))
+    kinds = (Consumer, ClassicConsumer) if back else (ClassicConsumer, Consumer)
+    b.clients = [kinds[0](b, rng, number) for number in range(3)]
+    for client in b.clients:
+        client.instance, client.topics = None, "t"
+        client.subscription = {"topics": "t", "subscribed_regex": ""}
+
+    def run(rounds: int) -> None:
+        for _ in range(rounds):
+            for client in rng.sample(b.clients, len(b.clients)):
+                client.follow()
+                client.hear()
+                check_owners(b, b.clients)
+            b.advance(1_000)
+
+    run(20)
+    for number, old in enumerate(list(b.clients)):
+        old.owned = set()
+        if isinstance(old, Consumer):
+            b.consume(old.member_id, -1)
+        else:
+            b.leave(old.member_id)
+        b.clients[number] = kinds[1](b, rng, 10 + number)
+        b.clients[number].instance, b.clients[number].topics = None, "t"
+        b.clients[number].subscription = {"topics": "t", "subscribed_regex": ""}
+        run(20)
+    run(20)
+    check_complete(b, b.clients)
+    assert b.core.list_groups()[0][2:] == ("Stable", "classic" if back else "consumer")
 
 
 def check_owners(b, clients) -> None:

@@ -64,7 +64,7 @@ def build(group_id: str, stored: Stored, memory: MemberMemory) -> ConsumerGroup:
             case _, TargetAssignmentMetadata():
                 group.assignment_epoch = max(value.assignment_epoch, group.assignment_epoch)
                 group.assigned_at_ms = value.assignment_timestamp
-    for member in _without_conflicts(_members(stored)):
+    for member in without_conflicts(_members(stored)):
         group.put(member)
     for key, value in stored.items():
         match key, value:
@@ -105,7 +105,7 @@ def _members(stored: Stored) -> list[ConsumerMember]:
     return found
 
 
-def _without_conflicts(members: list[ConsumerMember]) -> list[ConsumerMember]:
+def without_conflicts(members: list[ConsumerMember]) -> list[ConsumerMember]:
     """Give a partition that two members have to the one that got it last: the other had given it up."""
     last: dict[tuple[UUID, int], tuple[int, int]] = {}
     for index, member in enumerate(members):

@@ -1,0 +1,243 @@
+"""Groups that change their protocol, as transcripts: the time in ms, `#n` a request, and later its answer."""
+
+from textwrap import dedent
+
+import pytest
+
+from tierlog.broker.groups.core.consumer.embedded_protocol import encode_assignment
+from tierlog.broker.groups.core.turn import MigrationPolicy
+from tierlog.protocol.errors import ErrorCode as E
+
+
+def same(got: str, want: str) -> bool:
+    assert got == dedent(want).strip(), got
+    return True
+
+
+def classic_group(b, topics: str = "t") -> None:
+    """The classic member m1 has all three partitions of t."""
+    b.join_cooperative(topics=topics)
+    b.fire_due_timers()
+    version = b"\0\3"
+    b.sync("m1", 1, {"m1": encode_assignment({"t": [0, 1, 2]}, version)})
+    b.lines.clear()
+
+
+def test_classic_group_becomes_a_consumer_group_and_classic_again(bench):
+    b = bench()
+    classic_group(b)
+    b.consume("a")
+    b.beat("m1", 1)
+    b.join_cooperative("m1", owned="t0 t1 t2")
+    b.sync("m1", 1)
+    b.consume("a", 2)
+    b.beat("m1", 1)
+    b.join_cooperative("m1", owned="t0 t1")
+    b.sync("m1", 2)
+    b.beat("m1", 2)
+    b.consume("a", 2)
+    b.consume("a", -1)
+    b.beat("m1", 3)
+    b.join_cooperative("m1", owned="t0 t1")
+    assert b.core.list_groups() == [("g", "consumer", "CompletingRebalance", "classic")]
+    assert same(
+        b.transcript,
+        """
+        0 #3 consume a 0 topics=t
+            append -g, +member/g/m1, +member/g/a, +group/g, +target/g/m1, +targets/g,
+                +current/g/m1, +current/g/a
+            append +target/g/m1, +target/g/a, +targets/g, +current/g/a
+            #3 member a epoch=2 []
+        0 #4 heartbeat m1 1
+            #4 REBALANCE_IN_PROGRESS
+        0 #5 join m1
+            append +member/g/m1, +current/g/m1
+            #5 joined m1 gen=1 leader= []
+        0 #6 sync m1 1
+            #6 assigned t0 t1
+        0 #7 consume a 2
+            #7 member a epoch=2
+        0 #8 heartbeat m1 1
+            #8 REBALANCE_IN_PROGRESS
+        0 #9 join m1
+            append +member/g/m1, +current/g/m1
+            #9 joined m1 gen=2 leader= []
+        0 #10 sync m1 2
+            #10 assigned t0 t1
+        0 #11 heartbeat m1 2
+            #11 ok
+        0 #12 consume a 2
+            append +current/g/a
+            #12 member a epoch=2 [t2]
+        0 #13 consume a -1
+            append -current/g/a, -target/g/a, -member/g/a, +group/g
+            append -current/g/a, -current/g/m1, -target/g/a, -target/g/m1, -member/g/a,
+                -member/g/m1, -targets/g, -group/g, +g
+            #13 member a epoch=-1
+        0 #14 heartbeat m1 3
+            #14 REBALANCE_IN_PROGRESS
+        0 #15 join m1
+            #15 joined m1 gen=4 leader=m1 [m1]
+        """,
+    )
+
+
+def test_eager_member_has_given_everything_up_when_it_rejoins(bench):
+    b = bench()
+    classic_group(b)
+    b.consume("a")
+    b.join_cooperative("m1")
+    b.sync("m1", 2)
+    b.consume("a", 2)
+    assert same(
+        b.transcript,
+        """
+        0 #3 consume a 0 topics=t
+            append -g, +member/g/m1, +member/g/a, +group/g, +target/g/m1, +targets/g,
+                +current/g/m1, +current/g/a
+            append +target/g/m1, +target/g/a, +targets/g, +current/g/a
+            #3 member a epoch=2 []
+        0 #4 join m1
+            append +current/g/m1
+            #4 joined m1 gen=2 leader= []
+        0 #5 sync m1 2
+            #5 assigned t0 t1
+        0 #6 consume a 2
+            append +current/g/a
+            #6 member a epoch=2 [t2]
+        """,
+    )
+
+
+def test_classic_member_that_does_not_rejoin_is_removed(bench):
+    b = bench()
+    classic_group(b)
+    b.consume("a")
+    for _ in range(3):
+        b.beat("m1", 1)
+        b.advance(9_000)
+    b.beat("m1", 1)
+    b.advance(3_000)
+    b.consume("a", 2)
+    assert same(
+        b.transcript,
+        """
+        0 #3 consume a 0 topics=t
+            append -g, +member/g/m1, +member/g/a, +group/g, +target/g/m1, +targets/g,
+                +current/g/m1, +current/g/a
+            append +target/g/m1, +target/g/a, +targets/g, +current/g/a
+            #3 member a epoch=2 []
+        0 #4 heartbeat m1 1
+            #4 REBALANCE_IN_PROGRESS
+        9000 #5 heartbeat m1 1
+            #5 REBALANCE_IN_PROGRESS
+        18000 #6 heartbeat m1 1
+            #6 REBALANCE_IN_PROGRESS
+        27000 #7 heartbeat m1 1
+            #7 REBALANCE_IN_PROGRESS
+        30000 join timer m1
+            append -current/g/m1, -target/g/m1, -member/g/m1, +group/g
+            append +target/g/a, +targets/g
+        30000 #8 consume a 2
+            append +current/g/a
+            #8 member a epoch=3 [t0 t1 t2]
+        """,
+    )
+
+
+def test_converted_group_survives_a_restart_of_the_coordinator(bench):
+    b = bench()
+    classic_group(b)
+    b.consume("a")
+    before = b.core.describe_consumer("g"), b.core.member_bytes
+    b.restart()
+    assert (b.core.describe_consumer("g"), b.core.member_bytes) == before
+    assert [member.member_type for member in before[0].members] == [0, 1]
+    b.join_cooperative("m1")
+    assert b.error(b.sync("m1", 2)) == E.NONE
+
+
+def test_empty_groups_change_their_kind_in_any_case(bench):
+    b = bench(group_consumer_migration_policy=MigrationPolicy.DISABLED)
+    classic_group(b)
+    assert b.error(b.consume("a")) == E.GROUP_ID_NOT_FOUND
+    b.leave("m1")
+    b.fire_due_timers()
+    assert b.error(b.consume("a")) == E.NONE
+    assert b.error(b.consume("a", -1)) == E.NONE
+    assert b.error(b.join("m1")) == E.UNKNOWN_MEMBER_ID
+    assert b.core.list_groups() == [("g", "consumer", "Empty", "consumer")]
+    b.join()
+    b.fire_due_timers()
+    assert b.core.list_groups() == [("g", "consumer", "CompletingRebalance", "classic")]
+    b.restart()
+    assert b.core.describe_consumer("g") is None
+
+
+@pytest.mark.parametrize(
+    "protocols",
+    [
+        (("mine", b"not a subscription"),),
+        (("mine", b""),),
+    ],
+)
+def test_group_whose_members_are_no_consumers_stays_classic(bench, protocols):
+    b = bench()
+    b.join(protocols=protocols)
+    b.fire_due_timers()
+    assert b.error(b.consume("a")) == E.GROUP_ID_NOT_FOUND
+    assert b.state == "CompletingRebalance"
+
+
+def test_downgrade_follows_the_policy(bench):
+    b = bench(group_consumer_migration_policy=MigrationPolicy.UPGRADE)
+    classic_group(b)
+    b.consume("a")
+    b.consume("a", -1)
+    assert b.core.list_groups() == [("g", "consumer", "Reconciling", "consumer")]
+
+
+def test_refused_heartbeat_does_not_convert(bench):
+    b = bench()
+    classic_group(b)
+    before = b.core.member_bytes
+    assert b.error(b.consume("a", free_bytes=0)) == E.COORDINATOR_NOT_AVAILABLE
+    assert (b.state, b.core.member_bytes) == ("Stable", before)
+
+
+def test_waiting_requests_of_the_classic_group_are_answered(bench):
+    b = bench()
+    first = b.join_cooperative()
+    b.fire_due_timers()
+    waiting = b.join_cooperative()
+    syncing = b.sync("m1", 1)
+    assert b.error(first) == E.NONE and b.response(waiting) is None
+    b.consume("a")
+    assert b.error(waiting) == E.REBALANCE_IN_PROGRESS
+    assert b.error(syncing) == E.REBALANCE_IN_PROGRESS
+
+
+def test_classic_member_may_take_the_place_of_a_static_consumer(bench):
+    b = bench()
+    b.consume("a", instance_id="i")
+    b.join_cooperative(instance="i")
+    assert b.core.list_groups() == [("g", "consumer", "PreparingRebalance", "classic")]
+
+
+def test_classic_members_of_a_consumer_group_are_checked(bench):
+    b = bench()
+    classic_group(b)
+    b.consume("a")
+    assert b.error(b.beat("m1", 2)) == E.ILLEGAL_GENERATION
+    assert b.error(b.beat("a", 2)) == E.UNKNOWN_MEMBER_ID
+    assert b.error(b.beat("m1", 1, group_instance_id="i")) == E.UNKNOWN_MEMBER_ID
+    assert b.error(b.sync("m1", 2)) == E.ILLEGAL_GENERATION
+    assert b.error(b.sync("m1", 1)) == E.REBALANCE_IN_PROGRESS
+    assert b.error(b.join(protocols=(("other", b""),))) == E.INCONSISTENT_GROUP_PROTOCOL
+    assert b.error(b.join_cooperative(member_id_required=True)) == E.MEMBER_ID_REQUIRED
+    assert b.error(b.commit(1, member_id="m1", generation=2)) == E.ILLEGAL_GENERATION
+    assert b.error(b.commit(1, member_id="m1", generation=1)) == E.NONE
+    b.join_cooperative("m1")
+    assert b.error(b.sync("m1", 2, protocol_name="other")) == E.INCONSISTENT_GROUP_PROTOCOL
+    assert b.response(b.leave("a", "m1")).members[0][1] == E.UNKNOWN_MEMBER_ID
+    assert b.core.describe_consumer("g").members[0].member_id == "a"
