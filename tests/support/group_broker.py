@@ -14,6 +14,7 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition
 from tierlog.broker.coordinators.shards import Host
 from tierlog.broker.groups.group_service import GroupService
+from tierlog.broker.handlers.consumer_groups import consumer_group_handlers
 from tierlog.broker.handlers.context import Connection, Pending, RawReply, RequestContext
 from tierlog.broker.handlers.find_coordinator import GROUP_KEY_TYPE, find_coordinator_handler
 from tierlog.broker.handlers.groups import group_handlers
@@ -69,7 +70,11 @@ class OneBroker:
         host = Host(settings.node_id, self.metadata, self, self.clock, self.tasks, lease)
         self.service = GroupService(settings, host, self.rng)
         find_coordinator = find_coordinator_handler({GROUP_KEY_TYPE: self.service.shards})
-        self.handlers = {BY_NAME["FindCoordinator"].key: find_coordinator, **group_handlers(self.service)}
+        self.handlers = {
+            BY_NAME["FindCoordinator"].key: find_coordinator,
+            **group_handlers(self.service),
+            **consumer_group_handlers(self.service),
+        }
         self.connection = Connection(1, "127.0.0.1", 5000)
 
     def is_offline(self, name: TopicPartition) -> bool:
