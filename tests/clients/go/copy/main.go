@@ -26,6 +26,9 @@ func main() {
 	)
 	check(err)
 	ctx := context.Background()
+	// Abort what a killed program left open. Else this one waits for its offsets before it first produces.
+	_, _, err = session.Client().ProducerID(ctx)
+	check(err)
 	for count := 1; ; {
 		fetched := session.PollRecords(ctx, 50)
 		for _, failed := range fetched.Errors() {
