@@ -19,6 +19,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from tierlog.base.files import Part
+from tierlog.base.safeguards import safeguard
 from tierlog.base.slices import LogSlice, empty_slice
 from tierlog.base.tasks import TaskGroup, WakeQueue
 from tierlog.base.types import TopicIdPartition
@@ -490,6 +491,7 @@ class RemoteLog:
                 best, above = found, found[1]
         return best
 
+    @safeguard("a remote read lists aborted transactions")
     async def _aborted(
         self, where: TopicIdPartition, remote: RemotePartition, start: int, end: int
     ) -> list[tuple[int, int]]:

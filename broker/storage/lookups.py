@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import NamedTuple
 
 from tierlog.base.leader_epochs import EpochEntry, LeaderEpochs
+from tierlog.base.safeguards import safeguard
 from tierlog.base.segments import DescribedSegments, SegmentDescriptor, SegmentExport
 from tierlog.base.types import NO_TIMESTAMP
 from tierlog.broker.storage.names import LOG, SNAPSHOT, segment_file, segment_file_name
@@ -68,6 +69,7 @@ def retry_if_replaced(
             return found
 
 
+@safeguard("a fetch lists the aborted transactions of its range")
 def find_aborted(segments: Iterable[Segment], start: int, end: int) -> list[AbortedTxn]:
     """The aborted transactions that overlap [start, end), in segments from that of `start` on. A transaction
     is in the index of the segment that has its marker, which may be far behind the end."""

@@ -266,6 +266,7 @@ def drop_snapshots(files: Files, directory: Path, kept: int | None) -> None:
             files.unlink(segment_file(directory, offset, SNAPSHOT), missing_ok=True)
 
 
+@safeguard("recovery rebuilds the transaction index")
 def replay(
     state: ProducerStateManager, segment: Segment, from_offset: int, now_ms: int, *, index_aborts: bool
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from tierlog.base.network import Caller, Network, Unreachable
+from tierlog.base.safeguards import safeguard
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition, numbers_by_topic
 from tierlog.broker.transactions.broker_requests import REQUEST_TIMEOUT_S, BrokerRequests
@@ -178,6 +179,7 @@ class MarkerSender:
     ) -> list[TopicPartition]:
         return [each for each in partitions if not self._is_written(job, each, errors.get(each))]
 
+    @safeguard("a marker is sent until its partition has it")
     def _is_written(self, job: Job, partition: TopicPartition, error: ErrorCode | None) -> bool:
         if error == ErrorCode.INVALID_PRODUCER_EPOCH:
             # A later epoch has written here, so this transaction has ended in the partition. Only a log that

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tierlog.base.network import Caller, Network
+from tierlog.base.safeguards import safeguard
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition, numbers_by_topic
 from tierlog.broker.coordinators.shards import Shards
@@ -68,6 +69,7 @@ class TransactionVerifier:
         )
         """By whether they add the partitions. Empty if there are no other brokers."""
 
+    @safeguard("a coordinator confirms a partition before its first batch")
     def verify(self, verification: Verification) -> "Errors | asyncio.Future[Errors]":
         """An error for each partition, or a future of them, which may raise Unreachable. A coordinator on
         this broker answers at once, unless the transaction has to wait. COORDINATOR_NOT_AVAILABLE and

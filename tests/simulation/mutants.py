@@ -15,6 +15,7 @@ from simulate import is_of_quorum, play, play_all, quiet
 from simulator.safeguards import SAFEGUARDS
 from simulator.switches import Safeguard
 from simulator.tiering import is_tiered
+from simulator.transactions import has_transactions
 
 BEGIN, END = "<!-- safeguards: made by make simulate-mutants -->", "<!-- end of safeguards -->"
 BRIEF_MAX = 90
@@ -30,12 +31,14 @@ class Outcome(NamedTuple):
 def hunt(safeguard: Safeguard, seeds: int, processes: int) -> Outcome:
     """The lowest seed that fails without the safeguard and passes with it, in whatever order the runs end.
 
-    Only seeds of the safeguard's kind (cluster, cluster with tiered topics, or quorum) are run.
+    Only seeds of the safeguard's kind (cluster, with tiered topics, with transactions, or quorum) are run.
     """
     candidates = [
         seed
         for seed in range(seeds)
-        if is_of_quorum(seed) == safeguard.of_quorum and (is_tiered(seed) or not safeguard.of_tier)
+        if is_of_quorum(seed) == safeguard.of_quorum
+        and (is_tiered(seed) or not safeguard.of_tier)
+        and (has_transactions(seed) or not safeguard.of_transactions)
     ]
     caught: dict[int, str] = {}
     ended = set()

@@ -57,6 +57,14 @@ DONE = {
     "log starts listed",
     "messages in responses",
     "retries of written batches",
+    "transactions committed",
+    "transactions aborted",
+    "transactions that time out",
+    "transactional producers fenced",
+    "zombies fenced",
+    "late batches",
+    "late ends of transactions",
+    "coordinators killed before their markers",
 }
 """Operations other than records and faults. Each must happen at least once in the seeds below."""
 

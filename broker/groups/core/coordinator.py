@@ -10,6 +10,7 @@ group_offsets.py. Owned by a shard (`coordinators.shard`).
 
 from collections.abc import Callable
 
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import TopicPartition, require
 from tierlog.broker.coordinators.core.effects import (
     Appended,
@@ -185,6 +186,7 @@ class Coordinator:
             self._stored.setdefault(key.group_id, {})[key] = decoded
             self._groups.pop(key.group_id, None)
 
+    @safeguard("a group coordinator replays the ends of transactions")
     def replay_marker(self, producer_id: int, *, committed: bool) -> None:
         self._offsets.apply_end(producer_id, committed)
 
@@ -449,6 +451,7 @@ class Coordinator:
         """Ids of the groups that have committed offsets, in the order in which they got the first."""
         return self._offsets.group_ids()
 
+    @safeguard("OffsetFetch waits for offsets of open transactions")
     def unstable_partitions(self, group_id: str) -> list[TopicPartition]:
         """Partitions whose offsets an open transaction may change (KIP-447)."""
         return self._offsets.unstable_partitions(group_id)

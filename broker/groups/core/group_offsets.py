@@ -8,6 +8,7 @@ groups.
 from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import replace
 
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import TopicPartition
 from tierlog.broker.coordinators.core.effects import Appended, ErrorResponse, WriteId
 from tierlog.broker.coordinators.core.turn import response_error
@@ -128,6 +129,7 @@ class GroupOffsets:
     def appended(self, event: Appended) -> None:
         self._committing.pop(event.write_id, None)
 
+    @safeguard("offsets of a transaction count after its marker")
     def _put(
         self, group_id: str, partition: TopicPartition, committed: CommittedOffset, producer_id: int
     ) -> None:

@@ -514,3 +514,4 @@ safeguard("a replica joins the ISR from the leader's epoch start offset")(Leader
 safeguard("the high watermark waits for replicas that are joining the ISR")(LeaderCore._awaited_replicas)
 safeguard("the high watermark stops below min.insync.replicas")(LeaderCore._has_min_in_sync)
 safeguard("the high watermark waits for every in-sync replica")(LeaderCore._in_sync_end)
+safeguard("read_committed stops at the last stable offset")(LeaderCore.last_stable_offset)

@@ -529,6 +529,9 @@ class ProducerStateManager:
 
 safeguard("the leader checks producer sequence numbers")(ProducerStateManager.validate)
 safeguard("a producer snapshot holds five batches of each producer")(ProducerStateManager._decode_rest)
+safeguard("a producer snapshot holds open transactions")(ProducerStateManager._decode_rest)
+safeguard("a marker needs the epoch of its transaction")(ProducerStateManager.validate_marker)
+safeguard("the transaction index says how far to search")(ProducerStateManager.last_stable_offset_after)
 
 
 def advance_sequence(sequence: int, by: int) -> int:

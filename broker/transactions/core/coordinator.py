@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import require
 from tierlog.broker.coordinators.core.effects import Appended, AppendTimedOut, Effect, TimerFired
 from tierlog.broker.coordinators.core.stored import StoredRecord
@@ -132,6 +133,7 @@ class Coordinator:
     def replay_marker(self, producer_id: int, *, committed: bool) -> None:
         """This topic has no markers."""
 
+    @safeguard("a new coordinator writes the markers of decided transactions")
     def finish_replay(self, now_ms: int, topics: None) -> list[Effect]:
         """Call this after the last record. Open transactions get the rest of their timeout: at most all of
         it, should the clocks of two coordinators differ."""
@@ -308,6 +310,7 @@ class Coordinator:
         elif each.current is not None and each.current.state.is_prepared and each.has_markers:
             self._append(each, completed(each.current, turn.now_ms), turn)
 
+    @safeguard("an open transaction is aborted after its timeout")
     def _abort(self, each: _Id, known: Transaction, turn: Turn) -> None:
         key = TimerKey(TimerKind.TRANSACTION, known.transactional_id)
 
@@ -346,6 +349,9 @@ class Coordinator:
 
     # ---- changes ----
 
+    @safeguard("an outcome is durable before its markers are written")
+    @safeguard("an end of a transaction is durable before it is acknowledged")
+    @safeguard("an added partition is durable before its batch is appended")
     def _append(
         self,
         each: _Id,

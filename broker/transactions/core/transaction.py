@@ -12,6 +12,7 @@ transaction then has two producer ids and epochs: those of its records in the lo
 from collections.abc import Set
 from dataclasses import dataclass, replace
 
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import TopicPartition
 from tierlog.broker.storage.core.producer_state import NO_PRODUCER_ID
 from tierlog.broker.transactions.core.states import Cause, TransactionState, next_state
@@ -76,6 +77,7 @@ class Transaction:
         return self.timeout_ms != NO_TIMEOUT_MS
 
 
+@safeguard("InitProducerId raises the epoch")
 def initialized(
     known: Transaction, expected: tuple[int, int] | None, timeout_ms: int, spare_producer_id: int, now_ms: int
 ) -> Transaction | ErrorCode:
@@ -139,6 +141,7 @@ def kept(
     )
 
 
+@safeguard("requests of a replaced producer are refused")
 def check_producer(known: Transaction | None, producer_id: int, epoch: int) -> ErrorCode:
     if known is None or known.client[0] != producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -146,6 +149,7 @@ def check_producer(known: Transaction | None, producer_id: int, epoch: int) -> E
     return ErrorCode.NONE if is_current else ErrorCode.PRODUCER_FENCED
 
 
+@safeguard("a transaction keeps all partitions that were added")
 def with_partitions(
     known: Transaction, partitions: Set[TopicPartition], client_version: int, now_ms: int
 ) -> Transaction:
@@ -161,6 +165,7 @@ def with_partitions(
     )
 
 
+@safeguard("the end of an earlier transaction is refused")
 def ended(
     known: Transaction,
     producer_id: int,
@@ -226,6 +231,7 @@ def prepared(
     )
 
 
+@safeguard("an abort by the coordinator raises the epoch")
 def fenced(known: Transaction, spare_producer_id: int, now_ms: int) -> Transaction:
     """Abort an open transaction against the will of its producer, which can do nothing more with its
     epoch."""

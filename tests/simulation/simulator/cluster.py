@@ -30,8 +30,9 @@ from simulator.partitions import PartitionWitness
 from simulator.peers import address
 from simulator.splits import split
 from simulator.tiering import Tiering
+from simulator.transactions import Transactions
 from simulator.witness import QuorumWitness, Violation
-from simulator.workload import TOPIC, Client, History, consume, produce, values_of
+from simulator.workload import TOPIC, Client, History, check_order, consume, produce, values_of
 from tierlog.base.types import InvariantViolation
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.segment import Segment
@@ -171,6 +172,9 @@ class ClusterRun:
         clocks = random.Random(f"clocks {seed}")  # a generator of its own
         self.faults.skew_times = clocks.choice(SKEW_TIMES)
         self._has_many_producers = clocks.random() < SHARE_WITH_MANY
+        self.transactions = Transactions(seed, self.loop, self.network, self.brokers, self.outcome.done)
+        self.transactions.faults_are_over = lambda: self.faults.over
+        self.transactions.stop = self._stop("coordinator of a decided transaction")
         self._trace = hashlib.sha256()
 
     def _make_brokers(self, directory: Path, nodes: range, voters: range) -> None:
@@ -185,7 +189,7 @@ class ClusterRun:
 
     def play(self) -> Outcome:
         try:
-            with self.tiering.patched_limits():
+            with self.tiering.patched_limits(), self.transactions.patched():
                 self.loop.run_for(self._main())
         finally:
             self.outcome.virtual_s = self.loop.time()
@@ -259,6 +263,7 @@ class ClusterRun:
             draws = random.Random(self._group_rng.random())
             client = Client(f"member-{n}", self.network, self.brokers, self.history, draws)
             clients.watch(run_member(client, self.group), self._violations)
+        self.transactions.start(clients, self._violations)
         checking = asyncio.ensure_future(self._check_periodically())
         self.faults.draw_message_faults()
         await self._faults()
@@ -277,6 +282,7 @@ class ClusterRun:
             await self._await_recovery()
         clients.kill()
         await asyncio.sleep(LATE_S)
+        await self.transactions.end(self._raise_violation)
         await self._end_tiering()
         await self._await_newest_image()
         checking.cancel()
@@ -430,7 +436,10 @@ class ClusterRun:
         configs = (("cleanup.policy", "compact"), *self._configs)
         offsets = NewTopic(name=OFFSETS_TOPIC, partitions=1, replication_factor=3, configs=configs)
         topics = (topic,) if self.group is None else (topic, offsets)
-        command = CreateTopics(topics=(*topics, *self.tiering.more_topics(self._configs)))
+        transactional = self.transactions.topics(
+            self._configs, self.tiering.configs, has_offsets=self.group is not None
+        )
+        command = CreateTopics(topics=(*topics, *self.tiering.more_topics(self._configs), *transactional))
         while True:
             await asyncio.sleep(0.2)
             self._raise_violation()
@@ -480,7 +489,7 @@ class ClusterRun:
         self._raise_violation()
         if self.loop.time() > deadline:
             what = f"no progress {HEAL_S} s after everything was healed, {before} -> {self._counts()}"
-            raise Violation(f"{what}: {self._status()}")
+            raise Violation(f"{what}: {self.partitions.status()}")
         self._start_ended()
         await asyncio.sleep(CHECK_S)
 
@@ -519,6 +528,7 @@ class ClusterRun:
         """Counts that grow in a healthy cluster: records written and read per partition, and commits."""
         kinds = (self.history.acknowledged, self.history.seen)
         counts = [len(kind.get(partition, ())) for kind in kinds for partition in range(PARTITIONS)]
+        counts += self.transactions.counts
         return counts if self.group is None else [*counts, self.group.count]
 
     # --- what must hold
@@ -534,6 +544,7 @@ class ClusterRun:
 
     def _check(self) -> None:
         self._losses.forget_recovered()
+        self.transactions.check()
         for line in (*self.partitions.check(), *self.tiering.check()):
             self._trace.update(f"{self.loop.time():.6f} {line}\n".encode())
         for broker in self.brokers.values():
@@ -563,7 +574,7 @@ class ClusterRun:
             # a retry of a deleted batch counts as new (guarantee 10), even one whose answer is never seen
             gone = set(deleted.values())
             kept = {offset: value for offset, value in by_offset.items() if value not in gone}
-            self._check_order(partition, [value for _, value in sorted({**kept, **deleted}.items())])
+            check_order(partition, [value for _, value in sorted({**kept, **deleted}.items())])
 
     def _logs(self, partition: int) -> list[bytes]:
         """The batches of each replica, local and remote."""
@@ -573,28 +584,8 @@ class ClusterRun:
         ]
         return [log for one in replicas if one is not None for log in self.tiering.complete_logs(one)]
 
-    def _check_order(self, partition: int, values: list[bytes]) -> None:
-        last: dict[bytes, int] = {}
-        for value in values:
-            producer, _, number = value.partition(b"-")
-            if int(number) != last.get(producer, -1) + 1:
-                raise Violation(f"partition {partition}: {value!r} follows {last.get(producer)}")
-            last[producer] = int(number)
-
     def _raise_violation(self) -> None:
         for failure in self._violations:
             raise failure
         for what in self.loop.unhandled:
             raise InvariantViolation(str(what)) from what.get("exception")
-
-    def _status(self) -> str:
-        lines = []
-        for number, broker in sorted(self.brokers.items()):
-            replicas = broker.replicas
-            rows = [] if replicas is None else [
-                (r.is_leader, r.leader_epoch, r.log_end_offset, r.high_watermark, sorted(r.in_sync))
-                for r in (replicas.get(TOPIC, n) for n in range(PARTITIONS)) if r is not None
-            ]  # fmt: skip
-            fenced = None if broker.lifecycle is None else broker.lifecycle.fenced
-            lines.append(f"node {number}: up {broker.is_up}, fenced {fenced}, {rows}")
-        return "; ".join(lines)

@@ -174,6 +174,19 @@ class PartitionWitness:
             and len(leaders[0].in_sync) == wanted
         )
 
+    def status(self) -> str:
+        """For the message of a violation."""
+        lines = []
+        for number, broker in sorted(self._brokers.items()):
+            replicas = broker.replicas
+            rows = [] if replicas is None else [
+                (r.is_leader, r.leader_epoch, r.log_end_offset, r.high_watermark, sorted(r.in_sync))
+                for r in (replicas.get(self._topic, n) for n in range(self._partitions)) if r is not None
+            ]  # fmt: skip
+            fenced = None if broker.lifecycle is None else broker.lifecycle.fenced
+            lines.append(f"node {number}: up {broker.is_up}, fenced {fenced}, {rows}")
+        return "; ".join(lines)
+
     def check_placement(self) -> None:
         """Called at the end: each broker must serve and have exactly the replicas assigned to it."""
         image = self._image

@@ -5,7 +5,8 @@ and its arguments.
 """
 
 import simulator.broker_safeguards
-import simulator.tier_safeguards  # noqa: F401 (both register theirs)
+import simulator.tier_safeguards
+import simulator.transaction_safeguards  # noqa: F401 (all register theirs)
 from simulator.switches import SAFEGUARDS, switched_off
 
 __all__ = ["SAFEGUARDS", "switched_off"]

@@ -18,7 +18,7 @@ Function = Callable[..., Any]
 
 class Safeguard(NamedTuple):
     """`breaks`: what could happen without the safeguard. `of_quorum`: only quorum runs notice it. `of_tier`:
-    only runs with tiered topics do.
+    only runs with tiered topics do. `of_transactions`: only runs with transactions do.
     `replacements`: by the names of the product. Each gets the original function and its arguments. There are
     more than one if another safeguard backs up this one.
     """
@@ -27,6 +27,7 @@ class Safeguard(NamedTuple):
     breaks: str
     of_quorum: bool
     of_tier: bool
+    of_transactions: bool
     replacements: dict[str, Function]
 
 
@@ -34,10 +35,16 @@ SAFEGUARDS: dict[str, Safeguard] = {}
 
 
 def without(
-    name: str, breaks: str, *, of_quorum: bool = False, of_tier: bool = False
+    name: str,
+    breaks: str,
+    *,
+    of_quorum: bool = False,
+    of_tier: bool = False,
+    of_transactions: bool = False,
 ) -> Callable[[Function], None]:
     def register(replacement: Function) -> None:
-        SAFEGUARDS[name] = Safeguard(name, breaks, of_quorum, of_tier, {name: replacement})
+        kinds = of_quorum, of_tier, of_transactions
+        SAFEGUARDS[name] = Safeguard(name, breaks, *kinds, {name: replacement})
 
     return register
 

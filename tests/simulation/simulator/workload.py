@@ -171,16 +171,17 @@ class Client:
 
     def topic_id(self) -> UUID | None:
         """From the image of some node: it may be that of an earlier topic of the name."""
-        topic = self._known()
+        topic = self.topic_image()
         return None if topic is None else topic.topic_id
 
-    def _known(self) -> TopicImage | None:
+    def topic_image(self) -> TopicImage | None:
+        """From the image of some node, which may be old."""
         known = [b.metadata.image for b in self._brokers.values() if b.metadata is not None]
         return self.rng.choice(known).topic(self.topic) if known else None
 
     def _look_up(self, partition: int) -> int:
         """The leader in the image of some node, which may be old."""
-        topic = self._known()
+        topic = self.topic_image()
         known = None if topic is None else topic.partitions[partition]
         if known is None or known.leader < 0:
             return self.rng.choice(self.nodes)
@@ -347,3 +348,13 @@ def values_of(records: bytes) -> list[tuple[int, bytes]]:
         for at, _ in iter_batches(records)
         for record in iter_records(records, at, max_bytes=MAX_RECORDS)
     ]
+
+
+def check_order(partition: int, values: list[bytes]) -> None:
+    """Raises Violation unless the values of each producer are all there, once and in order."""
+    last: dict[bytes, int] = {}
+    for value in values:
+        producer, _, number = value.partition(b"-")
+        if int(number) != last.get(producer, -1) + 1:
+            raise Violation(f"partition {partition}: {value!r} follows {last.get(producer)}")
+        last[producer] = int(number)
