@@ -31,6 +31,7 @@ from tierlog.protocol.messages import (
     add_partitions_to_txn,
     consumer_group_heartbeat,
     end_txn,
+    find_coordinator,
     init_producer_id,
     offset_commit,
 )
@@ -43,6 +44,7 @@ RETRIED = {
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.CONCURRENT_TRANSACTIONS,
 }
+GROUP, TRANSACTION = 0, 1
 JOIN_EPOCH, LEAVE_EPOCH = 0, -1
 HEARTBEAT_S = 0.5
 WITHIN_S = 300.0
@@ -96,6 +98,15 @@ class Figures(NamedTuple):
             "late": loop_lag.later_than(lag, LATE),
             "turns": loop_lag.samples(lag),
         }
+
+
+async def find_coordinators(broker: suite.Broker) -> None:
+    """As clients do first: it creates the topics of the coordinators."""
+    connection = await Connection.open(broker.bootstrap)
+    for kind in (GROUP, TRANSACTION):
+        request = find_coordinator.FindCoordinatorRequest(key="first", key_type=kind)
+        await connection.call("FindCoordinator", 3, request)
+    connection.close()
 
 
 async def transactional_ids(broker: suite.Broker, topic: str, count: int) -> dict[str, float]:
@@ -265,7 +276,7 @@ def main() -> None:
     with suite.tierlog_broker() as broker:
         topics = Topics(broker.bootstrap)
         small, large = topics.create(1), topics.create(options.partitions)
-        asyncio.run(one_group(broker, small, 1, 1))  # the coordinators are loaded
+        asyncio.run(find_coordinators(broker))
         print_case("transactional ids", asyncio.run(transactional_ids(broker, small, options.ids)))
         print_case("groups", asyncio.run(groups(broker, small, options.groups)))
         found = asyncio.run(one_group(broker, large, options.members, options.partitions))
