@@ -31,7 +31,7 @@ from tierlog.broker.groups.core.consumer.member import (
     ConsumerMember,
     count_partitions,
 )
-from tierlog.broker.groups.core.consumer.states import ConsumerGroupState, check_transition
+from tierlog.broker.groups.core.consumer.states import ConsumerGroupState, MemberState, check_transition
 from tierlog.broker.groups.core.consumer.writes import GroupWrite, Waiting
 from tierlog.broker.groups.core.formats import GroupKey
 
@@ -60,6 +60,7 @@ class ConsumerGroup:
     assignors: Counter[str] = field(default_factory=Counter)
     classic_protocols: Counter[str] = field(default_factory=Counter)  # name -> classic members
     classic_members: int = 0
+    stable_in: Counter[int] = field(default_factory=Counter)  # epoch -> members that are Stable in it
     # ---- not stored ----
     changed: dict[ConsumerKey | GroupKey, None] = field(default_factory=dict)  # records to append
     writes: deque[GroupWrite] = field(default_factory=deque)  # not durable yet, oldest first
@@ -168,7 +169,7 @@ class ConsumerGroup:
         self._add_owner(member.member_id, member.pending_revocation)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
-        self._count_subscription(member, 1)
+        self._count_state(member, 1)
 
     def _discount(self, member: ConsumerMember) -> None:
         self.memory.used_bytes -= member.size + len(self.group_id)
@@ -176,9 +177,13 @@ class ConsumerGroup:
         self._remove_owner(member.pending_revocation)
         if member.instance_id is not None and self.static_members.get(member.instance_id) == member.member_id:
             del self.static_members[member.instance_id]
-        self._count_subscription(member, -1)
+        self._count_state(member, -1)
 
-    def _count_subscription(self, member: ConsumerMember, by: int) -> None:
+    def _count_state(self, member: ConsumerMember, by: int) -> None:
+        if member.state is MemberState.STABLE:
+            self.stable_in[member.epoch] += by
+            if not self.stable_in[member.epoch]:
+                del self.stable_in[member.epoch]
         counted = [(self.subscribers, member.names)]
         if member.regex:
             counted.append((self.regex_subscribers, (member.regex,)))
@@ -218,7 +223,7 @@ class ConsumerGroup:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.assignment_epoch:
             return ConsumerGroupState.ASSIGNING
-        if all(member.is_reconciled(self.assignment_epoch) for member in self.members.values()):
+        if self.stable_in[self.assignment_epoch] == len(self.members):
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
 
@@ -291,6 +296,8 @@ class ConsumerGroup:
         statics = {member.instance_id: name for name, member in self.members.items() if member.instance_id}
         require(statics == self.static_members, f"{where}: static members differ from members")
         named = Counter(name for member in members for name in member.names)
+        stable_in = Counter(member.epoch for member in members if member.state is MemberState.STABLE)
+        require(stable_in == self.stable_in, f"{where}: stable members are counted wrongly")
         require(named == self.subscribers, f"{where}: subscriptions are counted wrongly")
         patterns = Counter(member.regex for member in members if member.regex)
         require(patterns == self.regex_subscribers, f"{where}: regular expressions are counted wrongly")

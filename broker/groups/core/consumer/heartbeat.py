@@ -239,6 +239,8 @@ def update_member(
     group: ConsumerGroup, old: ConsumerMember | None, member_id: str, metadata: MemberMetadata, turn: Turn
 ) -> ConsumerMember:
     """Give the member other metadata. A static member may get another member id."""
+    if old is not None and old.member_id == member_id and old.metadata == metadata:
+        return old
     if old is None or old.member_id == member_id:
         member = replace(old or ConsumerMember(member_id=member_id), metadata=metadata)
         group.put(member)
