@@ -20,7 +20,7 @@ from tierlog.broker.coordinators.core.effects import (
     TimerFired,
 )
 from tierlog.broker.coordinators.core.stored import StoredRecord
-from tierlog.broker.coordinators.core.turn import PendingWrites, response_error
+from tierlog.broker.coordinators.core.turn import AfterAppend, PendingWrites, response_error
 from tierlog.broker.groups.core.classic import protocol as classic
 from tierlog.broker.groups.core.classic.group import Group, MemberMemory, group_from_record
 from tierlog.broker.groups.core.classic.rebalance import prepare_rebalance, restart_session
@@ -104,6 +104,8 @@ class Coordinator:
         self._offsets = GroupOffsets(settings, self._groups, self._new_group)
         self._stored: dict[str, dict[formats.ConsumerKey, formats.ConsumerValue]] = {}
         """Records of consumer groups, while the partition is replayed."""
+        self._undeleted: dict[str, dict[formats.ConsumerKey | GroupKey, None]] = {}
+        """Records of consumer groups that became classic, and whose deletion failed."""
 
     # ---- events ----
 
@@ -257,6 +259,7 @@ class Coordinator:
         if isinstance(old, Group):
             conversion.retire_classic(old, turn)
         self._groups[group.group_id] = group
+        group.changed.update(self._undeleted.pop(group.group_id, {}))
         group.memory = self._memory
         self._memory.used_bytes += group.size
         for member in group.members.values():
@@ -267,7 +270,23 @@ class Coordinator:
         writes.flush(group, turn)
         group.follow_state()
         if conversion.may_downgrade(group, self._settings):
-            self._groups[group.group_id] = conversion.downgrade(group, turn)
+            self._groups[group.group_id] = conversion.downgrade(group, turn, self._after_deletion(group))
+
+    def _after_deletion(self, group: ConsumerGroup) -> AfterAppend:
+        """A classic group takes the place of a consumer group, whose records may remain if the append fails.
+        They must not come back as those of a later consumer group with this id."""
+        keys: dict[formats.ConsumerKey | GroupKey, None] = dict.fromkeys(writes.group_keys(group))
+
+        def stored(turn: Turn, error: ErrorCode) -> None:
+            if error in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
+                return
+            now = self._groups.get(group.group_id)
+            if isinstance(now, ConsumerGroup):
+                now.changed.update(keys)
+            else:
+                self._undeleted.setdefault(group.group_id, {}).update(keys)
+
+        return stored
 
     def _computed(self, event: AssignmentComputed | RegexesResolved, turn: Turn) -> None:
         group = self._groups.get(event.group_id)
@@ -324,7 +343,7 @@ class Coordinator:
             self._finish(group, turn)
             return
         if isinstance(group, ConsumerGroup):
-            turn.append(writes.tombstones(group), lambda turn, error: None)
+            turn.append(writes.tombstones(group), self._after_deletion(group))
             conversion.retire_consumer(group, turn)
             group = self._groups[request.group_id] = self._new_group(request.group_id)
         classic.join(group, request, turn)

@@ -9,6 +9,7 @@ group changes its kind in any case. Called by coordinator.py.
 from uuid import UUID
 
 from tierlog.broker.coordinators.core.stored import FormatError
+from tierlog.broker.coordinators.core.turn import AfterAppend
 from tierlog.broker.groups.core.classic.group import Group, Member, MemberMemory
 from tierlog.broker.groups.core.classic.rebalance import prepare_rebalance, refuse_waiting, restart_session
 from tierlog.broker.groups.core.classic.states import GroupState
@@ -132,7 +133,7 @@ def may_downgrade(group: ConsumerGroup, settings: GroupSettings) -> bool:
     return only_classic and may and len(group.members) <= settings.group_max_size
 
 
-def downgrade(group: ConsumerGroup, turn: Turn) -> Group:
+def downgrade(group: ConsumerGroup, turn: Turn, stored: AfterAppend) -> Group:
     """The classic group which a consumer group becomes. Its members rejoin.
 
     A failed append is harmless: a later coordinator finds the consumer group and its classic members, unless
@@ -148,7 +149,7 @@ def downgrade(group: ConsumerGroup, turn: Turn) -> Group:
     new.protocol_name = new.select_protocol()
     new.subscribed_topics = new.compute_subscribed_topics()
     records.append(new.record({name: member.assignment for name, member in new.members.items()}))
-    turn.append(records, lambda turn, error: None)
+    turn.append(records, stored)
     for each in new.members.values():
         restart_session(new, each, turn)
     prepare_rebalance(new, turn)
