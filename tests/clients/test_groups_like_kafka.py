@@ -107,6 +107,8 @@ def without_random_parts(value: Any, names: dict[str, str], name: str = "") -> A
     if isinstance(value, list):
         found = [without_random_parts(each, names, name) for each in value]
         return sorted(found, key=repr) if name in UNORDERED else found
+    if isinstance(value, bytes):
+        return value.replace(names["t"].encode(), b"$t")
     if isinstance(value, str):
         for key, member in names.items():
             value = value.replace(member, f"${key}") if key[0] == "m" and member else value

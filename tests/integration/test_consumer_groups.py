@@ -114,6 +114,36 @@ def test_static_member_restarts_without_a_rebalance(broker: TierlogBroker) -> No
             assert watcher.rebalances == rebalances
 
 
+def test_group_changes_its_protocol_while_its_members_read(broker: TierlogBroker) -> None:
+    """A rolling restart from the classic protocol to the consumer protocol, and back."""
+    members = [member_of(broker, "classic") for _ in range(2)]
+    values: set[int] = set()
+    for protocol in ("consumer", "classic"):
+        for index in range(2):
+            poll_until(lambda: is_shared(*members), *members)
+            produce_values(broker.bootstrap, TOPIC, range(len(values), len(values) + 12), PARTITIONS)
+            expected = values | set(range(len(values), len(values) + 12))
+            poll_until(lambda: expected <= read_by(members) | values, *members)  # noqa: B023
+            values = expected
+            members[index].consumer.close()
+            members[index] = member_of(broker, protocol)
+        poll_until(lambda: is_shared(*members), *members)
+        client = admin(broker.bootstrap)
+        described = client.describe_consumer_groups(["g"])["g"].result(TIMEOUT_S)
+        assert described.type.name == protocol.upper()
+    for member in members:
+        member.consumer.close()
+
+
+def member_of(broker: TierlogBroker, protocol: str) -> ConsumerMember:
+    """A member that commits when it closes."""
+    return ConsumerMember(broker.bootstrap, TOPIC, **{"group.protocol": protocol, "enable.auto.commit": True})
+
+
+def read_by(members: list[ConsumerMember]) -> set[int]:
+    return {value for member in members for value in member.values}
+
+
 def test_regular_expression_follows_topics_as_they_are_created(broker: TierlogBroker) -> None:
     create(broker.bootstrap, "rides-1")
     member = ConsumerMember(broker.bootstrap, "^rides-.*")

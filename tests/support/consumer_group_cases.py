@@ -4,9 +4,11 @@ at once, because Kafka answers a heartbeat within the assignment interval with t
 waits for the new one.
 """
 
+import struct
+from collections.abc import Mapping
 from typing import Any
 
-from group_cases import NO_ID, Ask, Step, commit, delete_offsets, describe, join, leave, sync
+from group_cases import NO_ID, Ask, Step, commit, delete_offsets, describe, join, leave, subscription, sync
 
 GROUP = "$t-c"
 
@@ -33,8 +35,30 @@ def shown(*groups: str, version: int = 1, **more: Any) -> Ask:
     return Ask("ConsumerGroupDescribe", version, {"group_ids": list(groups or (GROUP,)), **more})
 
 
-def classic_join(group: str = GROUP) -> Ask:
-    return Ask("JoinGroup", 5, join(group=group), 2)
+def classic_protocols() -> list[dict[str, Any]]:
+    """Of a consumer that subscribes to `$t`."""
+    return [{"name": "range", "metadata": lambda names: subscription(names["t"])}]
+
+
+def both_partitions(names: Mapping[str, str]) -> bytes:
+    """ConsumerProtocolAssignment, version 0."""
+    topic = names["t"].encode()
+    return struct.pack(f">hih{len(topic)}siiii", 0, 1, len(topic), topic, 2, 0, 1, -1)
+
+
+def classic_member(**more: Any) -> list[Step]:
+    """A member of the classic protocol that owns all partitions of `$t`."""
+    assigned = [{"member_id": "$m1", "assignment": both_partitions}]
+    fields = {"group": GROUP, "protocols": classic_protocols(), **more}
+    return [
+        Ask("JoinGroup", 5, join(**fields)),
+        Ask("JoinGroup", 5, join("$m1", **fields)),
+        Ask("SyncGroup", 3, sync("$m1", 1, group=GROUP, assignments=assigned)),
+    ]
+
+
+def classic_beat(generation: int) -> Ask:
+    return Ask("Heartbeat", 4, {"group_id": GROUP, "generation_id": generation, "member_id": "$m1"})
 
 
 STATIC, OTHER = {"instance_id": "i"}, {"instance_id": "j"}
@@ -179,7 +203,37 @@ CONSUMER_GROUP_CASES: dict[str, list[Step]] = {
         Ask("SyncGroup", 5, sync("$t-a", 1, group=GROUP)),
         Ask("Heartbeat", 4, {"group_id": GROUP, "generation_id": 1, "member_id": "$t-a"}),
         Ask("LeaveGroup", 5, leave({"member_id": "unknown"}, group=GROUP)),
+        Ask("LeaveGroup", 5, leave({"member_id": "$t-a"}, group=GROUP)),
         shown("$t", "$t-no", ""),
         shown(GROUP, "$t-no", version=0, include_authorized_operations=True),
+    ],
+    "consumer joins a classic group": [
+        *classic_member(),
+        heart(first("a"), client=2),
+        shown(),
+        classic_beat(1),
+        Ask("ListGroups", 5, {}),
+        Ask("JoinGroup", 5, join("$m1", GROUP, protocols=classic_protocols())),
+        Ask("SyncGroup", 5, sync("$m1", 2, group=GROUP)),
+        classic_beat(2),
+        heart(beat("a", 2), client=2),
+        shown(),
+        heart(beat("a", -1), client=2),
+        Ask("DescribeGroups", 6, describe(GROUP)),
+        shown(),
+    ],
+    "classic consumer joins a consumer group": [
+        heart(first("a"), client=2),
+        Ask("JoinGroup", 5, join("", GROUP, protocols=classic_protocols())),
+        Ask("JoinGroup", 5, join("$m1", GROUP, protocols=classic_protocols())),
+        shown(),
+        Ask("OffsetCommit", 9, commit("$m1", 3, GROUP)),
+        heart(beat("a", 2), client=2),
+        Ask("LeaveGroup", 5, leave({"member_id": "$m1"}, group=GROUP)),
+    ],
+    "group of another kind stays classic": [
+        *classic_member(protocol_type="connect"),
+        heart(first("a"), client=2),
+        Ask("DescribeGroups", 6, describe(GROUP)),
     ],
 }

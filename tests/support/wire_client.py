@@ -159,7 +159,8 @@ class Client:
 
 
 def message(api: str, values: Mapping[str, Any], **names: str) -> Any:
-    """A request of an API from plain values; `$t` in a string stands for the name given as t."""
+    """A request of an API from plain values; `$t` in a string stands for the name given as t, and a function
+    is called with the names."""
     return _filled(BY_NAME[api].request, values, names)
 
 
@@ -171,6 +172,8 @@ def _filled(message_class: Any, values: Mapping[str, Any], names: Mapping[str, s
             return [fill(name, item) for item in value]
         if isinstance(value, dict):
             return _filled(nested[name], value, names)
+        if callable(value):
+            return value(names)
         if not isinstance(value, str):
             return value
         text = Template(value).substitute(names)

@@ -259,7 +259,7 @@ def _protocol(member: ConsumerMember) -> tuple[str, bytes]:
 
 
 def leave(group: ConsumerGroup, request: Leave, turn: Turn) -> None:
-    """An admin may remove any static member by its instance id, and classic members leave by themselves."""
+    """An admin may remove any member, and classic members leave by themselves."""
     results, removed = [], []
     for leaver in request.leavers:
         member_id, error = _leaver(group, leaver)
@@ -284,8 +284,7 @@ def _leaver(group: ConsumerGroup, leaver: Leaver) -> tuple[str, ErrorCode]:
         if leaver.member_id not in (NO_MEMBER_ID, static.member_id):
             return NO_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID
         return static.member_id, ErrorCode.NONE
-    member = group.members.get(leaver.member_id)
-    known = member is not None and member.is_classic
+    known = leaver.member_id in group.members
     return leaver.member_id, ErrorCode.NONE if known else ErrorCode.UNKNOWN_MEMBER_ID
 
 
