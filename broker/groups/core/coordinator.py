@@ -324,6 +324,8 @@ class Coordinator:
                 heartbeat.revocation_timed_out(group, key.member_id, turn)
             case TimerKind.ASSIGNMENT:
                 targets.assignment_timer_fired(group, turn)
+            case TimerKind.RESUMPTION:
+                targets.resume_waiting(group, turn)
             case TimerKind.JOIN | TimerKind.SYNC:
                 classic_members.timed_out(group, key.member_id, turn)
 

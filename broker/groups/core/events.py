@@ -44,6 +44,7 @@ class TimerKind(StrEnum):
     SYNC = "sync"  # the time for members of a new generation to send SyncGroup
     REVOCATION = "revocation"  # the time for a member of a consumer group to give partitions up
     ASSIGNMENT = "assignment"  # the pause before the next target assignment of a consumer group
+    RESUMPTION = "resumption"  # more requests wait for a target assignment that is computed
 
 
 class TimerKey(NamedTuple):

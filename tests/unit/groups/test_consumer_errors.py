@@ -208,3 +208,10 @@ def test_session_timeout_is_the_groups(bench):
     assert b.error(b.consume("a", 2)) == E.NONE
     b.advance(60_000)
     assert b.error(b.consume("a", 2)) == E.UNKNOWN_MEMBER_ID
+
+
+def test_older_versions_of_offset_commit_are_refused_for_members(bench) -> None:
+    b = bench()
+    b.consume("a")
+    old = b.commit(1, member_id="a", generation=2, has_epochs=False)
+    assert b.error(old) == E.UNSUPPORTED_VERSION

@@ -76,6 +76,16 @@ async def test_topics_of_a_regular_expression_are_assigned(
     assert assigned(response) == [0]
 
 
+async def test_many_waiting_members_are_answered_in_several_turns(
+    broker: OneBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(computations, "ASSIGNMENT_COST_MAX", 0)
+    begun = [broker.begin("ConsumerGroupHeartbeat", 1, joins(f"m{number:03}")) for number in range(90)]
+    first, *others = [await each for each in begun]
+    assert {response.error_code for response in others} == {E.NONE}
+    assert len({response.member_epoch for response in others}) == 1 and first.member_epoch > 0
+
+
 async def test_result_for_a_discarded_core_is_dropped(
     broker: OneBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -239,5 +239,5 @@ def test_classic_members_of_a_consumer_group_are_checked(bench):
     assert b.error(b.commit(1, member_id="m1", generation=1)) == E.NONE
     b.join_cooperative("m1")
     assert b.error(b.sync("m1", 2, protocol_name="other")) == E.INCONSISTENT_GROUP_PROTOCOL
-    assert b.response(b.leave("a", "m1")).members[0][1] == E.UNKNOWN_MEMBER_ID
+    assert b.response(b.leave("b", "m1")).members[0][1] == E.UNKNOWN_MEMBER_ID
     assert b.core.describe_consumer("g").members[0].member_id == "a"

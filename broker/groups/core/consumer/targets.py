@@ -24,6 +24,11 @@ from tierlog.broker.groups.core.topic_view import TopicView
 from tierlog.broker.groups.core.turn import Turn
 from tierlog.protocol.errors import ErrorCode
 
+RESUMED_PER_TURN = 20
+"""Requests that continue at once with a new target: each takes a quarter of a millisecond. A thousand members
+may wait, and other requests must not wait for all of them."""
+RESUMPTION_PAUSE_MS = 1
+
 RETRY_MS = 1_000
 """Pause after an assignor has failed. The next request of a member does not start it earlier."""
 
@@ -122,11 +127,17 @@ def assignment_computed(group: ConsumerGroup, event: AssignmentComputed, turn: T
         return
     targets = {group.renamed.get(name, name): target for name, target in event.assignment.items()}
     group.set_targets(event.epoch, targets, turn.now_ms)
-    for member_id, waiting in list(group.waiting.items()):
-        if waiting.epoch <= event.epoch:
-            del group.waiting[member_id]
-            waiting.resume(turn)
+    resume_waiting(group, turn)
     request_target(group, turn)
+
+
+def resume_waiting(group: ConsumerGroup, turn: Turn) -> None:
+    """Continue with requests whose target is computed: a few now, the others in later turns."""
+    ready = [member_id for member_id, each in group.waiting.items() if each.epoch <= group.assignment_epoch]
+    for member_id in ready[:RESUMED_PER_TURN]:
+        group.waiting.pop(member_id).resume(turn)
+    if len(ready) > RESUMED_PER_TURN:
+        turn.set_timer(TimerKey(TimerKind.RESUMPTION, group.group_id), RESUMPTION_PAUSE_MS)
 
 
 def wait_for_target(group: ConsumerGroup, member_id: str, waiting: Waiting, turn: Turn) -> None:
