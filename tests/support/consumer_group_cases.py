@@ -36,7 +36,7 @@ def shown(*groups: str, version: int = 1, **more: Any) -> Ask:
 
 
 def classic_protocols() -> list[dict[str, Any]]:
-    """Of a consumer that subscribes to `$t`."""
+    """The protocols of a consumer that subscribes to `$t`."""
     return [{"name": "range", "metadata": lambda names: subscription(names["t"])}]
 
 

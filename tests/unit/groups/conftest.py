@@ -166,7 +166,7 @@ class Bench:
     def commit(
         self, offset: int, *, topic: str = "t", group: str = "g", metadata: str = "", **more: Any
     ) -> int:
-        """Of a version that has epochs, if it is a consumer group."""
+        """A commit to a consumer group has a version with epochs."""
         items = (OffsetToCommit(TopicPartition(topic, 0), offset, 3, metadata, self.topics[topic]),)
         more = {"has_epochs": self.core.describe_consumer(group) is not None, **more}
         return self._ask(Commit, f"commit {offset}", group_id=group, offsets=items, **more)
