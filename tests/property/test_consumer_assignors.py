@@ -54,7 +54,7 @@ def load(partitions) -> int:
     return sum(map(len, partitions.values()))
 
 
-def settled(members, assignment) -> dict[str, MemberSpec]:
+def assigned_again(members, assignment) -> dict[str, MemberSpec]:
     """The members after they have taken up an assignment."""
     return {each: replace(spec, current=assignment[each]) for each, spec in members.items()}
 
@@ -107,7 +107,7 @@ def test_uniform_moves_as_few_as_possible_with_equal_subscriptions(members, topi
     """If no partition has two owners, the most that each member can keep of its present ones is known."""
     first = ASSIGNORS["uniform"].assign(members, topics)
     *rest, _ = sorted(members)
-    members = {each: spec for each, spec in settled(members, first).items() if each in rest} | {
+    members = {each: spec for each, spec in assigned_again(members, first).items() if each in rest} | {
         "new": replace(members[max(members)], current={})
     }
     assignment = ASSIGNORS["uniform"].assign(members, topics)
@@ -122,7 +122,7 @@ def test_uniform_moves_as_few_as_possible_with_equal_subscriptions(members, topi
 @given(member_maps(), topic_maps(), st.sampled_from(sorted(ASSIGNORS)))
 def test_unchanged_group_keeps_its_assignment(members, topics, name):
     assignment = ASSIGNORS[name].assign(members, topics)
-    assert ASSIGNORS[name].assign(settled(members, assignment), topics) == assignment
+    assert ASSIGNORS[name].assign(assigned_again(members, assignment), topics) == assignment
 
 
 @given(member_maps(), topic_maps())
