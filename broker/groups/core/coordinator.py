@@ -49,7 +49,6 @@ from tierlog.broker.groups.core.events import (
     EndTransaction,
     Event,
     ExpireOffsets,
-    GroupConfigChanged,
     Heartbeat,
     Join,
     JoinResponse,
@@ -143,8 +142,6 @@ class Coordinator:
                 self._expire(turn)
             case TopicsChanged():
                 self._topics_changed(event, turn)
-            case GroupConfigChanged():
-                pass  # each turn reads the present settings
         return turn.effects
 
     def _turn(self, now_ms: int) -> Turn:

@@ -198,13 +198,6 @@ class TopicsChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupConfigChanged:
-    """The settings of this group (`GroupConfig`) have other values now."""
-
-    group_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentComputed:
     """The result of ComputeAssignment. None: the assignor failed."""
 
@@ -229,7 +222,6 @@ Event = (
     | TimerFired
     | ExpireOffsets
     | TopicsChanged
-    | GroupConfigChanged
     | AssignmentComputed
     | RegexesResolved
     | Appended
