@@ -40,6 +40,7 @@ RECORDS_S = PRODUCERS * 2 * RECORDS / EVERY_S
 ABORTED = 0.25
 READ_MAX = 200
 TIMEOUT_MS = 20_000
+OF_CLASSIC_GROUPS = {"session.timeout.ms", "heartbeat.interval.ms"}
 CALL_S, END_S, CATCH_UP_S = 5.0, 60.0, 90.0
 PAUSE_S = 0.2
 
@@ -181,7 +182,9 @@ class TransactionalWorkload:
         return found
 
     def _consumer(self) -> Consumer:
-        settings = {**CONSUMER, "group.id": LOOP, "auto.offset.reset": "earliest"}
+        """A member of the consumer protocol (KIP-848): its broker decides the session timeout."""
+        settings = {name: value for name, value in CONSUMER.items() if name not in OF_CLASSIC_GROUPS}
+        settings |= {"group.protocol": "consumer", "group.id": LOOP, "auto.offset.reset": "earliest"}
         return Consumer({**settings, "bootstrap.servers": self._bootstrap})
 
     # --- around them
