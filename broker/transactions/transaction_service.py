@@ -142,6 +142,6 @@ def transaction_settings(settings: NodeSettings) -> TransactionSettings:
         transaction_max_timeout_ms=settings.transaction_max_timeout_ms,
         transactional_id_expiration_ms=settings.transactional_id_expiration_ms,
         expiration_interval_ms=settings.transaction_remove_expired_transaction_cleanup_interval_ms,
-        retry_ms=settings.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+        abort_retry_ms=max(settings.transaction_abort_timed_out_transaction_cleanup_interval_ms // 10, 1),
         two_phase_commit=settings.transaction_two_phase_commit_enable,
     )

@@ -67,7 +67,7 @@ class TransactionSettings:
     transaction_max_timeout_ms: int = 15 * 60_000
     transactional_id_expiration_ms: int = 7 * 24 * 3_600_000
     expiration_interval_ms: int = 3_600_000  # transaction.remove.expired.transaction.cleanup.interval.ms
-    retry_ms: int = 10_000  # transaction.abort.timed.out.transaction.cleanup.interval.ms
+    abort_retry_ms: int = 1_000  # a tenth of transaction.abort.timed.out.transaction.cleanup.interval.ms
     two_phase_commit: bool = False  # transaction.two.phase.commit.enable
 
 
@@ -303,7 +303,7 @@ class Coordinator:
             for request in waiting:
                 self._fail(request, ErrorCode.CONCURRENT_TRANSACTIONS, turn)
         elif each.pending is not None:
-            turn.set_timer(key, self._settings.retry_ms)
+            turn.set_timer(key, self._settings.abort_retry_ms)
         elif each.current is not None and key.kind is TimerKind.TRANSACTION:
             if each.current.state is TransactionState.ONGOING:
                 self._abort(each, each.current, turn)
@@ -316,7 +316,7 @@ class Coordinator:
 
         def stored(turn: Turn, error: ErrorCode) -> None:
             if error not in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
-                turn.set_timer(key, self._settings.retry_ms)
+                turn.set_timer(key, self._settings.abort_retry_ms)
 
         # If this takes the last epoch, the next InitProducerId brings a new producer id: the timer has none.
         self._append(each, fenced(known, NO_PRODUCER_ID, turn.now_ms), turn, stored)

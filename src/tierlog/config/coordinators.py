@@ -199,8 +199,8 @@ class CoordinatorSettings(BackgroundSettings):
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = int_(
         10_000,
-        "Milliseconds until a failed attempt to abort a transaction is repeated. A transaction "
-        "itself is aborted as soon as its timeout has passed. Lower it if attempts fail often.",
+        "Time in milliseconds in which a failed attempt to abort a transaction is repeated ten times. The "
+        "first comes as soon as its timeout has passed. Lower it if attempts fail often.",
         minimum=1,
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = int_(

@@ -42,7 +42,7 @@ def test_ended_transaction_has_no_timeout(bench):
 
 @pytest.mark.parametrize("error", [E.NOT_ENOUGH_REPLICAS, E.KAFKA_STORAGE_ERROR])
 def test_abort_that_fails_is_tried_again(bench, error):
-    b = bench(retry_ms=10_000)
+    b = bench(abort_retry_ms=10_000)
     b.open(timeout_ms=5_000)
     b.append_error = error
     b.advance(15_000)
@@ -54,7 +54,7 @@ def test_abort_that_fails_is_tried_again(bench, error):
 
 @pytest.mark.parametrize("error", [E.NONE, E.NOT_ENOUGH_REPLICAS_AFTER_APPEND])
 def test_late_abort_takes_effect_or_is_tried_again(bench, error):
-    b = bench(retry_ms=10_000)
+    b = bench(abort_retry_ms=10_000)
     b.open(timeout_ms=5_000)
     b.hold_appends = True
     b.advance(5_000)
@@ -68,7 +68,7 @@ def test_late_abort_takes_effect_or_is_tried_again(bench, error):
 
 
 def test_timeout_during_another_change_comes_back(bench):
-    b = bench(retry_ms=10_000)
+    b = bench(abort_retry_ms=10_000)
     producer = b.open("a-0", timeout_ms=5_000)
     b.hold_appends = True
     b.add(producer, "a-1")
