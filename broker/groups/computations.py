@@ -70,7 +70,7 @@ def assign(request: ComputeAssignment) -> AssignmentComputed:
     except Exception:
         _log.exception("an assignor failed; it is retried", group=request.group_id)
         assignment = None
-    return AssignmentComputed(group_id=request.group_id, epoch=request.epoch, assignment=assignment)
+    return AssignmentComputed(request=request, assignment=assignment)
 
 
 def resolve(request: ResolveRegexes) -> RegexesResolved:
@@ -84,4 +84,4 @@ def resolve(request: ResolveRegexes) -> RegexesResolved:
             found[pattern] = frozenset()
         else:
             found[pattern] = frozenset(filter(matches, request.names))
-    return RegexesResolved(group_id=request.group_id, version=request.version, topics=found)
+    return RegexesResolved(request=request, topics=found)

@@ -286,7 +286,7 @@ class Coordinator:
         return stored
 
     def _computed(self, event: AssignmentComputed | RegexesResolved, turn: Turn) -> None:
-        group = self._groups.get(event.group_id)
+        group = self._groups.get(event.request.group_id)
         if not isinstance(group, ConsumerGroup):
             return  # deleted since
         if isinstance(event, AssignmentComputed):
@@ -405,7 +405,7 @@ class Coordinator:
         timestamp_ms = None if isinstance(group, ConsumerGroup) else group.state_timestamp_ms
         if isinstance(group, ConsumerGroup):
             records += writes.tombstones(group)
-            turn.cancel_timer(TimerKey(TimerKind.ASSIGNMENT, group.group_id))
+            targets.stop_computing(group, turn)
         else:
             records.append(StoredRecord(encode_key(GroupKey(group.group_id)), None))
             for member_id in list(group.pending_members):

@@ -199,19 +199,22 @@ class TopicsChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentComputed:
-    """The result of ComputeAssignment. None: the assignor failed."""
+    """The result of ComputeAssignment. None: the assignor failed.
 
-    group_id: str
-    epoch: int
+    `request`: the same object as in the effect. A group which has begun another computation since, or has
+    taken the place of a group with the same id, ignores the result.
+    """
+
+    request: "ComputeAssignment"
     assignment: Assignment | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegexesResolved:
-    """The result of ResolveRegexes: the names of the topics that each regular expression matches."""
+    """The result of ResolveRegexes: the names of the topics that each regular expression matches. `request`
+    is the same object as in the effect."""
 
-    group_id: str
-    version: int
+    request: "ResolveRegexes"
     topics: Mapping[str, frozenset[str]]
 
 

@@ -252,7 +252,7 @@ class Bench:
 
     def fail_computation(self) -> None:
         effect = self.computations.popleft()
-        self.send(AssignmentComputed(group_id=effect.group_id, epoch=effect.epoch, assignment=None))
+        self.send(AssignmentComputed(request=effect, assignment=None))
 
     def _result(self, effect: ComputeAssignment | ResolveRegexes) -> Event:
         if isinstance(effect, ResolveRegexes):
@@ -260,9 +260,9 @@ class Bench:
                 pattern: frozenset(name for name in effect.names if re.fullmatch(pattern, name))
                 for pattern in effect.patterns
             }
-            return RegexesResolved(group_id=effect.group_id, version=effect.version, topics=topics)
+            return RegexesResolved(request=effect, topics=topics)
         assignment = effect.assignor.assign(effect.members, effect.topics)
-        return AssignmentComputed(group_id=effect.group_id, epoch=effect.epoch, assignment=assignment)
+        return AssignmentComputed(request=effect, assignment=assignment)
 
     def new_core(self) -> Coordinator:
         return Coordinator(self.settings, lambda group_id: self.consumer_settings)

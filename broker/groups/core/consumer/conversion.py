@@ -31,7 +31,7 @@ from tierlog.broker.groups.core.consumer.heartbeat import cancel_timers
 from tierlog.broker.groups.core.consumer.loading import without_conflicts
 from tierlog.broker.groups.core.consumer.member import NO_PARTITIONS, ConsumerMember
 from tierlog.broker.groups.core.consumer.states import MemberState
-from tierlog.broker.groups.core.consumer.targets import stop_waiting
+from tierlog.broker.groups.core.consumer.targets import stop_computing, stop_waiting
 from tierlog.broker.groups.core.consumer.writes import tombstones
 from tierlog.broker.groups.core.events import TimerKey, TimerKind
 from tierlog.broker.groups.core.formats import GroupKey
@@ -179,7 +179,7 @@ def _classic_member(group: ConsumerGroup, member: ConsumerMember, topics: TopicV
 
 def retire_consumer(group: ConsumerGroup, turn: Turn) -> None:
     """The end of a consumer group that became a classic group."""
-    turn.cancel_timer(TimerKey(TimerKind.ASSIGNMENT, group.group_id))
+    stop_computing(group, turn)
     for member_id in group.members:
         cancel_timers(group, member_id, turn)
         stop_waiting(group, member_id, turn, ErrorCode.REBALANCE_IN_PROGRESS)

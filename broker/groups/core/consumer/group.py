@@ -33,6 +33,7 @@ from tierlog.broker.groups.core.consumer.member import (
 )
 from tierlog.broker.groups.core.consumer.states import ConsumerGroupState, MemberState, check_transition
 from tierlog.broker.groups.core.consumer.writes import GroupWrite, Waiting
+from tierlog.broker.groups.core.events import ComputeAssignment, ResolveRegexes
 from tierlog.broker.groups.core.formats import GroupKey
 
 INITIAL_EPOCH = 1
@@ -64,12 +65,12 @@ class ConsumerGroup:
     # ---- not stored ----
     changed: dict[ConsumerKey | GroupKey, None] = field(default_factory=dict)  # records to append
     writes: deque[GroupWrite] = field(default_factory=deque)  # not durable yet, oldest first
-    computing: int | None = None  # the epoch whose target assignment is being computed
+    computing: ComputeAssignment | None = None  # the target assignment that is being computed
     computing_since_ms: int = 0
     renamed: dict[str, str] = field(default_factory=dict)  # static members replaced during the computation
     retry_timer_is_set: bool = False  # the next computation waits for the assignment timer
     waiting: dict[str, Waiting] = field(default_factory=dict)  # member id -> its request for the next target
-    resolving: int | None = None  # the version of the regular expressions that are being resolved
+    resolving: ResolveRegexes | None = None  # the regular expressions that are being resolved
     regex_version: int = 0
     topics_changed: bool = True  # since the metadata hash was computed
     names_changed: bool = False  # since the regular expressions were resolved

@@ -28,21 +28,19 @@ def refresh_regexes(group: ConsumerGroup, turn: Turn) -> None:
         if is_recent or not (is_unresolved or group.names_changed or is_old):
             return
     group.regex_version += 1
-    group.resolving = group.regex_version
     group.names_changed = False
-    turn.effects.append(
-        ResolveRegexes(
-            group_id=group.group_id,
-            version=group.resolving,
-            patterns=frozenset(group.regex_subscribers),
-            names=turn.topics.names(),
-        )
+    group.resolving = ResolveRegexes(
+        group_id=group.group_id,
+        version=group.regex_version,
+        patterns=frozenset(group.regex_subscribers),
+        names=turn.topics.names(),
     )
+    turn.effects.append(group.resolving)
 
 
 def regexes_resolved(group: ConsumerGroup, event: RegexesResolved, turn: Turn) -> None:
-    if event.version != group.resolving:
-        return  # it was started by a coordinator before
+    if event.request is not group.resolving:
+        return  # it was started by a coordinator before, or for a deleted group
     group.resolving = None
     is_changed = False
     for pattern, names in sorted(event.topics.items()):
@@ -50,8 +48,8 @@ def regexes_resolved(group: ConsumerGroup, event: RegexesResolved, turn: Turn) -
             continue  # its last member has left
         old = group.regexes.get(pattern)
         is_changed = is_changed or names != set(() if old is None else old.topics)
-        group.set_regex(
-            pattern, RegularExpression(topics=sorted(names), version=event.version, timestamp=turn.now_ms)
-        )
+        version = event.request.version
+        resolved = RegularExpression(topics=sorted(names), version=version, timestamp=turn.now_ms)
+        group.set_regex(pattern, resolved)
     refresh_epoch(group, turn, bump=is_changed)
     request_target(group, turn)

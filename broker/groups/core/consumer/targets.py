@@ -70,20 +70,26 @@ def assignment_timer_fired(group: ConsumerGroup, turn: Turn) -> None:
 
 
 def _start(group: ConsumerGroup, turn: Turn) -> None:
-    group.computing = group.epoch
     group.computing_since_ms = turn.now_ms
     group.renamed.clear()
     topics = _topics(group, turn.topics)
     members = _members(group, {spec.name: topic_id for topic_id, spec in topics.items()})
-    turn.effects.append(
-        ComputeAssignment(
-            group_id=group.group_id,
-            epoch=group.epoch,
-            assignor=ASSIGNORS[group.assignor_name(turn.settings.group_consumer_assignors)],
-            members=members,
-            topics=topics,
-        )
+    group.computing = ComputeAssignment(
+        group_id=group.group_id,
+        epoch=group.epoch,
+        assignor=ASSIGNORS[group.assignor_name(turn.settings.group_consumer_assignors)],
+        members=members,
+        topics=topics,
     )
+    turn.effects.append(group.computing)
+
+
+def stop_computing(group: ConsumerGroup, turn: Turn) -> None:
+    """The group is deleted, or becomes a classic group. Results that come later are ignored. If the deletion
+    fails, the restored group computes again."""
+    turn.cancel_timer(TimerKey(TimerKind.ASSIGNMENT, group.group_id))
+    group.retry_timer_is_set = False
+    group.computing = group.resolving = None
 
 
 def _topics(group: ConsumerGroup, topics: TopicView) -> dict[UUID, TopicSpec]:
@@ -116,7 +122,7 @@ def _members(group: ConsumerGroup, ids: Mapping[str, UUID]) -> dict[str, MemberS
 
 def assignment_computed(group: ConsumerGroup, event: AssignmentComputed, turn: Turn) -> None:
     """The waiting requests continue with the new target."""
-    if event.epoch != group.computing:
+    if event.request is not group.computing:
         return  # it was started by a coordinator before, or for a deleted group
     group.computing = None
     if event.assignment is None:
@@ -126,7 +132,7 @@ def assignment_computed(group: ConsumerGroup, event: AssignmentComputed, turn: T
             _retry_later(group, RETRY_MS, turn)
         return
     targets = {group.renamed.get(name, name): target for name, target in event.assignment.items()}
-    group.set_targets(event.epoch, targets, turn.now_ms)
+    group.set_targets(event.request.epoch, targets, turn.now_ms)
     resume_waiting(group, turn)
     request_target(group, turn)
 
