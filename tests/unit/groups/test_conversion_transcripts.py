@@ -197,6 +197,19 @@ def test_downgrade_follows_the_policy(bench):
     assert b.core.list_groups() == [("g", "consumer", "Reconciling", "consumer")]
 
 
+@pytest.mark.parametrize("generation", [0, 1])
+def test_classic_member_that_has_not_joined_yet_does_not_keep_the_group_classic(bench, generation):
+    b = bench(group_consumer_migration_policy=MigrationPolicy.DISABLED)
+    if generation:
+        b.leave(*b.stable())
+    pending = b.response(b.join(member_id_required=True)).member_id
+    assert b.response(b.consume("c", subscribed_regex="[t]")).member_epoch == 2
+    assert b.core.list_groups() == [("g", "consumer", "Reconciling", "consumer")]
+    assert b.error(b.join_cooperative(pending)) == E.NONE
+    b.advance(20_000)
+    assert b.waiting == []
+
+
 def test_refused_heartbeat_does_not_convert(bench):
     b = bench()
     classic_group(b)

@@ -52,8 +52,8 @@ def upgrade(group: Group, topics: TopicView, settings: GroupSettings) -> Consume
     new = ConsumerGroup(group.group_id)
     if group.is_stored:
         new.changed[GroupKey(group.group_id)] = None
-    if group.is_empty:
-        return new
+    if not group.members:
+        return new  # a member that is about to join joins the new group
     may = settings.group_consumer_migration_policy.upgrades
     if (
         not may
