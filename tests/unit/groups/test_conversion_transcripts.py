@@ -210,6 +210,16 @@ def test_classic_member_that_has_not_joined_yet_does_not_keep_the_group_classic(
     assert b.waiting == []
 
 
+def test_partitions_that_do_not_exist_are_left_out_of_a_converted_group(bench):
+    b = bench()
+    b.join_cooperative()
+    b.fire_due_timers()
+    b.sync("m1", 1, {"m1": encode_assignment({"t": range(-9, 9_999), "x": [0]}, b"\0\3")})
+    b.consume("c")
+    m1 = next(each for each in b.core.describe_consumer("g").members if each.member_id == "m1")
+    assert [each.partitions for each in m1.assignment.topic_partitions] == [[0, 1, 2]]
+
+
 def test_refused_heartbeat_does_not_convert(bench):
     b = bench()
     classic_group(b)

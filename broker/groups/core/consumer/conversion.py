@@ -76,15 +76,17 @@ def upgrade(group: Group, topics: TopicView, settings: GroupSettings) -> Consume
 
 
 def _consumer_member(group: Group, member: Member, epoch: int, topics: TopicView) -> ConsumerMember:
+    """Its leader's assignment may name any number of partitions. Those that do not exist are left out."""
     subscription = decode_subscription(member.metadata(group.protocol_name) or member.protocols[0][1])
     assignment = decode_assignment(member.assignment)
     if assignment.user_data:
         raise FormatError("an assignment with data of a client's own assignor")
     assigned: dict[UUID, dict[int, int]] = {}
     for each in assignment.assigned_partitions:
-        topic_id = topics.id_of(each.topic)
-        if topic_id is not None and each.partitions:
-            assigned.setdefault(topic_id, {}).update(dict.fromkeys(each.partitions, epoch))
+        topic_id, existing = topics.id_of(each.topic), range(topics.partitions_of(each.topic))
+        numbers = {number: epoch for number in each.partitions if number in existing}
+        if topic_id is not None and numbers:
+            assigned.setdefault(topic_id, {}).update(numbers)
     return ConsumerMember(
         member_id=member.member_id,
         metadata=MemberMetadata(
