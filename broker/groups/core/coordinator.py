@@ -104,7 +104,7 @@ class Coordinator:
         self._stored: dict[str, dict[formats.ConsumerKey, formats.ConsumerValue]] = {}
         """Records of consumer groups, while the partition is replayed."""
         self._undeleted: dict[str, dict[formats.ConsumerKey | GroupKey, None]] = {}
-        """Records of consumer groups that became classic, and whose deletion failed."""
+        """Records of consumer groups whose deletion failed, while a classic group has their place."""
 
     # ---- events ----
 
@@ -166,7 +166,7 @@ class Coordinator:
                     self._groups.pop(group_id, None)
                 else:
                     self._groups[group_id] = group_from_record(group_id, decode_group(value), self._memory)
-                    self._stored.pop(group_id, None)
+                    self._deletion_failed(group_id, dict.fromkeys(self._stored.pop(group_id, {})))
             case None:
                 self._replay_consumer(record_key, value)
 
@@ -174,6 +174,7 @@ class Coordinator:
         key = formats.decode_key(record_key)
         if key is None:
             return
+        self._undeleted.get(key.group_id, {}).pop(key, None)
         if value is None:
             stored = self._stored.get(key.group_id, {})
             stored.pop(key, None)
@@ -200,20 +201,21 @@ class Coordinator:
         turn = self._turn(now_ms)
         self._offsets.remove_of_deleted_topics(turn, lambda name: topics.id_of(name) is None)
         for group_id, stored in self._stored.items():
-            self._groups[group_id] = loading.build(group_id, stored, self._memory)
+            group = self._groups[group_id] = loading.build(group_id, stored, self._memory)
+            group.changed.update(self._undeleted.pop(group_id, {}))
         self._stored.clear()
         for group_id in sorted(self._offsets.groups()):
             self._groups.setdefault(group_id, self._new_group(group_id))
         self._memory.used_bytes = sum(group.size for group in self._groups.values())
-        for group in self._groups.values():
-            if isinstance(group, ConsumerGroup):
-                heartbeat.resume(group, turn)
-                self._finish(group, turn)
+        for each in self._groups.values():
+            if isinstance(each, ConsumerGroup):
+                heartbeat.resume(each, turn)
+                self._finish(each, turn)
                 continue
-            for member in group.members.values():
-                restart_session(group, member, turn)
-            if len(group.members) > self._settings.group_max_size:
-                prepare_rebalance(group, turn)
+            for member in each.members.values():
+                restart_session(each, member, turn)
+            if len(each.members) > self._settings.group_max_size:
+                prepare_rebalance(each, turn)
         return turn.effects
 
     # ---- consumer groups ----
@@ -275,15 +277,19 @@ class Coordinator:
         keys: dict[formats.ConsumerKey | GroupKey, None] = dict.fromkeys(writes.group_keys(group))
 
         def stored(turn: Turn, error: ErrorCode) -> None:
-            if error in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
-                return
-            now = self._groups.get(group.group_id)
-            if isinstance(now, ConsumerGroup):
-                now.changed.update(keys)
-            else:
-                self._undeleted.setdefault(group.group_id, {}).update(keys)
+            if error not in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
+                self._deletion_failed(group.group_id, keys)
 
         return stored
+
+    def _deletion_failed(self, group_id: str, keys: dict[formats.ConsumerKey | GroupKey, None]) -> None:
+        """The log may still have these records of a consumer group. The next consumer group with this id
+        writes them, or deletes them."""
+        now = self._groups.get(group_id)
+        if isinstance(now, ConsumerGroup):
+            now.changed.update(keys)
+        elif keys:
+            self._undeleted.setdefault(group_id, {}).update(keys)
 
     def _computed(self, event: AssignmentComputed | RegexesResolved, turn: Turn) -> None:
         group = self._groups.get(event.request.group_id)
@@ -428,9 +434,9 @@ class Coordinator:
         """The log may still have the group. It may have got members since, and be of the other kind."""
         group_id = deleted.group_id
         if isinstance(deleted, ConsumerGroup):
-            now = self._groups.setdefault(group_id, deleted)
-            if isinstance(now, ConsumerGroup):
-                now.changed.update(dict.fromkeys(writes.group_keys(deleted)))
+            keys: dict[formats.ConsumerKey | GroupKey, None] = dict.fromkeys(writes.group_keys(deleted))
+            self._groups.setdefault(group_id, deleted)
+            self._deletion_failed(group_id, keys)
             return
         restored = self._groups.setdefault(group_id, self._new_group(group_id))
         if isinstance(restored, ConsumerGroup):

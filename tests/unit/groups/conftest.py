@@ -279,6 +279,11 @@ class Bench:
             self.told_late.add(effect.write_id)
             self.send(AppendTimedOut(write_id=effect.write_id))
 
+    def compact(self) -> None:
+        """Only the last record of each key remains in the log."""
+        last = {record.key: at for at, record in enumerate(self.log)}
+        self.log = [record for at, record in enumerate(self.log) if last[record.key] == at]
+
     def restart(self) -> None:
         """A new coordinator replays the log. Requests that wait have failed."""
         for token in self.waiting:

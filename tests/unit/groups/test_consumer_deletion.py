@@ -1,5 +1,7 @@
 """Deletion of consumer groups while they compute an assignment, and later groups with the same id."""
 
+import pytest
+
 from tierlog.broker.groups.core.turn import ConsumerSettings
 from tierlog.protocol.errors import ErrorCode as E
 
@@ -41,6 +43,29 @@ def test_assignment_of_a_deleted_group_does_not_count_for_the_next_one(bench):
     joining = b.consume("c")  # a new group, in the same epoch
     b.compute()
     assert b.text_of(b.response(joining).assignment) == "t0 t1 t2"
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_records_of_a_deleted_group_do_not_come_back_when_a_classic_group_took_its_place(bench, moves):
+    b = bench()
+    b.consume("a")
+    b.append_error = E.NOT_ENOUGH_REPLICAS
+    b.consume("a", -1)  # the records of a remain in the log
+    b.append_error = E.NONE
+    b.hold_appends = True
+    b.delete()
+    b.join_cooperative()
+    b.fire_due_timers()
+    b.hold_appends = False
+    b.release(E.NOT_ENOUGH_REPLICAS)
+    b.sync("m1", 1, {"m1": b""})
+    b.leave("m1")
+    if moves:
+        b.restart()
+    b.consume("c")  # deletes the record of the classic group
+    b.compact()
+    b.restart()
+    assert [member.member_id for member in b.core.describe_consumer("g").members] == ["c"]
 
 
 def fail_deletion(b):
