@@ -5,6 +5,7 @@ from textwrap import dedent
 import pytest
 
 from tierlog.broker.groups.core.consumer.embedded_protocol import encode_assignment
+from tierlog.broker.groups.core.events import TimerKind
 from tierlog.broker.groups.core.turn import MigrationPolicy
 from tierlog.protocol.errors import ErrorCode as E
 
@@ -218,6 +219,21 @@ def test_partitions_that_do_not_exist_are_left_out_of_a_converted_group(bench):
     b.consume("c")
     m1 = next(each for each in b.core.describe_consumer("g").members if each.member_id == "m1")
     assert [each.partitions for each in m1.assignment.topic_partitions] == [[0, 1, 2]]
+
+
+def test_late_response_of_a_converted_group_sets_no_timer_of_the_classic_one(bench):
+    """The classic group has one timer for all its members."""
+    b = bench()
+    b.consume("c")
+    m1 = b.response(b.join_cooperative()).member_id
+    b.hold_appends = True
+    joining = b.join_cooperative(m1, topics="tu")
+    b.consume("c", -1)
+    assert b.core.describe("g").group_state == "PreparingRebalance"
+    b.hold_appends = False
+    b.release()
+    assert b.error(joining) == E.NONE
+    assert {key.kind for key in b.timers if key.member_id} == {TimerKind.SESSION}
 
 
 def test_refused_heartbeat_does_not_convert(bench):

@@ -143,16 +143,17 @@ def downgrade(group: ConsumerGroup, turn: Turn, stored: AfterAppend) -> Group:
     """
     records = tombstones(group)
     new = Group(group.group_id, group.memory)
+    members = [_classic_member(group, member, turn.topics) for member in group.members.values()]
     retire_consumer(group, turn)
     new.state, new.state_timestamp_ms = GroupState.STABLE, turn.now_ms
     new.generation = group.epoch
-    for member in group.members.values():
-        new.add(_classic_member(group, member, turn.topics), PROTOCOL_TYPE)
+    for each in members:
+        new.add(each, PROTOCOL_TYPE)
     new.protocol_name = new.select_protocol()
     new.subscribed_topics = new.compute_subscribed_topics()
     records.append(new.record({name: member.assignment for name, member in new.members.items()}))
     turn.append(records, stored)
-    for each in new.members.values():
+    for each in members:
         restart_session(new, each, turn)
     prepare_rebalance(new, turn)
     return new
@@ -180,10 +181,12 @@ def _classic_member(group: ConsumerGroup, member: ConsumerMember, topics: TopicV
 
 
 def retire_consumer(group: ConsumerGroup, turn: Turn) -> None:
-    """The end of a consumer group that became a classic group."""
+    """The end of a consumer group that became a classic group. Responses that still wait for its appends find
+    no member, whose timers they would set."""
     stop_computing(group, turn)
     for member_id in group.members:
         cancel_timers(group, member_id, turn)
         stop_waiting(group, member_id, turn, ErrorCode.REBALANCE_IN_PROGRESS)
     group.memory.used_bytes -= group.size
     group.memory = MemberMemory()
+    group.members = {}
