@@ -5,7 +5,7 @@ import pytest
 from tierlog.base.types import TopicPartition
 from tierlog.broker.coordinators.core.effects import Producer
 from tierlog.broker.groups.core.consumer.member import MEMBER_OVERHEAD_BYTES
-from tierlog.broker.groups.core.events import DeleteOffsets, ExpireOffsets
+from tierlog.broker.groups.core.events import ConsumerHeartbeat, DeleteOffsets, ExpireOffsets
 from tierlog.broker.groups.core.turn import ConsumerSettings
 from tierlog.protocol.errors import ErrorCode as E
 
@@ -215,3 +215,24 @@ def test_older_versions_of_offset_commit_are_refused_for_members(bench) -> None:
     b.consume("a")
     old = b.commit(1, member_id="a", generation=2, has_epochs=False)
     assert b.error(old) == E.UNSUPPORTED_VERSION
+
+
+def test_topic_that_comes_twice_among_the_owned_partitions_counts_twice(bench):
+    b = bench()
+    b.consume("a")
+    second = b.response(b.consume("b"))
+    t = b.topics["t"]
+    b.ask(ConsumerHeartbeat, group_id="g", member_id="a", member_epoch=2, owned=((t, (0, 1, 2)), (t, ())))
+    waiting = b.consume("b", second.member_epoch, owned="")
+    assert b.response(waiting).assignment is None  # a still owns the partition
+
+
+def test_partitions_of_a_member_that_takes_the_place_of_another_get_an_owner(bench):
+    b = bench()
+    b.consume("a", instance_id="one")
+    b.consume("b", instance_id="two")
+    b.consume("a", 2, instance_id="one", owned="t0 t1")
+    b.consume("b", 3, instance_id="two")
+    b.consume("b", -2, instance_id="two")
+    merged = b.response(b.consume("a", instance_id="two"))
+    assert b.text_of(merged.assignment) == "t0 t1 t2"

@@ -7,6 +7,7 @@ towards its target. Called by coordinator.py.
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+from uuid import UUID
 
 from tierlog.broker.groups.core.consumer.formats import MemberMetadata
 from tierlog.broker.groups.core.consumer.group import INITIAL_EPOCH, ConsumerGroup
@@ -209,11 +210,13 @@ def heartbeat(group: ConsumerGroup, request: ConsumerHeartbeat, turn: Turn) -> N
     old = _previous_member(group, request)
     member_id = _member_id(request)
     stop_waiting(group, member_id, turn, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    merges = old is not None and old.member_id != member_id and member_id in group.members
     member = update_member(group, old, member_id, _metadata(old, request), turn)
     names_changed = old is None or old.names != member.names
     regex_changed = member.regex != ("" if old is None else old.regex)
     bump = (
         group.epoch == INITIAL_EPOCH
+        or merges  # the member took the place of another, and what it had itself needs an owner
         or (names_changed and bool(member.names or (old and old.names)))
         or (regex_changed and (not member.regex or member.regex in group.regexes))
     )
@@ -288,7 +291,10 @@ def _finish(group: ConsumerGroup, heard: _Heard, turn: Turn) -> None:
 def _owned(request: ConsumerHeartbeat) -> Owned:
     if request.owned is None:
         return None
-    return {topic_id: frozenset(partitions) for topic_id, partitions in request.owned}
+    owned: dict[UUID, frozenset[int]] = {}
+    for topic_id, partitions in request.owned:  # a topic may come twice
+        owned[topic_id] = owned.get(topic_id, frozenset()).union(partitions)
+    return owned
 
 
 # ---- leaving --------------------------------------------------------------------------------------
