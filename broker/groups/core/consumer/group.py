@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tierlog.base.types import require
+from tierlog.base.types import InvariantViolation, require
 from tierlog.broker.groups.core.classic.group import MemberMemory
 from tierlog.broker.groups.core.consumer.formats import (
     ConsumerGroupMetadataKey,
@@ -205,9 +205,10 @@ class ConsumerGroup:
             owners = self.owners.setdefault(topic_id, {})
             for number in numbers:
                 owner = owners.setdefault(number, member_id)
-                require(
-                    owner == member_id, f"{self.group_id}: {topic_id}-{number} is of {owner}, {member_id}"
-                )
+                if owner != member_id:  # not require(): to format ten thousand messages takes 20 ms
+                    raise InvariantViolation(
+                        f"{self.group_id}: {topic_id}-{number} is of {owner}, {member_id}"
+                    )
 
     def _remove_owner(self, partitions: PartitionEpochs) -> None:
         for topic_id, numbers in partitions.items():

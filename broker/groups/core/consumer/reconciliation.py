@@ -4,7 +4,7 @@ A member first gives up what its target lacks. Only then does it enter the epoch
 what no other member has, and waits for the rest. Called by heartbeat.py.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -19,14 +19,14 @@ Owned = Mapping[UUID, Collection[int]] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """The goal of a member. `topic_ids`: the topics that it subscribes to. `is_free`: whether no other
-    member has the partition. `subscription_changed`: the member gives up unsubscribed topics at once, even if
+    """The goal of a member. `topic_ids`: the topics that it subscribes to. `owners`: the member that
+    has each partition. `subscription_changed`: the member gives up unsubscribed topics at once, even if
     there is no new target yet."""
 
     epoch: int
     target: Partitions
     topic_ids: frozenset[UUID]
-    is_free: Callable[[UUID, int], bool]
+    owners: Mapping[UUID, Mapping[int, str]]
     subscription_changed: bool = False
 
 
@@ -59,7 +59,8 @@ def _next(member: ConsumerMember, goal: Goal, owned: Owned) -> CurrentMemberAssi
         if lost := {each: epoch for each, epoch in current.items() if each not in target}:
             to_revoke[topic_id] = lost
         new = [each for each in sorted(target) if each not in current]
-        free = [each for each in new if goal.is_free(topic_id, each)]
+        owners, me = goal.owners.get(topic_id, {}), member.member_id
+        free = [each for each in new if owners.get(each, me) == me]
         must_wait = must_wait or len(free) < len(new)
         if free:
             to_assign[topic_id] = free

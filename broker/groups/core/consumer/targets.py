@@ -168,7 +168,7 @@ def reconcile_member(
         epoch=group.assignment_epoch,
         target=group.targets.get(member.member_id, NO_TARGET),
         topic_ids=_topic_ids(group, member, turn.topics),
-        is_free=partial(group.is_free, member),
+        owners=group.owners,
         subscription_changed=subscription_changed,
     )
     current = reconcile(member, goal, owned)
