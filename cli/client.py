@@ -300,6 +300,7 @@ _HINTS = {
     "TOPIC_ALREADY_EXISTS": "See the topic with `tierlog topic describe`; change its settings with "
     "`tierlog topic alter`.",
     "INVALID_REQUEST": "Check the options against docs/reference/cli.md.",
+    "INVALID_REGULAR_EXPRESSION": "Regular expressions are RE2's, for example: orders-.*",
     "POLICY_VIOLATION": "Request less at once; docs/reference/settings.md lists the limits of a node.",
     "NOT_CONTROLLER": "The metadata quorum has no leader: run `tierlog cluster health` to see what to do.",
     "REQUEST_TIMED_OUT": "The request may still be executed: run `tierlog cluster health` to see what is "

@@ -59,7 +59,8 @@ def parse(text: str, name: str) -> dict[str | None, dict[TopicPartition, Committ
         found = _parse_json(text) if text.lstrip()[:1] in ("{", "[") else _parse_csv(text)
     except (ValueError, KeyError, TypeError, AttributeError) as invalid:
         hint = f"Expected topic,partition,offset on each line, or JSON: {EXAMPLE}"
-        raise CliError(f"{name} holds no offsets of groups: {invalid}", hint=hint) from None
+        reason = _reason(invalid)
+        raise CliError(f"{name} holds no offsets of groups: {reason}", hint=hint) from None
     if not any(found.values()):
         raise CliError(f"{name} holds no offsets", hint="Write it with `tierlog group export`.")
     return found
@@ -87,6 +88,13 @@ def _parse_csv(text: str) -> dict[str | None, dict[TopicPartition, Committed]]:
         partition = TopicPartition(words[-3], _number(int(words[-2]), INT32_MAX))
         found.setdefault(group, {})[partition] = Committed(_number(int(words[-1]), INT64_MAX))
     return found
+
+
+def _reason(invalid: Exception) -> str:
+    """In words of the file: those of a TypeError are Python's."""
+    if isinstance(invalid, KeyError):
+        return f"{invalid} is missing"
+    return str(invalid) if isinstance(invalid, ValueError) else "the JSON has another form"
 
 
 def _number(value: Any, largest: int) -> int:

@@ -106,6 +106,16 @@ def finite(number: float) -> float:
     return number
 
 
+def known_words(given: list[str] | None, known: tuple[str, ...], option: str) -> list[str]:
+    """Values of a filter as the broker spells them; case does not matter. Raises CliError for other words,
+    of which a broker knows nothing: its empty answer would look like a result."""
+    spelled = {word.lower(): word for word in known}
+    for word in given or []:
+        if word.lower() not in spelled:
+            raise usage(f"invalid {option} {word!r}", hint=f"Use one of {', '.join(known)}.")
+    return [spelled[word.lower()] for word in given or []]
+
+
 def confirm(question: str) -> None:
     """Ask on the terminal. Raises CliError unless the answer is yes."""
     try:

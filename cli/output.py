@@ -111,6 +111,11 @@ def listed(names: Sequence[str], most: int = LISTED_MAX) -> str:
     return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
+def alternatives(words: Sequence[str]) -> str:
+    """`a, b or c`."""
+    return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
 def readable(data: bytes | None) -> Any:
     """Text if the bytes are UTF-8, else `{"base64": …}`. None stays None."""
     if data is None:

@@ -7,26 +7,40 @@ import typer
 
 from tierlog.cli.commands import group_offsets
 from tierlog.cli.errors import usage
-from tierlog.cli.options import Bootstrap, Group, Json, Yes, confirm, group_id
-from tierlog.cli.output import counted, listed, print_json, print_outcome, print_rows
+from tierlog.cli.options import Bootstrap, Group, Json, Yes, confirm, group_id, known_words
+from tierlog.cli.output import alternatives, counted, listed, print_json, print_outcome, print_rows
 
 if TYPE_CHECKING:
     from tierlog.cli.groups import Row
 
 app = typer.Typer(no_args_is_help=True, help="Show consumer groups and their lag, and set their offsets.")
-STATES = "Stable, Empty, PreparingRebalance, CompletingRebalance, Assigning, Reconciling or Dead"
-TYPES = "classic, consumer, share or streams"
+STATES = (
+    "Stable",
+    "Empty",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "Dead",
+)
+TYPES = ("classic", "consumer", "share", "streams")
 
 
 @app.command("list")
 def list_(
     state: Annotated[
         list[str] | None,
-        typer.Option("--state", metavar="STATE", help=f"Only in this state: {STATES}. May be repeated."),
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help=f"Only in this state: {alternatives(STATES)}. May be repeated.",
+        ),
     ] = None,
     type_: Annotated[
         list[str] | None,
-        typer.Option("--type", metavar="TYPE", help=f"Only of this type: {TYPES}. May be repeated."),
+        typer.Option(
+            "--type", metavar="TYPE", help=f"Only of this type: {alternatives(TYPES)}. May be repeated."
+        ),
     ] = None,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
@@ -35,8 +49,9 @@ def list_(
     from tierlog.cli import groups
     from tierlog.cli.client import KafkaClient
 
+    states, types = known_words(state, STATES, "--state"), known_words(type_, TYPES, "--type")
     with KafkaClient(bootstrap) as client:
-        found = groups.rows(client, states=state or (), types=type_ or ())
+        found = groups.rows(client, states=states, types=types)
     columns = {
         "group": "group",
         "type": "type",

@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from tierlog.cli.options import Bootstrap, Json, Partition, Topic, Yes, confirm
-from tierlog.cli.output import counted, duration, print_json, print_outcome, print_rows
+from tierlog.cli.options import Bootstrap, Json, Partition, Topic, Yes, confirm, known_words
+from tierlog.cli.output import alternatives, counted, duration, print_json, print_outcome, print_rows
 
 app = typer.Typer(no_args_is_help=True, help="Show transactions, and abort those that hang.")
-STATES = "Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit or CompleteAbort"
+STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 HANGING_MIN = 15.0
 """As transaction.max.timeout.ms: no transaction of a live coordinator is open for longer."""
 
@@ -18,7 +18,8 @@ MINUTE_MS = 60_000
 @app.command("list")
 def list_(
     state: Annotated[
-        list[str] | None, typer.Option("--state", metavar="STATE", help=f"Only in this state: {STATES}.")
+        list[str] | None,
+        typer.Option("--state", metavar="STATE", help=f"Only in this state: {alternatives(STATES)}."),
     ] = None,
     producer_id: Annotated[
         list[int] | None, typer.Option("--producer-id", help="Only of this producer id.")
@@ -37,11 +38,12 @@ def list_(
     from tierlog.cli import transactions
     from tierlog.cli.client import KafkaClient
 
+    states = known_words(state, STATES, "--state")
     longer_than_ms = transactions.NONE if open_longer_than_s is None else int(open_longer_than_s * 1000)
     with KafkaClient(bootstrap) as client:
         found = transactions.rows(
             client,
-            states=state or (),
+            states=states,
             producer_ids=producer_id or (),
             longer_than_ms=longer_than_ms,
             pattern=pattern,

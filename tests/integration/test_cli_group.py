@@ -152,6 +152,8 @@ def test_members_are_shown_with_their_partitions(broker: TierlogBroker, ask: Ask
     assert ask("describe", "billing", "--state")["members"] == 1
     assert [row["state"] for row in ask("list", "--state", "stable", "--type", "Classic")] == ["Stable"]
     assert ask("list", "--state", "Empty") == ask("list", "--type", "consumer") == []
+    assert "Use one of classic, consumer" in fails(broker, 2, "list", "--type", "clasic")
+    assert "Use one of Stable, Empty" in fails(broker, 2, "list", "--state", "Running")
     consumer.close()
 
 

@@ -53,11 +53,14 @@ def test_transactions_are_listed_and_described(broker: TierlogBroker, ask: Ask) 
     first.commit_transaction(TIMEOUT_S)
     found = {row["transactional_id"]: row["state"] for row in ask("list")}
     assert found == {"a": "CompleteCommit", "b": "Ongoing"}
-    assert [row["transactional_id"] for row in ask("list", "--state", "Ongoing")] == ["b"]
+    for state in ("Ongoing", "ongoing"):
+        assert [row["transactional_id"] for row in ask("list", "--state", state)] == ["b"]
+    unknown = run("txn", "list", "--state", "open", "--bootstrap", broker.bootstrap)
+    assert unknown.returncode == 2 and "Use one of Empty, Ongoing," in unknown.stderr
     assert ask("list", "--open-longer-than", "3600") == []
     assert [row["transactional_id"] for row in ask("list", "--pattern", "[bc]")] == ["b"]
     invalid = run("txn", "list", "--pattern", "(", "--bootstrap", broker.bootstrap)
-    assert invalid.returncode == 1 and "INVALID_REGULAR_EXPRESSION" in invalid.stderr
+    assert invalid.returncode == 1 and "Regular expressions are RE2's" in invalid.stderr
     described = ask("describe", "b")
     assert (described["state"], described["partitions"]) == ("Ongoing", ["orders-0"])
     assert ask("list", "--producer-id", str(described["producer_id"]))[0]["transactional_id"] == "b"

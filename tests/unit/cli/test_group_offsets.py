@@ -118,6 +118,7 @@ def test_bad_file_is_refused_with_its_name(text: str) -> None:
     with pytest.raises(CliError, match=r"offsets\.json") as raised:
         group_files.parse(text, "offsets.json")
     assert raised.value.hint
+    assert "indices" not in raised.value.message  # a word of Python's
 
 
 def test_rows_of_partitions_with_an_offset_or_a_member() -> None:
