@@ -93,16 +93,13 @@ def hanging(client: KafkaClient, topics: Sequence[str] | None, older_than_ms: in
     ]
     if not suspects:
         return []
-    by_producer = {
-        row["producer_id"]: row["transactional_id"]
-        for row in rows(client, producer_ids=sorted({row["producer_id"] for row in suspects}))
-    }
+    by_producer = _ids_by_producer(client, suspects)
     return [row for row in suspects if not _is_known(client, row, by_producer.get(row["producer_id"]))]
 
 
 def abort(client: KafkaClient, topic: str, partition: int, start_offset: int) -> Row:
     """End a hanging transaction with an abort marker. Raises CliError if the partition has none that starts
-    at this offset."""
+    at this offset, or if a coordinator will end it: that one may commit it in its other partitions."""
     found = [row for row in _producers(client, topic, partition) if row["start_offset"] == start_offset]
     if not found:
         raise CliError(
@@ -111,6 +108,12 @@ def abort(client: KafkaClient, topic: str, partition: int, start_offset: int) ->
             code=ExitCode.NOT_FOUND,
         )
     [row] = found
+    transactional_id = _ids_by_producer(client, found).get(row["producer_id"])
+    if _is_known(client, row, transactional_id):
+        raise CliError(
+            f"the transaction does not hang: its coordinator will end it, with id {transactional_id!r}",
+            hint=f"See its state and timeout with `tierlog txn describe {transactional_id}`.",
+        )
     marker = write_txn_markers.WritableTxnMarker(
         producer_id=row["producer_id"],
         producer_epoch=row["producer_epoch"],
@@ -168,6 +171,12 @@ def _producers(client: KafkaClient, topic: str, partition: int) -> Iterator[Row]
             "coordinator_epoch": each.coordinator_epoch,
             "last_timestamp_ms": each.last_timestamp,
         }
+
+
+def _ids_by_producer(client: KafkaClient, transactions: Sequence[Row]) -> dict[int, str]:
+    """Producer id -> transactional id, of the producers that coordinators know."""
+    found = rows(client, producer_ids=sorted({row["producer_id"] for row in transactions}))
+    return {row["producer_id"]: row["transactional_id"] for row in found}
 
 
 def _is_known(client: KafkaClient, row: Row, transactional_id: str | None) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from cli_process import json_output, run
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from wire_client import Client
 
@@ -97,3 +97,18 @@ def test_hanging_transaction_is_found_and_aborted(broker: TierlogBroker, ask: As
     again = run("txn", "abort", *target, "--bootstrap", broker.bootstrap)
     assert again.returncode == 4 and "no open transaction" in again.stderr
     living.commit_transaction(TIMEOUT_S)
+
+
+def test_transaction_that_its_coordinator_will_end_is_not_aborted(broker: TierlogBroker, ask: Ask) -> None:
+    """A marker in one of its partitions would tear it: the coordinator commits the others."""
+    living = producer(broker, "living")
+    refused = run("txn", "abort", "orders", "0", "0", "--yes", "--bootstrap", broker.bootstrap)
+    assert refused.returncode == 1 and "does not hang" in refused.stderr
+    assert "tierlog txn describe living" in refused.stderr
+    living.commit_transaction(TIMEOUT_S)
+    assert ask("describe", "living")["state"] == "CompleteCommit"
+    reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "readers"})
+    reader.assign([TopicPartition("orders", 0, 0)])
+    message = reader.poll(TIMEOUT_S)
+    assert message is not None and message.value() == b"1"
+    reader.close()
