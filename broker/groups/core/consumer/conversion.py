@@ -28,7 +28,7 @@ from tierlog.broker.groups.core.consumer.formats import (
 )
 from tierlog.broker.groups.core.consumer.group import INITIAL_EPOCH, NO_TARGET, ConsumerGroup
 from tierlog.broker.groups.core.consumer.heartbeat import cancel_timers
-from tierlog.broker.groups.core.consumer.loading import without_conflicts
+from tierlog.broker.groups.core.consumer.loading import EPOCH_MAX, without_conflicts
 from tierlog.broker.groups.core.consumer.member import NO_PARTITIONS, ConsumerMember
 from tierlog.broker.groups.core.consumer.states import MemberState
 from tierlog.broker.groups.core.consumer.targets import stop_computing, stop_waiting
@@ -59,6 +59,7 @@ def upgrade(group: Group, topics: TopicView, settings: GroupSettings) -> Consume
         not may
         or group.protocol_type != PROTOCOL_TYPE
         or len(group.members) > settings.group_consumer_max_size
+        or group.generation > EPOCH_MAX
     ):
         return None
     new.epoch = new.assignment_epoch = max(group.generation, INITIAL_EPOCH)

@@ -27,24 +27,29 @@ from tierlog.broker.groups.core.consumer.formats import (
     TargetAssignmentMemberKey,
     TargetAssignmentMetadata,
 )
-from tierlog.broker.groups.core.consumer.group import ConsumerGroup
+from tierlog.broker.groups.core.consumer.group import INITIAL_EPOCH, ConsumerGroup
 from tierlog.broker.groups.core.consumer.member import NEW_MEMBER, ConsumerMember
 from tierlog.broker.groups.core.consumer.states import MemberState
 
 Stored = Mapping[ConsumerKey, ConsumerValue]
 """The last value of each key of one group."""
 STATES = set(MemberState)
+EPOCH_MAX = 1 << 30
+"""No group gets there: it would need an epoch each second for 30 years. Beyond it an epoch could not grow, as
+records have an int32."""
 
 
 def check_value(value: ConsumerValue) -> None:
     """Raises FormatError for a value that no coordinator writes."""
     match value:
         case ConsumerGroupMetadata():
-            _check(value.epoch >= 0, "a group with a negative epoch")
+            _check(0 <= value.epoch <= EPOCH_MAX, f"a group in epoch {value.epoch}")
         case TargetAssignmentMetadata():
-            _check(value.assignment_epoch >= 0, "a target assignment with a negative epoch")
+            epoch = value.assignment_epoch
+            _check(0 <= epoch <= EPOCH_MAX, f"a target assignment of epoch {epoch}")
         case CurrentMemberAssignment():
             _check(value.state in STATES, f"a member in state {value.state}")
+            _check(value.member_epoch <= EPOCH_MAX, f"a member in epoch {value.member_epoch}")
         case MemberMetadata():
             classic = value.classic_member_metadata
             _check(classic is None or classic.session_timeout_ms >= 0, "a member with a negative timeout")
@@ -85,6 +90,8 @@ def build(group_id: str, stored: Stored, memory: MemberMemory) -> ConsumerGroup:
         group.assignment_epoch = max(newest, group.assignment_epoch)
         group.epoch = max(group.epoch, group.assignment_epoch)
         group.bump_epoch()
+    elif not group.members and group.epoch == group.assignment_epoch > INITIAL_EPOCH:
+        group.bump_epoch()  # as when its last member left
     group.state = group.state_now()
     return group
 
