@@ -236,6 +236,19 @@ def test_late_response_of_a_converted_group_sets_no_timer_of_the_classic_one(ben
     assert {key.kind for key in b.timers if key.member_id} == {TimerKind.SESSION}
 
 
+def test_unusable_subscription_of_another_protocol_does_not_break_a_converted_group(bench):
+    b = bench()
+    shared = ("sticky", b"\0\1\0\0\0\1\0\1t\xff\xff\xff\xff\0\0\0\0")
+    tokens = [b.join(protocols=(("own", b"\0"), shared)), b.join(protocols=(shared,))]
+    b.fire_due_timers()
+    m1, m2 = (b.response(token).member_id for token in tokens)
+    b.sync(m2, 1)
+    b.sync(m1, 1, {m1: b"", m2: b""})
+    b.consume("c")  # converts the group
+    b.consume("c", -1)  # and converts it back
+    assert b.core.describe("g").group_state == "PreparingRebalance"
+
+
 def test_refused_heartbeat_does_not_convert(bench):
     b = bench()
     classic_group(b)

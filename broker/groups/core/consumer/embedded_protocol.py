@@ -58,13 +58,15 @@ def decode_assignment(data: bytes) -> Assignment:
 
 
 def encode_assignment(partitions: Mapping[str, Sequence[int]], subscription: bytes) -> bytes:
-    """In the version of the member's subscription."""
+    """In the version of the member's subscription; 0 if that is too short to have one. A classic group checks
+    no subscription, and only that of its selected protocol was decoded when it was converted."""
+    version = stored_version(subscription) if len(subscription) >= 2 else 0
     assignment = Assignment(
         assigned_partitions=[
             TopicPartition(topic=name, partitions=sorted(numbers)) for name, numbers in partitions.items()
         ]
     )
-    return encode_stored(assignment, min(max(stored_version(subscription), 0), VERSION_MAX))
+    return encode_stored(assignment, min(max(version, 0), VERSION_MAX))
 
 
 def _decode(kind: type[M], data: bytes) -> M:
