@@ -29,3 +29,10 @@ def test_large_expressions_are_invalid() -> None:
 def test_expression_that_takes_exponential_time_elsewhere_ends() -> None:
     """Python's `re` would not end within the life of the universe."""
     assert not compile_pattern("(x+x+)+y")("x" * 10_000)
+
+
+def test_expression_of_very_many_unicode_classes_is_refused_before_it_is_compiled() -> None:
+    assert compile_pattern(r"\pN" * 3)("123")
+    for text in (r"\pL" * 51, r"\PL" * 51):
+        with pytest.raises(InvalidPattern, match="Unicode classes"):
+            compile_pattern(text)
