@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simulate import is_of_quorum, play, play_all, quiet
+from simulator.consumer_groups import has_consumers
 from simulator.safeguards import SAFEGUARDS
 from simulator.switches import Safeguard
 from simulator.tiering import is_tiered
@@ -31,7 +32,8 @@ class Outcome(NamedTuple):
 def hunt(safeguard: Safeguard, seeds: int, processes: int) -> Outcome:
     """The lowest seed that fails without the safeguard and passes with it, in whatever order the runs end.
 
-    Only seeds of the safeguard's kind (cluster, with tiered topics, with transactions, or quorum) are run.
+    Only seeds of the safeguard's kind (cluster, with tiered topics, transactions or consumers, or quorum) are
+    run.
     """
     candidates = [
         seed
@@ -39,6 +41,7 @@ def hunt(safeguard: Safeguard, seeds: int, processes: int) -> Outcome:
         if is_of_quorum(seed) == safeguard.of_quorum
         and (is_tiered(seed) or not safeguard.of_tier)
         and (has_transactions(seed) or not safeguard.of_transactions)
+        and (has_consumers(seed) or not safeguard.of_consumers)
     ]
     caught: dict[int, str] = {}
     ended = set()

@@ -65,6 +65,18 @@ DONE = {
     "late batches",
     "late ends of transactions",
     "coordinators killed before their markers",
+    "consumer partitions assigned",
+    "consumer partitions revoked",
+    "consumer members fenced",
+    "consumer commits",
+    "consumers: die",
+    "consumers: leave",
+    "consumers: pause",
+    "consumers: rejoin",
+    "consumers: subscribe",
+    "static members that left",
+    "late heartbeats of consumers",
+    "late commits of consumers",
 }
 """Operations other than records and faults. Each must happen at least once in the seeds below."""
 

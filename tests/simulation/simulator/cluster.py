@@ -16,6 +16,7 @@ from simulator import compacted
 from simulator import planned_operations as planned
 from simulator.bit_rot import BitRot, short_segments
 from simulator.broker import SimBroker
+from simulator.consumer_groups import ConsumerGroups, consumer_settings
 from simulator.disk import Disk
 from simulator.faults import KINDS, SKEW_TIMES, ClusterFaults, producer_expiration_ms
 from simulator.groups import OFFSETS_TOPIC, GroupHistory, run_member
@@ -175,6 +176,8 @@ class ClusterRun:
         self.transactions = Transactions(seed, self.loop, self.network, self.brokers, self.outcome.done)
         self.transactions.faults_are_over = lambda: self.faults.over
         self.transactions.stop = self._stop("coordinator of a decided transaction")
+        context = self.loop, self.network, self.brokers, self.outcome.done
+        self.consumers = ConsumerGroups(seed, *context, self.session_ms, self.partitions, self._faults_last)
         self._trace = hashlib.sha256()
 
     def _make_brokers(self, directory: Path, nodes: range, voters: range) -> None:
@@ -229,6 +232,7 @@ class ClusterRun:
                 "metadata.reserve.bytes": str(RESERVE_BYTES),
                 "producer.id.expiration.ms": str(producer_expiration_ms(self.outcome.seed)),
                 **self.tiering.settings(number),
+                **consumer_settings(self.session_ms),
             }
         )
 
@@ -264,6 +268,7 @@ class ClusterRun:
             client = Client(f"member-{n}", self.network, self.brokers, self.history, draws)
             clients.watch(run_member(client, self.group), self._violations)
         self.transactions.start(clients, self._violations)
+        self.consumers.start(clients, self._violations)
         checking = asyncio.ensure_future(self._check_periodically())
         self.faults.draw_message_faults()
         await self._faults()
@@ -435,10 +440,9 @@ class ClusterRun:
         topic = NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=3, configs=own)
         configs = (("cleanup.policy", "compact"), *self._configs)
         offsets = NewTopic(name=OFFSETS_TOPIC, partitions=1, replication_factor=3, configs=configs)
-        topics = (topic,) if self.group is None else (topic, offsets)
-        transactional = self.transactions.topics(
-            self._configs, self.tiering.configs, has_offsets=self.group is not None
-        )
+        has_offsets = self.group is not None or self.consumers.is_on
+        topics = (topic, offsets) if has_offsets else (topic,)
+        transactional = self.transactions.topics(self._configs, self.tiering.configs, has_offsets=has_offsets)
         command = CreateTopics(topics=(*topics, *self.tiering.more_topics(self._configs), *transactional))
         while True:
             await asyncio.sleep(0.2)
@@ -477,6 +481,7 @@ class ClusterRun:
             not is_damaged
             and self.partitions.all_serve()
             and self.partitions.all_in_sync()
+            and self.consumers.is_balanced
             and all(task.done() for task in self._recreating)
             and all(map(lt, before, self._counts()))
             and not any(
@@ -489,7 +494,7 @@ class ClusterRun:
         self._raise_violation()
         if self.loop.time() > deadline:
             what = f"no progress {HEAL_S} s after everything was healed, {before} -> {self._counts()}"
-            raise Violation(f"{what}: {self.partitions.status()}")
+            raise Violation(f"{what}: {self.partitions.status()}{self.consumers.status()}")
         self._start_ended()
         await asyncio.sleep(CHECK_S)
 
@@ -528,7 +533,7 @@ class ClusterRun:
         """Counts that grow in a healthy cluster: records written and read per partition, and commits."""
         kinds = (self.history.acknowledged, self.history.seen)
         counts = [len(kind.get(partition, ())) for kind in kinds for partition in range(PARTITIONS)]
-        counts += self.transactions.counts
+        counts += self.transactions.counts + self.consumers.counts
         return counts if self.group is None else [*counts, self.group.count]
 
     # --- what must hold

@@ -5,6 +5,7 @@ and its arguments.
 """
 
 import simulator.broker_safeguards
+import simulator.consumer_safeguards
 import simulator.tier_safeguards
 import simulator.transaction_safeguards  # noqa: F401 (all register theirs)
 from simulator.switches import SAFEGUARDS, switched_off

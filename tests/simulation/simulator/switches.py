@@ -18,7 +18,8 @@ Function = Callable[..., Any]
 
 class Safeguard(NamedTuple):
     """`breaks`: what could happen without the safeguard. `of_quorum`: only quorum runs notice it. `of_tier`:
-    only runs with tiered topics do. `of_transactions`: only runs with transactions do.
+    only runs with tiered topics do. `of_transactions`: only runs with transactions do. `of_consumers`: only
+    runs with consumers of KIP-848 do.
     `replacements`: by the names of the product. Each gets the original function and its arguments. There are
     more than one if another safeguard backs up this one.
     """
@@ -28,6 +29,7 @@ class Safeguard(NamedTuple):
     of_quorum: bool
     of_tier: bool
     of_transactions: bool
+    of_consumers: bool
     replacements: dict[str, Function]
 
 
@@ -41,9 +43,10 @@ def without(
     of_quorum: bool = False,
     of_tier: bool = False,
     of_transactions: bool = False,
+    of_consumers: bool = False,
 ) -> Callable[[Function], None]:
     def register(replacement: Function) -> None:
-        kinds = of_quorum, of_tier, of_transactions
+        kinds = of_quorum, of_tier, of_transactions, of_consumers
         SAFEGUARDS[name] = Safeguard(name, breaks, *kinds, {name: replacement})
 
     return register

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
+from tierlog.base.safeguards import safeguard
 from tierlog.broker.groups.core.consumer.formats import MemberMetadata
 from tierlog.broker.groups.core.consumer.group import INITIAL_EPOCH, ConsumerGroup
 from tierlog.broker.groups.core.consumer.member import NO_PARTITIONS, ConsumerMember, metadata_size
@@ -136,6 +137,7 @@ def _check_identity(old: ConsumerMember, request: ConsumerHeartbeat) -> Refusal 
     return _check_epoch(old, request)
 
 
+@safeguard("heartbeats of an old epoch are refused")
 def _check_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> Refusal | None:
     """Epoch 0 always joins. The previous epoch is accepted from a member that owns nothing it should not: it
     may have missed the response with the present epoch."""
@@ -372,6 +374,7 @@ def resume(group: ConsumerGroup, turn: Turn) -> None:
 # ---- timers ---------------------------------------------------------------------------------------
 
 
+@safeguard("a silent member is removed after its session")
 def session_expired(group: ConsumerGroup, member_id: str, turn: Turn) -> None:
     if member_id in group.members:
         remove_members(group, [member_id], turn)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from uuid import UUID
 
+from tierlog.base.safeguards import safeguard
 from tierlog.broker.coordinators.core.stored import FormatError
 from tierlog.broker.groups.core.classic.group import MemberMemory
 from tierlog.broker.groups.core.consumer.formats import (
@@ -96,6 +97,7 @@ def build(group_id: str, stored: Stored, memory: MemberMemory) -> ConsumerGroup:
     return group
 
 
+@safeguard("a coordinator replays members and assignments")
 def _members(stored: Stored) -> list[ConsumerMember]:
     found = []
     for key, metadata in stored.items():

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from tierlog.base.safeguards import safeguard
 from tierlog.broker.groups.core.consumer.formats import (
     CurrentMemberAssignment,
     MemberMetadata,
@@ -95,6 +96,7 @@ class ConsumerMember:
     def assigned_partitions(self) -> Partitions:
         return {topic_id: frozenset(partitions) for topic_id, partitions in self.assigned.items()}
 
+    @safeguard("commits of an old epoch are refused")
     def accepts_commit(self, epoch: int, topic_id: UUID | None, partition: int) -> bool:
         """Whether an offset may be committed that was read in `epoch`. A partition which the member has had
         since then accepts it: the response with the next epoch is on its way (KIP-1251)."""

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
+from tierlog.base.safeguards import safeguard
 from tierlog.broker.groups.core.consumer.formats import CurrentMemberAssignment, PartitionEpochs
 from tierlog.broker.groups.core.consumer.group_spec import Partitions
 from tierlog.broker.groups.core.consumer.member import NO_PARTITIONS, ConsumerMember
@@ -92,6 +93,7 @@ def _without_unsubscribed(member: ConsumerMember, goal: Goal, owned: Owned) -> C
     return _moved(member, member.epoch, MemberCause.RECONCILED, kept, NO_PARTITIONS)
 
 
+@safeguard("a partition is assigned after its revocation")
 def _owns_any(owned: Owned, partitions: PartitionEpochs) -> bool:
     if owned is None:
         return bool(partitions)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tierlog.base.safeguards import safeguard
 from tierlog.broker.coordinators.core.stored import StoredRecord
 from tierlog.broker.coordinators.core.turn import response_error
 from tierlog.broker.groups.core.consumer import formats
@@ -78,6 +79,7 @@ def flush(group: "ConsumerGroup", turn: Turn) -> None:
         _append(group, keys, records, turn)
 
 
+@safeguard("a response waits until its assignment is durable")
 def respond_when_durable(group: "ConsumerGroup", turn: Turn, respond: Respond) -> None:
     flush(group, turn)
     if not group.writes:
