@@ -110,6 +110,9 @@ def _describe_consumer(client: KafkaClient, group: str) -> Row | None:
     request = consumer_group_describe.ConsumerGroupDescribeRequest(group_ids=[group])
     node, response = _at_coordinator(client, group, request, lambda response: response.groups[0].error_code)
     found = response.groups[0]
+    if found.error_code == ErrorCode.UNSUPPORTED_VERSION:
+        _require_classic(client, group)
+        return None
     if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
         return None
     raise_for(found.error_code, found.error_message, f"group {group}")
@@ -138,6 +141,15 @@ def _describe_consumer(client: KafkaClient, group: str) -> Row | None:
             for each in found.members
         ],
     }
+
+
+def _require_classic(client: KafkaClient, group: str) -> None:
+    """Raises CliError for a consumer group. With group.version 0 brokers describe only classic groups."""
+    if any((row["group"], row["type"]) == (group, CONSUMER) for row in rows(client)):
+        raise CliError(
+            f"group {group} uses the consumer protocol, which the cluster does not serve now",
+            hint="Set the feature group.version to 1.",
+        )
 
 
 def _assigned(assignment: consumer_group_describe.Assignment) -> list[TopicPartition]:

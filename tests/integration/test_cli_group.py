@@ -15,7 +15,10 @@ from cli_inline import Ended, call
 from cli_process import json_output
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from wire_client import Client
 
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages import update_features
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 pytestmark = pytest.mark.slow
@@ -26,6 +29,7 @@ OLD_MS = 1_700_000_000_000
 """Timestamp of the first record of each partition; the others follow a minute apart."""
 
 RECORDS = 10
+SAFE_DOWNGRADE = 2
 MINUTE_MS = 60_000
 
 
@@ -297,3 +301,28 @@ def test_watch_prints_changes_until_the_group_is_deleted(broker: TierlogBroker, 
         finally:
             documents.kill()
             lines.kill()
+
+
+def test_classic_groups_are_described_and_reset_while_group_version_is_0(
+    broker: TierlogBroker, ask: Ask
+) -> None:
+    commit(broker, "billing", (0, 2), (1, 2))
+    member = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "new", "group.protocol": "consumer"}
+    )
+    member.subscribe(["orders"])
+    deadline = time.monotonic() + TIMEOUT_S
+    while not member.assignment():
+        assert time.monotonic() < deadline
+        member.poll(0.1)
+    level_0 = update_features.FeatureUpdateKey(
+        feature="group.version", max_version_level=0, upgrade_type=SAFE_DOWNGRADE
+    )
+    request = update_features.UpdateFeaturesRequest(timeout_ms=10_000, feature_updates=[level_0])
+    assert Client(broker.bootstrap).send("UpdateFeatures", 1, request).error_code == ErrorCode.NONE
+    assert committed(ask, "billing") == {0: 2, 1: 2}
+    ask("reset", "billing", "--all-topics", "--to-latest", "--yes")
+    assert committed(ask, "billing") == {0: RECORDS, 1: RECORDS}
+    assert "group.version" in fails(broker, 1, "describe", "new")
+    assert "does not exist" in fails(broker, 4, "describe", "nosuch")
+    member.close()
