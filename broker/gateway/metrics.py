@@ -124,7 +124,6 @@ def _group_families(groups: GroupService) -> Iterator[Family]:
 
 def group_lag_families(lag: GroupLag) -> Iterator[Family]:
     """The values of the last refresh, which `render` has waited for."""
-    yield "tierlog_group_lag_partitions_left_out", single(lag.left_out)
     yield (
         "kafka_consumergroup_current_offset",
         ((_group_labels(row), row.committed_offset) for row in lag.partitions),
@@ -134,6 +133,7 @@ def group_lag_families(lag: GroupLag) -> Iterator[Family]:
         ((_group_labels(row), row.lag) for row in lag.partitions if row.lag is not None),
     )
     yield "kafka_consumergroup_lag_sum", (((row.group, row.topic), row.lag) for row in lag.topics)
+    yield "tierlog_group_lag_partitions_left_out", single(lag.left_out)
 
 
 def _group_labels(row: PartitionLag) -> tuple[str, str, str]:

@@ -64,9 +64,10 @@ def test_quorum_and_features_are_described(python: Any) -> None:
     }
     assert reported == {
         "eligible.leader.replicas.version": ((1, 1), (1, 1)),
+        "group.version": ((0, 1), (1, 1)),
         "metadata.version": ((30, 30), (30, 30)),
         "tierlog.format": ((1, 2), (2, 2)),
-        "transaction.version": ((2, 2), (2, 2)),
+        "transaction.version": ((0, 2), (2, 2)),
     }
     python.update_features({"tierlog.format": 2}, validate_only=True)
 

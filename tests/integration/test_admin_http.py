@@ -148,9 +148,12 @@ WITHOUT_A_CAUSE = {
     "tierlog_remote_log_size_bytes",
     "tierlog_remote_log_segments",
     "tierlog_object_store_bytes_total",
+    "kafka_consumergroup_current_offset",
+    "kafka_consumergroup_lag",
+    "kafka_consumergroup_lag_sum",
     *(metric.name for metric in SECTIONS["Quotas"] if metric.labels == CLIENT),
 }
-"""They have a value for each cause, place or client with a quota, and there was none."""
+"""They have a value for each cause, place, group or client with a quota, and there was none."""
 
 
 async def test_events_report_changes_until_the_broker_stops(tierlog_broker: TierlogBroker) -> None:

@@ -41,6 +41,10 @@ def test_commands_that_change_something_print_their_target(tierlog_session_broke
     assert admin in succeed("partition", "elect", "targets", *at).stderr
     assert admin in succeed("partition", "unthrottle", *at).stderr
     assert reported in succeed("consume", "targets", "--group", "targets", "--exit-at-end", *at).stderr
+    exported = succeed("group", "export", "targets", "--json", *at)
+    assert "target" not in exported.stderr
+    offsets = exported.stdout.encode()
+    assert reported in succeed("group", "import", "-", "--yes", *at, stdin=offsets).stderr
     assert "target" not in succeed("consume", "targets", "--exit-at-end", *at).stderr
     assert "target" not in succeed("topic", "describe", "targets", *at).stderr
     assert "target" not in succeed("partition", "list", "targets", *at).stderr
@@ -53,6 +57,10 @@ REFUSED = {
     "broker alter": "broker alter 4711 -c background.threads=2",
     "broker decommission": "broker decommission 4711",
     "broker drain": "broker drain 4711",
+    "group delete": "group delete nosuch --yes",
+    "group offset-delete": "group offset-delete nosuch --topic nosuch --yes",
+    "group reset": "group reset nosuch --topic nosuch --to-earliest --yes",
+    "group seek": "group seek nosuch nosuch 0 0",
     "partition elect": "partition elect nosuch",
     "partition move": "partition move nosuch 0 --to 4711",
     "partition move-dir": "partition move-dir nosuch 0 --to /nowhere",
@@ -66,7 +74,7 @@ REFUSED = {
 }
 """Attempts that the cluster refuses, so that this test changes nothing."""
 
-ELSEWHERE = {"consume", "partition balance", "partition unthrottle", "produce"} | {
+ELSEWHERE = {"consume", "group import", "partition balance", "partition unthrottle", "produce"} | {
     "quota remove",
     "quota set",
     "topic create",
@@ -91,6 +99,9 @@ READING = {
     "cluster health",
     "cluster info",
     "cluster logdirs",
+    "group describe",
+    "group export",
+    "group list",
     "partition list",
 } | {
     "quorum status",

@@ -30,6 +30,8 @@ ADVERTISED = {
     "LeaveGroup": (0, 5),
     "SyncGroup": (0, 5),
     "DescribeGroups": (0, 6),
+    "ConsumerGroupHeartbeat": (0, 1),
+    "ConsumerGroupDescribe": (0, 1),
     "ListConfigResources": (0, 1),
     "ListGroups": (0, 5),
     "ApiVersions": (0, 4),
@@ -182,6 +184,14 @@ MAKE: dict[str, Callable[[Place], dict[str, Any]]] = {
     },
     "SyncGroup": lambda p: {"group_id": p.fresh, "generation_id": 1, "member_id": p.member, **PROTOCOLS},
     "DescribeGroups": lambda p: {"groups": [p.group]},
+    "ConsumerGroupHeartbeat": lambda p: {
+        "group_id": p.group,
+        "member_id": "a",
+        "rebalance_timeout_ms": 60_000,
+        "subscribed_topic_names": [p.topic],
+        "topic_partitions": [],
+    },
+    "ConsumerGroupDescribe": lambda p: {"group_ids": [p.group]},
     "ListConfigResources": lambda p: {},
     "ListGroups": lambda p: {},
     "ApiVersions": lambda p: {"client_software_name": "test", "client_software_version": "1"},
@@ -309,6 +319,9 @@ def place_for(client: Client, api: str) -> Place:
     assert not errors_in(client.send("OffsetCommit", 8, message("OffsetCommit", MAKE["OffsetCommit"](place))))
     if api in WITH_PRODUCER | IN_TRANSACTION:
         return with_producer(client, place, in_transaction=api in IN_TRANSACTION)
+    if api == "ConsumerGroupDescribe":
+        join = message("ConsumerGroupHeartbeat", MAKE["ConsumerGroupHeartbeat"](place))
+        assert not errors_in(client.send("ConsumerGroupHeartbeat", 1, join))
     if api in {"JoinGroup", *JOINED}:
         client.coordinator(place.fresh)
     if api not in JOINED:

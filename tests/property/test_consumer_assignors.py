@@ -143,14 +143,16 @@ def test_uniform_never_exchanges_partitions_of_a_topic(members, topics):
 
 
 @given(member_maps(), topic_maps())
-def test_racks_change_neither_balance_nor_moves(members, topics):
+def test_racks_change_no_balance_and_no_moves_among_equal_subscriptions(members, topics):
+    """With different subscriptions the partition that a rack prefers may spare or cost a later move."""
     without = {topic_id: replace(each, racks=None) for topic_id, each in topics.items()}
     assignment = ASSIGNORS["uniform"].assign(members, topics)
     plain = ASSIGNORS["uniform"].assign(members, without)
     assert {each: load(found) for each, found in assignment.items()} == {
         each: load(found) for each, found in plain.items()
     }
-    assert moved(members, assignment) == moved(members, plain)
+    if len({frozenset(spec.topic_ids & topics.keys()) for spec in members.values()}) == 1:
+        assert moved(members, assignment) == moved(members, plain)
 
 
 @given(member_maps(), topic_maps())

@@ -156,7 +156,7 @@ def test_a_safeguard_is_switched_off_everywhere_and_on_again() -> None:
         assert [set(references(original)) for original in originals] == before
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1300)
 def test_the_same_seeds_produce_the_same_traces() -> None:
     """Together these seeds cover everything that a run can contain."""
     first = play(SIMULATE, "--only", REPLAYED, hash_seed="1")
