@@ -69,8 +69,8 @@ class Client:
         return data
 
     def create(self, partitions: int = 1, **configs: str) -> str:
-        """Create a topic with a new name."""
-        name = f"t-{random.Random().getrandbits(64):x}"
+        """Create a topic with a new name, always of the same length: requests may hold it with its length."""
+        name = f"t-{random.Random().getrandbits(64):016x}"
         topic = create_topics.CreatableTopic(
             name=name,
             num_partitions=partitions,
