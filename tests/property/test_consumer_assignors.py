@@ -54,6 +54,10 @@ def load(partitions) -> int:
     return sum(map(len, partitions.values()))
 
 
+def subscribe_to_the_same(members, topics) -> bool:
+    return len({frozenset(spec.topic_ids & topics.keys()) for spec in members.values()}) == 1
+
+
 def assigned_again(members, assignment) -> dict[str, MemberSpec]:
     """The members after they have taken up an assignment."""
     return {each: replace(spec, current=assignment[each]) for each, spec in members.items()}
@@ -121,6 +125,9 @@ def test_uniform_moves_as_few_as_possible_with_equal_subscriptions(members, topi
 
 @given(member_maps(), topic_maps(), st.sampled_from(sorted(ASSIGNORS)))
 def test_unchanged_group_keeps_its_assignment(members, topics, name):
+    """With different subscriptions, `uniform` may still improve the balance the next time."""
+    if name == "uniform" and not subscribe_to_the_same(members, topics):
+        return
     assignment = ASSIGNORS[name].assign(members, topics)
     assert ASSIGNORS[name].assign(assigned_again(members, assignment), topics) == assignment
 
@@ -151,7 +158,7 @@ def test_racks_change_no_balance_and_no_moves_among_equal_subscriptions(members,
     assert {each: load(found) for each, found in assignment.items()} == {
         each: load(found) for each, found in plain.items()
     }
-    if len({frozenset(spec.topic_ids & topics.keys()) for spec in members.values()}) == 1:
+    if subscribe_to_the_same(members, topics):
         assert moved(members, assignment) == moved(members, plain)
 
 
