@@ -95,7 +95,7 @@ def play(script: Path, *arguments: str, hash_seed: str = "random") -> dict[str, 
     environment = {**os.environ, "PYTHONPATH": _path(), "PYTHONHASHSEED": hash_seed}
     command = [sys.executable, str(script), *arguments]
     played = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=1200, check=False
+        command, env=environment, capture_output=True, text=True, timeout=2400, check=False
     )
     assert played.returncode == 0, played.stdout + played.stderr
     summary: dict[str, Any] = json.loads(played.stdout.splitlines()[-1])
@@ -116,6 +116,15 @@ def test_twelve_seeds_keep_all_guarantees() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1300)
+def test_a_hundred_seeds_keep_all_guarantees() -> None:
+    summary = simulate(100, first=0)
+    assert (summary["seeds"], summary["failed"]) == (100, 0)
+    assert summary["done"].get("left to an operator", 0) <= OPERATOR_CALLS_MAX
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.timeout(2600)
 def test_three_hundred_seeds_keep_all_guarantees() -> None:
     summary = simulate(300, first=0)
     assert (summary["seeds"], summary["failed"]) == (300, 0)
