@@ -74,7 +74,8 @@ def assign(request: ComputeAssignment) -> AssignmentComputed:
 
 
 def resolve(request: ResolveRegexes) -> RegexesResolved:
-    """An expression that is invalid here, such as one of another version, matches no topic."""
+    """An expression that is not valid here matches no topic. A record can have one: Kafka's RE2 accepts
+    larger ones."""
     found: dict[str, frozenset[str]] = {}
     for pattern in request.patterns:
         try:

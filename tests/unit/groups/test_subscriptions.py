@@ -6,12 +6,17 @@ from uuid import UUID
 
 import pytest
 
+from tierlog.broker.groups.computations import resolve
 from tierlog.broker.groups.core.consumer.subscriptions import (
     REGEX_LENGTH_MAX,
     regex_error,
-    resolve_regexes,
     topics_hash,
 )
+from tierlog.broker.groups.core.events import ResolveRegexes
+
+
+def resolve_regexes(patterns, names):
+    return resolve(ResolveRegexes(group_id="g", version=1, patterns=frozenset(patterns), names=names)).topics
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ expression with `regex_error`. Its driver resolves the expressions of a group, b
 takes longer than a turn may.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from hashlib import blake2b
 
 import msgspec
@@ -26,23 +26,6 @@ def regex_error(pattern: str) -> str | None:
     except InvalidPattern as fault:
         return str(fault)
     return None
-
-
-def resolve_regexes(patterns: Iterable[str], names: Collection[str]) -> dict[str, frozenset[str]]:
-    """The names that each expression matches.
-
-    An expression that is not valid here matches nothing. A record can have one: Kafka's RE2 accepts larger
-    ones.
-    """
-    resolved = {}
-    for pattern in patterns:
-        try:
-            matches = compile_pattern(pattern)
-        except InvalidPattern:
-            resolved[pattern] = frozenset[str]()
-        else:
-            resolved[pattern] = frozenset(filter(matches, names))
-    return resolved
 
 
 def topics_hash(names: Iterable[str], topics: TopicView, *, with_racks: bool = True) -> int:
