@@ -32,7 +32,7 @@ from havoc.nodes import ChaosFailed, Cluster, until
 from havoc.replicas import Copy
 from havoc.workload import Workload
 
-from tierlog.spark.bucket import DirectoryBucket
+from tierlog.spark.history.bucket import DirectoryBucket
 from tierlog.tiering.object_store import ObjectNotFound
 
 PLAIN, COMPACTED, TIERED = "history-plain", "history-compacted", "history-tiered"

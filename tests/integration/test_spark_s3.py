@@ -12,7 +12,7 @@ from spark_history import write_history
 from spark_totals import spark_totals
 
 from tierlog.records.writer import NewRecord, encode_batch
-from tierlog.spark.bucket import DirectoryBucket, open_bucket
+from tierlog.spark.history.bucket import DirectoryBucket, open_bucket
 from tierlog.spark.options import StoreAddress
 from tierlog.tiering.format.bundle import HEAD_BYTES
 from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStoreError

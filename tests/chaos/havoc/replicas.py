@@ -16,7 +16,7 @@ from tierlog.metadata.records import ManifestNode, RemoteSegment
 from tierlog.records.batch import HEADER_SIZE, BatchHeader, check_batch, iter_batches
 from tierlog.records.errors import RecordsError
 from tierlog.records.record import iter_records
-from tierlog.spark.bucket import Bucket
+from tierlog.spark.history.bucket import Bucket
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import decode_page, decode_root, decode_topic
 

@@ -7,8 +7,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 from tier_node import ABORT, START_MS, TierNode, produce, write_transactional
 
 from tierlog.records.writer import NewRecord
+from tierlog.spark.batch import TierlogReader
 from tierlog.spark.options import parse_options
-from tierlog.spark.source import TierlogReader
 from tierlog.tiering.local_store import LocalStore
 
 

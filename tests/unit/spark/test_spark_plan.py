@@ -12,8 +12,7 @@ from remote_segments import remote_segment
 from tierlog.metadata.records import PageRef, RemoteSegment
 from tierlog.records.chunks import ChunkEntry
 from tierlog.records.indexes import OffsetEntry
-from tierlog.spark.options import EARLIEST, LATEST, Bound, InvalidOption, parse_options
-from tierlog.spark.plan import (
+from tierlog.spark.history.plan import (
     OffsetRange,
     OffsetsUnavailable,
     Pruning,
@@ -25,7 +24,8 @@ from tierlog.spark.plan import (
     resolve_bound,
     split_segment,
 )
-from tierlog.spark.segment_index import ChunkIndex, OffsetIndex, undivided
+from tierlog.spark.history.segment_index import ChunkIndex, OffsetIndex, undivided
+from tierlog.spark.options import EARLIEST, LATEST, Bound, InvalidOption, parse_options
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestRoot, TopicDocument
 

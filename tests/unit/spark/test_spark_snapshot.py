@@ -16,10 +16,10 @@ from tierlog.records.chunks import CHUNK_BYTES
 from tierlog.records.indexes import TXN_ENTRY, AbortedTxn
 from tierlog.records.record import iter_records
 from tierlog.records.writer import NewRecord, encode_batch
-from tierlog.spark.bucket import DirectoryBucket, open_bucket
+from tierlog.spark.history.bucket import DirectoryBucket, open_bucket
+from tierlog.spark.history.plan import Pruning, Source, Split
+from tierlog.spark.history.snapshot import PartitionView, find_cluster, plan_splits, read_split
 from tierlog.spark.options import InvalidOption, StoreAddress, parse_options
-from tierlog.spark.plan import Pruning, Source, Split
-from tierlog.spark.snapshot import PartitionView, find_cluster, plan_splits, read_split
 from tierlog.tiering.format.bundle import HEAD_BYTES, Section, read_places
 from tierlog.tiering.object_store import CorruptObject, ObjectNotFound
 

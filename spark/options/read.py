@@ -1,19 +1,14 @@
-"""Options of `spark.read.format("tierlog")`, validated once on the driver. Pure.
-
-Options that Spark's Kafka source has too keep their name and meaning (startingOffsets, failOnDataLoss, …).
-"""
+"""Options of `spark.read.format("tierlog")`."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from tierlog.spark.options.table import Given, InvalidOption, Use
+
 EARLIEST, LATEST = -2, -1  # as in the JSON of Spark's Kafka source
 DEFAULT_SPLIT_BYTES = 8 << 20
-
-
-class InvalidOption(ValueError):
-    """An unknown or invalid option; the message says which and why."""
 
 
 class Edge(Enum):
@@ -61,64 +56,41 @@ class ReadOptions:
     push_filters: bool
 
 
-_NAMES = (
-    "path",
-    "endpoint",
-    "region",
-    "accessKey",
-    "secretKey",
-    "cluster",
-    "topic",
-    "topics",
-    "partitions",
-    "startingOffsets",
-    "endingOffsets",
-    "startingTimestamp",
-    "endingTimestamp",
-    "includeHeaders",
-    "failOnDataLoss",
-    "splitBytes",
-    "pushFilters",
-)
-_KNOWN = frozenset(name.lower() for name in _NAMES)
-
-
 def parse_options(given: Mapping[str, str]) -> ReadOptions:
     """Parse and validate Spark's options, whose names are case-insensitive. Raises InvalidOption."""
-    options = {name.lower(): value for name, value in given.items()}
-    if unknown := sorted(options.keys() - _KNOWN):
-        known = ", ".join(_NAMES)
-        raise InvalidOption(f"unknown option {', '.join(unknown)}; the options are {known}")
-    if not options.get("path"):
+    options = Given(given, Use.READ)
+    path = options.text("path")
+    if not path:
         raise InvalidOption("option `path` is required: a directory, file:///directory or s3://bucket/prefix")
     return ReadOptions(
         store=StoreAddress(
-            path=options["path"],
-            endpoint=options.get("endpoint"),
-            region=options.get("region"),
-            access_key=options.get("accesskey"),
-            secret_key=options.get("secretkey"),
+            path=path,
+            endpoint=options.text("endpoint"),
+            region=options.text("region"),
+            access_key=options.text("accessKey"),
+            secret_key=options.text("secretKey"),
         ),
-        cluster=options.get("cluster"),
+        cluster=options.text("cluster"),
         topics=_topics(options),
-        partitions=_partitions(options.get("partitions")),
+        partitions=_partitions(options.text("partitions")),
         starting=_bound(options, Edge.STARTING, EARLIEST),
         ending=_bound(options, Edge.ENDING, LATEST),
-        include_headers=_boolean(options, "includeHeaders", False),
-        fail_on_data_loss=_boolean(options, "failOnDataLoss", True),
-        split_bytes=_positive(options, "splitBytes", DEFAULT_SPLIT_BYTES),
-        push_filters=_boolean(options, "pushFilters", False),
+        include_headers=options.boolean("includeHeaders", False),
+        fail_on_data_loss=options.boolean("failOnDataLoss", True),
+        split_bytes=options.positive("splitBytes", DEFAULT_SPLIT_BYTES, "number of bytes"),
+        push_filters=options.boolean("pushFilters", False),
     )
 
 
-def _topics(options: Mapping[str, str]) -> tuple[str, ...]:
-    if ("topic" in options) == ("topics" in options):
+def _topics(options: Given) -> tuple[str, ...]:
+    topic, topics = options.text("topic"), options.text("topics")
+    if (topic is None) == (topics is None):
         raise InvalidOption("set either `topic`, or `topics` as a comma-separated list")
-    names = [options["topic"]] if "topic" in options else options["topics"].split(",")
-    topics = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
-    if not topics:
+    names = [topic] if topic is not None else (topics or "").split(",")
+    found = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
+    if not found:
         raise InvalidOption("`topic` and `topics` must name a topic")
-    return topics
+    return found
 
 
 def _partitions(text: str | None) -> frozenset[int] | None:
@@ -133,9 +105,9 @@ def _partitions(text: str | None) -> frozenset[int] | None:
     return numbers
 
 
-def _bound(options: Mapping[str, str], edge: Edge, default: int) -> Bound:
+def _bound(options: Given, edge: Edge, default: int) -> Bound:
     offsets, timestamp = f"{edge.value}Offsets", f"{edge.value}Timestamp"
-    text, stamp = options.get(offsets.lower()), options.get(timestamp.lower())
+    text, stamp = options.text(offsets), options.text(timestamp)
     if text is not None and stamp is not None:
         raise InvalidOption(f"set either `{offsets}` or `{timestamp}`")
     if stamp is not None:
@@ -167,17 +139,3 @@ def _offsets(name: str, text: str) -> dict[tuple[str, int], int]:
     if not all(type(offset) is int and offset >= EARLIEST for offset in found.values()):
         raise wrong
     return found
-
-
-def _boolean(options: Mapping[str, str], name: str, default: bool) -> bool:
-    text = options.get(name.lower(), str(default)).strip().lower()
-    if text not in ("true", "false"):
-        raise InvalidOption(f"`{name}` must be true or false, not {text!r}")
-    return text == "true"
-
-
-def _positive(options: Mapping[str, str], name: str, default: int) -> int:
-    text = options.get(name.lower(), str(default))
-    if not text.strip().isdecimal() or int(text) == 0:
-        raise InvalidOption(f"`{name}` must be a positive number of bytes, not {text!r}")
-    return int(text)

@@ -13,8 +13,8 @@ from itertools import pairwise
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.records import ManifestNode, RemoteSegment
 from tierlog.records.indexes import AbortedTxn, find_aborted
+from tierlog.spark.history.segment_index import SegmentIndex
 from tierlog.spark.options import EARLIEST, LATEST, Bound, InvalidOption, ReadOptions
-from tierlog.spark.segment_index import SegmentIndex
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestRoot, TopicDocument
 

@@ -17,9 +17,8 @@ from tierlog.records.batch import BatchHeader, check_batch
 from tierlog.records.chunks import CHUNK_BYTES
 from tierlog.records.errors import RecordsError
 from tierlog.records.record import iter_records
-from tierlog.spark.bucket import Bucket
-from tierlog.spark.options import Bound, InvalidOption, ReadOptions
-from tierlog.spark.plan import (
+from tierlog.spark.history.bucket import Bucket
+from tierlog.spark.history.plan import (
     OffsetRange,
     Pruning,
     Source,
@@ -31,7 +30,8 @@ from tierlog.spark.plan import (
     resolve_bound,
     split_segment,
 )
-from tierlog.spark.segment_index import ChunkIndex, OffsetIndex, Piece, SegmentIndex, undivided
+from tierlog.spark.history.segment_index import ChunkIndex, OffsetIndex, Piece, SegmentIndex, undivided
+from tierlog.spark.options import Bound, InvalidOption, ReadOptions
 from tierlog.tiering.format.bundle import (
     HEAD_BYTES,
     BundleError,

@@ -1,0 +1,94 @@
+"""Batch reads: plans splits on the driver, reads one split per task on an executor.
+
+Spark pickles the reader for the executors, so it contains only options and schema. Rows are Arrow record
+batches of the types that Spark requests, without a Python object per record.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tierlog.records.columnar import COLUMNS as DECODED
+from tierlog.records.columnar import AbortedRange, decode_columns
+from tierlog.records.errors import RecordsError
+from tierlog.spark.columns import record_batch
+from tierlog.spark.history.bucket import open_bucket
+from tierlog.spark.history.plan import Pruning, Split
+from tierlog.spark.history.snapshot import plan_splits, read_split
+from tierlog.spark.options import ReadOptions
+from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStoreError
+
+_COMPARISONS: dict[type[Filter], str] = {
+    EqualTo: "=",
+    In: "in",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+}
+
+
+class TierlogReader(DataSourceReader):
+    """Plans splits on the driver, and reads one split per task on the executors."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._pruning = Pruning()
+
+    def partitions(self) -> list[InputPartition]:
+        splits = plan_splits(open_bucket(self._options.store), self._options, self._pruning)
+        return [InputPartition(split) for split in splits] or [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        split: Split | None = partition.value
+        return iter(()) if split is None else self._read(split)
+
+    def _read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        wanted = [name for name in schema.names if name in DECODED]
+        place = split.source.place(split.key, split.start, split.end)
+        try:
+            for data in read_split(open_bucket(self._options.store), self._options, split):
+                for columns in decode_columns(
+                    data,
+                    wanted,
+                    first_offset=split.offsets.start,
+                    end_offset=split.offsets.end,
+                    aborted=[AbortedRange(*line[:3]) for line in split.aborted],
+                ):
+                    if columns.rows:
+                        yield record_batch(columns, split.source, schema)
+        except ObjectNotFound:
+            raise ObjectStoreError(
+                f"{place}: retention or compaction deleted the object after the query was planned; "
+                "run the query again"
+            ) from None
+        except RecordsError as error:
+            raise CorruptObject(f"{place}: {error}") from error
+
+
+class FilteringReader(TierlogReader):
+    """Adds pushFilters, which Spark rejects unless spark.sql.python.filterPushdown.enabled is true."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (PySpark's name)
+        """Prune by topic, partition and offset. Spark evaluates all filters as well."""
+        for filter in filters:
+            comparison = _COMPARISONS.get(type(filter))
+            attribute: tuple[str, ...] = getattr(filter, "attribute", ())
+            if comparison is not None and len(attribute) == 1:
+                self._pruning = self._pruning.narrow(attribute[0], comparison, getattr(filter, "value", None))
+        return filters

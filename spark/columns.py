@@ -1,0 +1,55 @@
+"""Columns of the rows that Spark reads: those of its Kafka source, as Arrow of the types that it requests."""
+
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from tierlog.records.columnar import Columns
+from tierlog.spark.history.plan import Source
+from tierlog.spark.options import InvalidOption
+
+COLUMNS = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+}
+HEADERS = "array<struct<key:string,value:binary>>"
+
+
+def columns_of(include_headers: bool) -> dict[str, str]:
+    """Spark's type of each column, by its name."""
+    return {**COLUMNS, "headers": HEADERS} if include_headers else COLUMNS
+
+
+def check_schema(schema: StructType, include_headers: bool) -> None:
+    """A user's schema may omit columns, which are then not decoded. Raises InvalidOption for others."""
+    columns = columns_of(include_headers)
+    for field in schema.fields:
+        if columns.get(field.name) != field.dataType.simpleString():
+            known = ", ".join(f"{name} {type}" for name, type in columns.items())
+            raise InvalidOption(f"unknown column {field.simpleString()}; the columns are {known}")
+
+
+def record_batch(columns: Columns, source: Source, schema: pa.Schema) -> pa.RecordBatch:
+    """Decoded columns and the constant ones, cast to Spark's types."""
+    arrays = {**columns.arrays, **_constants(source, columns.rows)}
+    return pa.RecordBatch.from_arrays(
+        [_as(arrays[field.name], field.type) for field in schema], schema=schema
+    )
+
+
+def _constants(source: Source, rows: int) -> dict[str, Any]:
+    return {
+        "topic": pa.repeat(pa.scalar(source.topic), rows),
+        "partition": pa.repeat(pa.scalar(source.partition, pa.int32()), rows),
+    }
+
+
+def _as(array: Any, type: Any) -> Any:
+    """Cast an array whose nested fields have other names than Spark's."""
+    return array if array.type == type else array.cast(type)

@@ -1,0 +1,4 @@
+"""History in the bucket: plans from manifests, and the bytes that they name.
+
+`plan` and `segment_index` are pure; `snapshot` reads manifests, `bucket` objects.
+"""

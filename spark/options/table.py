@@ -1,0 +1,89 @@
+"""The table of all options, and the parser of one value. Generates docs/reference/spark-options.md.
+
+An option that is not in the table is refused, and the error names the nearest one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Flag, auto
+
+
+class InvalidOption(ValueError):
+    """An unknown or invalid option; the message says which and why."""
+
+
+class Use(Flag):
+    """A use of the data source, which accepts an option or not."""
+
+    READ = auto()  # spark.read
+    STREAM = auto()  # spark.readStream
+    WRITE = auto()  # df.write and df.writeStream
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option. `default` and `meaning` are prose for the reference page; `in_kafka`: Spark's Kafka source
+    has an option of this name."""
+
+    name: str
+    uses: Use
+    default: str
+    meaning: str
+    in_kafka: bool = False
+
+
+HISTORY = Use.READ | Use.STREAM
+OPTIONS = (
+    Option("path", HISTORY, "", "the bucket: a directory, `file:///directory` or `s3://bucket/prefix`"),
+    Option("endpoint", HISTORY, "AWS", "URL of another S3 server"),
+    Option("region", HISTORY, "that of the environment", "region of the bucket"),
+    Option("accessKey", HISTORY, "that of the environment", "access key of the bucket"),
+    Option("secretKey", HISTORY, "that of the environment", "secret key of the bucket"),
+    Option("cluster", HISTORY, "the only one", "id of the cluster, if the bucket has several"),
+    Option("topic", HISTORY, "", "the topic to read"),
+    Option("topics", HISTORY, "", "topics to read, separated by commas"),
+    Option("partitions", HISTORY, "all", "partitions to read, separated by commas"),
+    Option("startingOffsets", HISTORY, "earliest", "first offsets: `earliest`, `latest` or JSON", True),
+    Option("endingOffsets", Use.READ, "latest", "offsets to end before: `latest` or JSON", True),
+    Option("startingTimestamp", HISTORY, "", "first timestamp, in milliseconds since 1970", True),
+    Option("endingTimestamp", Use.READ, "", "timestamp to end before, in milliseconds since 1970", True),
+    Option("includeHeaders", HISTORY, "false", "adds the column `headers`", True),
+    Option("failOnDataLoss", HISTORY, "true", "refuse offsets that are no longer there", True),
+    Option("splitBytes", HISTORY, "8388608", "bytes of a segment that one task reads"),
+    Option("pushFilters", Use.READ, "false", "prunes by filters; Spark needs a setting for it"),
+)
+
+
+class Given:
+    """The options of one query, by names in any case."""
+
+    def __init__(self, given: Mapping[str, str], use: Use) -> None:
+        """Raises InvalidOption for an option that is unknown or has another use."""
+        known = {option.name.lower(): option for option in OPTIONS if option.uses & use}
+        self._values = {name.lower(): value for name, value in given.items()}
+        for name in sorted(self._values.keys() - known.keys()):
+            near = get_close_matches(name, known, 1)
+            hint = f"; did you mean `{known[near[0]].name}`?" if near else ""
+            names = ", ".join(option.name for option in known.values())
+            raise InvalidOption(f"unknown option {name}{hint} The options are {names}")
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._values
+
+    def text(self, name: str) -> str | None:
+        return self._values.get(name.lower())
+
+    def boolean(self, name: str, default: bool) -> bool:
+        text = (self.text(name) or str(default)).strip().lower()
+        if text not in ("true", "false"):
+            raise InvalidOption(f"`{name}` must be true or false, not {text!r}")
+        return text == "true"
+
+    def positive(self, name: str, default: int, what: str = "number") -> int:
+        text = self.text(name)
+        if text is None:
+            return default
+        if not text.strip().isdecimal() or int(text) == 0:
+            raise InvalidOption(f"`{name}` must be a positive {what}, not {text!r}")
+        return int(text)
