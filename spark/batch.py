@@ -29,7 +29,8 @@ from tierlog.spark.history.bucket import open_bucket
 from tierlog.spark.history.plan import Pruning, Split
 from tierlog.spark.history.snapshot import plan_splits, read_split
 from tierlog.spark.options import ReadOptions
-from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStoreError
+from tierlog.spark.worker import freeze_heap, warn_of_tcp_sockets
+from tierlog.tiering.object_store import CorruptObject
 
 _COMPARISONS: dict[type[Filter], str] = {
     EqualTo: "=",
@@ -50,35 +51,31 @@ class TierlogReader(DataSourceReader):
         self._pruning = Pruning()
 
     def partitions(self) -> list[InputPartition]:
+        warn_of_tcp_sockets()
         splits = plan_splits(open_bucket(self._options.store), self._options, self._pruning)
-        return [InputPartition(split) for split in splits] or [InputPartition(None)]
+        return [InputPartition(split) for split in splits] or [InputPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        split: Split | None = partition.value
-        return iter(()) if split is None else self._read(split)
+        split: Split = partition.value
+        yield from self._read(split)
+        freeze_heap()
 
     def _read(self, split: Split) -> Iterator[pa.RecordBatch]:
         schema = to_arrow_schema(self._schema, timezone="UTC")
         wanted = [name for name in schema.names if name in DECODED]
-        place = split.source.place(split.key, split.start, split.end)
-        try:
-            for data in read_split(open_bucket(self._options.store), self._options, split):
+        for part, content in read_split(open_bucket(self._options.store), self._options, split):
+            try:
                 for columns in decode_columns(
-                    data,
+                    content,
                     wanted,
-                    first_offset=split.offsets.start,
-                    end_offset=split.offsets.end,
-                    aborted=[AbortedRange(*line[:3]) for line in split.aborted],
+                    first_offset=part.offsets.start,
+                    end_offset=part.offsets.end,
+                    aborted=[AbortedRange(*line[:3]) for line in part.aborted],
                 ):
                     if columns.rows:
-                        yield record_batch(columns, split.source, schema)
-        except ObjectNotFound:
-            raise ObjectStoreError(
-                f"{place}: retention or compaction deleted the object after the query was planned; "
-                "run the query again"
-            ) from None
-        except RecordsError as error:
-            raise CorruptObject(f"{place}: {error}") from error
+                        yield record_batch(columns, part.source, schema)
+            except RecordsError as error:
+                raise CorruptObject(f"{part.place}: {error}") from error
 
 
 class FilteringReader(TierlogReader):

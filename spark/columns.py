@@ -7,7 +7,7 @@ from pyspark.sql.types import StructType
 
 from tierlog.records.columnar import Columns
 from tierlog.spark.history.plan import Source
-from tierlog.spark.options import InvalidOption
+from tierlog.spark.options import InvalidOption, ReadOptions
 
 COLUMNS = {
     "key": "binary",
@@ -21,14 +21,19 @@ COLUMNS = {
 HEADERS = "array<struct<key:string,value:binary>>"
 
 
-def columns_of(include_headers: bool) -> dict[str, str]:
-    """Spark's type of each column, by its name."""
-    return {**COLUMNS, "headers": HEADERS} if include_headers else COLUMNS
+def columns_of(options: ReadOptions) -> dict[str, str]:
+    """Spark's type of each column of the rows, by its name. Raises InvalidOption."""
+    with_headers = {**COLUMNS, "headers": HEADERS}
+    if options.columns is None:
+        return with_headers if options.include_headers else COLUMNS
+    if unknown := set(options.columns) - with_headers.keys():
+        raise InvalidOption(f"`columns`: no column {min(unknown)}; the columns are {', '.join(with_headers)}")
+    return {name: with_headers[name] for name in options.columns}
 
 
-def check_schema(schema: StructType, include_headers: bool) -> None:
+def check_schema(schema: StructType, options: ReadOptions) -> None:
     """A user's schema may omit columns, which are then not decoded. Raises InvalidOption for others."""
-    columns = columns_of(include_headers)
+    columns = columns_of(options)
     for field in schema.fields:
         if columns.get(field.name) != field.dataType.simpleString():
             known = ", ".join(f"{name} {type}" for name, type in columns.items())

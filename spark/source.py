@@ -23,12 +23,12 @@ class TierlogSource(DataSource):
         return "tierlog"
 
     def schema(self) -> str:
-        columns = columns_of(parse_options(self.options).include_headers)
+        columns = columns_of(parse_options(self.options))
         return ", ".join(f"{name} {type}" for name, type in columns.items())
 
     def reader(self, schema: StructType) -> "TierlogReader":
         from tierlog.spark.batch import FilteringReader, TierlogReader
 
         options = parse_options(self.options)
-        check_schema(schema, options.include_headers)
+        check_schema(schema, options)
         return (FilteringReader if options.push_filters else TierlogReader)(options, schema)

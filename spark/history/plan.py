@@ -1,14 +1,16 @@
-"""Query plan: computes splits (byte ranges of objects) from manifests and options. Pure.
+"""Query plan: computes splits from manifests and options. Pure.
 
-A split is a byte range of one segment between two batch boundaries, as its index divides it
-(`segment_index`), so every batch belongs to exactly one split. Only segments in the manifest are read; other
-objects in the bucket are not committed. `snapshot` calls these functions and does the I/O in between.
+A split is what one task reads: parts, in order. A part is a byte range of one segment between two batch
+boundaries, as its index divides it (`segment_index`), so every batch belongs to exactly one part. Only
+segments in the manifest are read; other objects in the bucket are not committed. `snapshot` calls these
+functions and does the I/O in between.
 """
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import TypeAlias
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.records import ManifestNode, RemoteSegment
@@ -19,6 +21,10 @@ from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestRoot, TopicDocument
 
 MAX_OFFSET = 2**63 - 1
+PART_BYTES = 8 << 20
+"""Size of a part, unless one chunk is larger. Bounds what a task has in memory."""
+SPLITS_OF_A_SMALL_QUERY = 16
+"""A query that is too small for splits of `splitBytes` has this many, so that as many cores share it."""
 
 
 class OffsetsUnavailable(ValueError):
@@ -60,7 +66,7 @@ class OffsetRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class Part:
     """Bytes [start, end) of an object: complete batches. The reader drops records outside
     `offsets` and records of `aborted` transactions. `last_offsets`: range of the batches' last offsets, by
     which they are found in an object that has replaced this one. `crc32c`: checksum of the bytes; None if
@@ -76,6 +82,13 @@ class Split:
     crc32c: int | None
     aborted: tuple[AbortedTxn, ...] = ()
     compacted_at: int = -1
+
+    @property
+    def place(self) -> str:
+        return self.source.place(self.key, self.start, self.end)
+
+
+Split: TypeAlias = tuple[Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,28 +187,56 @@ def nodes_from_time(nodes: Iterable[ManifestNode], timestamp_ms: int, log_start:
     return [node for node in nodes if node.max_timestamp >= timestamp_ms and node.end_offset > log_start]
 
 
-def split_segment(
+def parts_of_segment(
     keys: Keys,
     source: Source,
     entry: RemoteSegment,
     index: SegmentIndex,
     wanted: OffsetRange,
-    split_bytes: int,
+    part_bytes: int,
     txn_index: bytes = b"",
-) -> list[Split]:
-    """The splits of one segment. `txn_index`: its transaction index, if it has aborted transactions."""
+) -> list[Part]:
+    """The parts of one segment. `txn_index`: its transaction index, if it has aborted transactions."""
     offsets = OffsetRange(max(wanted.start, entry.base_offset), min(wanted.end, entry.end_offset))
     if not offsets:
         return []
-    pieces = index.pieces(offsets.start, offsets.end, split_bytes)
-    aborted = tuple(find_aborted(txn_index, offsets.start, offsets.end))
+    pieces = index.pieces(offsets.start, offsets.end, part_bytes)
     key = keys.log(source.id, entry)
     starts = [max(offsets.start, piece.least_last_offset) for piece in pieces]
     last_offsets = [OffsetRange(*ends) for ends in pairwise([*starts, MAX_OFFSET])]
+    before = [offsets.start, *starts]  # the first batch of a piece may begin below its own start
     return [
-        Split(source, key, piece.start, piece.end, offsets, ends, piece.crc32c, aborted, entry.compacted_at)
-        for piece, ends in zip(pieces, last_offsets, strict=True)
+        Part(
+            source,
+            key,
+            piece.start,
+            piece.end,
+            offsets,
+            ends,
+            piece.crc32c,
+            tuple(find_aborted(txn_index, at_least, min(ends.end, offsets.end))),
+            entry.compacted_at,
+        )
+        for piece, ends, at_least in zip(pieces, last_offsets, before, strict=False)
     ]
+
+
+def group_into_splits(parts: Sequence[Part], split_bytes: int) -> list[Split]:
+    """All parts, in order, in splits of at most `split_bytes`, or of one part that is larger. Splits of a
+    small query are smaller."""
+    total = sum(part.end - part.start for part in parts)
+    share = -(-total // SPLITS_OF_A_SMALL_QUERY)
+    most = min(split_bytes, max(PART_BYTES, share))
+    splits: list[list[Part]] = []
+    room = 0
+    for part in parts:
+        size = part.end - part.start
+        if size > room:
+            splits.append([])
+            room = most
+        splits[-1].append(part)
+        room -= size
+    return [tuple(split) for split in splits]
 
 
 def _clipped(offsets: OffsetRange, comparison: str, value: int) -> OffsetRange:

@@ -6,8 +6,10 @@ of an index bundle is read, unless an earlier version wrote it. Bytes of segment
 checksum that the plan has for them; without one, each batch is checked by its own.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import TypeAlias
 
 from crc32c import crc32c
@@ -19,16 +21,19 @@ from tierlog.records.errors import RecordsError
 from tierlog.records.record import iter_records
 from tierlog.spark.history.bucket import Bucket
 from tierlog.spark.history.plan import (
+    PART_BYTES,
     OffsetRange,
+    Part,
     Pruning,
     Source,
     Split,
     choose_sources,
     committed_range,
+    group_into_splits,
     nodes_from_time,
     nodes_in,
+    parts_of_segment,
     resolve_bound,
-    split_segment,
 )
 from tierlog.spark.history.segment_index import ChunkIndex, OffsetIndex, Piece, SegmentIndex, undivided
 from tierlog.spark.options import Bound, InvalidOption, ReadOptions
@@ -51,9 +56,11 @@ from tierlog.tiering.format.manifest import (
     decode_root,
     decode_topic,
 )
-from tierlog.tiering.object_store import CorruptObject, ObjectNotFound
+from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStoreError
 
 READS_AT_ONCE = 16
+PARTS_AHEAD = 2
+"""Parts that a task reads while it decodes another. With PART_BYTES, bounds the memory of a task."""
 SEGMENTS_AT_ONCE = 1024  # limits the memory of queued reads
 SCAN_BYTES = 1 << 20
 MAX_BATCH_BYTES = 512 << 20
@@ -64,6 +71,11 @@ _WantedSegment: TypeAlias = "tuple[PartitionView, RemoteSegment, OffsetRange]"
 def plan_splits(bucket: Bucket, options: ReadOptions, pruning: Pruning) -> list[Split]:
     """All splits of a query, sorted by topic, partition and offset. Raises InvalidOption and
     OffsetsUnavailable."""
+    return group_into_splits(plan_parts(bucket, options, pruning), options.split_bytes)
+
+
+def plan_parts(bucket: Bucket, options: ReadOptions, pruning: Pruning) -> list[Part]:
+    """The parts of all splits."""
     keys = Keys(find_cluster(bucket, options.cluster))
     documents = [decode_topic(bucket.read(key)) for key in bucket.keys(keys.topics())]
     sources = [source for source in choose_sources(documents, options) if pruning.keeps(source)]
@@ -72,29 +84,60 @@ def plan_splits(bucket: Bucket, options: ReadOptions, pruning: Pruning) -> list[
         view = PartitionView(bucket, keys, source)
         return [(view, *found) for found in view.segments(options, pruning)]
 
-    def split(segment: _WantedSegment) -> list[Split]:
-        view, entry, offsets = segment
-        return view.splits(entry, offsets, options.split_bytes)
+    part_bytes = min(options.split_bytes, PART_BYTES)
 
-    splits: list[Split] = []
+    def divide(segment: _WantedSegment) -> list[Part]:
+        view, entry, offsets = segment
+        return view.parts(entry, offsets, part_bytes)
+
+    parts: list[Part] = []
     with ThreadPoolExecutor(READS_AT_ONCE) as pool:
         segments = [segment for found in pool.map(wanted, sources) for segment in found]
         for at in range(0, len(segments), SEGMENTS_AT_ONCE):
-            for found in pool.map(split, segments[at : at + SEGMENTS_AT_ONCE]):
-                splits += found
-    return splits
+            for found in pool.map(divide, segments[at : at + SEGMENTS_AT_ONCE]):
+                parts += found
+    return parts
 
 
-def read_split(bucket: Bucket, options: ReadOptions, split: Split) -> Iterator[bytes]:
-    """The batches of a split. If a merge has replaced its object after the query was planned, they are read
-    from the one that the newest manifest lists. A split without a checksum (`crc32c`) is not checked here:
+def read_split(bucket: Bucket, options: ReadOptions, split: Split) -> Iterator[tuple[Part, bytes]]:
+    """The batches of each part, in order. The next parts are read while the caller decodes one. Raises
+    CorruptObject, and ObjectStoreError if the batches are no longer there."""
+    parts, reads = iter(split), deque[tuple[Part, Future[list[bytes]]]]()
+
+    def start(part: Part) -> None:
+        reads.append((part, pool.submit(lambda: list(read_part(bucket, options, part)))))
+
+    pool = ThreadPoolExecutor(PARTS_AHEAD)
+    try:
+        for part in islice(parts, PARTS_AHEAD):
+            start(part)
+        while reads:
+            part, read = reads.popleft()
+            try:
+                contents = read.result()
+            except ObjectNotFound:
+                raise ObjectStoreError(
+                    f"{part.place}: retention or compaction deleted the object after the query was planned; "
+                    "run the query again"
+                ) from None
+            for following in islice(parts, 1):
+                start(following)
+            for content in contents:
+                yield part, content
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def read_part(bucket: Bucket, options: ReadOptions, part: Part) -> Iterator[bytes]:
+    """The batches of a part. If a merge has replaced its object after the query was planned, they are read
+    from the one that the newest manifest lists. A part without a checksum (`crc32c`) is not checked here:
     the decoder checks each batch. Raises CorruptObject; ObjectNotFound if retention has deleted the batches,
     or compaction may have changed them."""
     try:
-        content = read_range(bucket, split.source, split.key, split.start, split.end, split.crc32c)
+        content = read_range(bucket, part.source, part.key, part.start, part.end, part.crc32c)
     except ObjectNotFound:
-        view = PartitionView(bucket, Keys(find_cluster(bucket, options.cluster)), split.source)
-        yield from view.batches_of(split)
+        view = PartitionView(bucket, Keys(find_cluster(bucket, options.cluster)), part.source)
+        yield from view.batches_of(part)
     else:
         yield content
 
@@ -145,25 +188,25 @@ class PartitionView:
         for entry in self._entries(self._root, wanted):
             yield entry, wanted
 
-    def splits(self, entry: RemoteSegment, wanted: OffsetRange, split_bytes: int) -> list[Split]:
-        """The splits of a segment. If it has aborted transactions, these are read too."""
+    def parts(self, entry: RemoteSegment, wanted: OffsetRange, part_bytes: int) -> list[Part]:
+        """The parts of a segment. If it has aborted transactions, these are read too."""
         if entry.has_aborts:
             index, txn_index = self._load_index(entry, with_aborts=True)
         else:
-            index, txn_index = self._index(entry, split_bytes), b""
-        return split_segment(self._keys, self._source, entry, index, wanted, split_bytes, txn_index)
+            index, txn_index = self._index(entry, part_bytes), b""
+        return parts_of_segment(self._keys, self._source, entry, index, wanted, part_bytes, txn_index)
 
-    def batches_of(self, split: Split) -> Iterator[bytes]:
-        """The batches of a split, in the objects that this version of the manifest lists."""
-        offsets, wanted = split.offsets, split.last_offsets
+    def batches_of(self, part: Part) -> Iterator[bytes]:
+        """The batches of a part, in the objects that this version of the manifest lists."""
+        offsets, wanted = part.offsets, part.last_offsets
         is_complete = self.committed.start <= offsets.start and offsets.end <= self.committed.end
         if self._root is None or not is_complete:
-            raise ObjectNotFound(split.key)
+            raise ObjectNotFound(part.key)
         end_offset = max(min(wanted.end, offsets.end), wanted.start + 1)  # a batch may end above `offsets`
         for entry in self._entries(self._root, OffsetRange(wanted.start, end_offset)):
-            if entry.compacted_at > split.compacted_at:
-                raise ObjectNotFound(split.key)
-            size = split.end - split.start
+            if entry.compacted_at > part.compacted_at:
+                raise ObjectNotFound(part.key)
+            size = part.end - part.start
             for piece in self._index(entry, size).pieces(wanted.start, end_offset, size):
                 content, batches = self._read(entry, piece)
                 places = [

@@ -8,7 +8,7 @@ from enum import Enum
 from tierlog.spark.options.table import Given, InvalidOption, Use
 
 EARLIEST, LATEST = -2, -1  # as in the JSON of Spark's Kafka source
-DEFAULT_SPLIT_BYTES = 8 << 20
+DEFAULT_SPLIT_BYTES = 64 << 20
 
 
 class Edge(Enum):
@@ -51,6 +51,7 @@ class ReadOptions:
     starting: Bound
     ending: Bound
     include_headers: bool
+    columns: tuple[str, ...] | None
     fail_on_data_loss: bool
     split_bytes: int
     push_filters: bool
@@ -76,6 +77,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         starting=_bound(options, Edge.STARTING, EARLIEST),
         ending=_bound(options, Edge.ENDING, LATEST),
         include_headers=options.boolean("includeHeaders", False),
+        columns=options.names("columns"),
         fail_on_data_loss=options.boolean("failOnDataLoss", True),
         split_bytes=options.positive("splitBytes", DEFAULT_SPLIT_BYTES, "number of bytes"),
         push_filters=options.boolean("pushFilters", False),

@@ -49,8 +49,9 @@ OPTIONS = (
     Option("startingTimestamp", HISTORY, "", "first timestamp, in milliseconds since 1970", True),
     Option("endingTimestamp", Use.READ, "", "timestamp to end before, in milliseconds since 1970", True),
     Option("includeHeaders", HISTORY, "false", "adds the column `headers`", True),
+    Option("columns", HISTORY, "all", "columns to read, separated by commas; others are not decoded"),
     Option("failOnDataLoss", HISTORY, "true", "refuse offsets that are no longer there", True),
-    Option("splitBytes", HISTORY, "8388608", "bytes of a segment that one task reads"),
+    Option("splitBytes", HISTORY, "67108864", "bytes that one task reads, at most"),
     Option("pushFilters", Use.READ, "false", "prunes by filters; Spark needs a setting for it"),
 )
 
@@ -73,6 +74,16 @@ class Given:
 
     def text(self, name: str) -> str | None:
         return self._values.get(name.lower())
+
+    def names(self, name: str) -> tuple[str, ...] | None:
+        """Names separated by commas, each once; None if the option is absent."""
+        text = self.text(name)
+        if text is None:
+            return None
+        found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+        if not found:
+            raise InvalidOption(f"`{name}` must be names separated by commas, not {text!r}")
+        return found
 
     def boolean(self, name: str, default: bool) -> bool:
         text = (self.text(name) or str(default)).strip().lower()

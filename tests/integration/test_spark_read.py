@@ -98,6 +98,28 @@ def test_columns_are_those_of_sparks_kafka_source(spark: SparkSession, history: 
     assert headers == ("headers", "array<struct<key:string,value:binary>>")
 
 
+def test_columns_by_option_are_the_only_ones_that_are_read(
+    spark: SparkSession, history: BucketWriter
+) -> None:
+    frame = load(spark, history, topic="weather", columns="offset, headers")
+    assert frame.dtypes == [("offset", "bigint"), ("headers", "array<struct<key:string,value:binary>>")]
+    expected = [(row["offset"], len(row["headers"] or ())) for row in committed(history, "weather", 0)]
+    found = frame.selectExpr("offset", "coalesce(size(headers), 0)").collect()
+    assert sorted(map(tuple, found)) == [(offset, max(count, 0)) for offset, count in expected]
+    with pytest.raises(Exception, match="no column size; the columns are key, value"):
+        load(spark, history, topic="weather", columns="offset,size")
+
+
+def test_a_new_worker_has_the_decoder_loaded_and_exempt_from_collection(spark: SparkSession) -> None:
+    def state(_: int) -> tuple[bool, bool]:
+        import gc
+        import sys
+
+        return "tierlog.records.kernels" in sys.modules, gc.get_freeze_count() > 100_000
+
+    assert spark.sparkContext.parallelize([1], 1).map(state).collect() == [(True, True)]
+
+
 @pytest.mark.parametrize("split_bytes", [1, 1_500, 1 << 30])
 def test_no_input_split_loses_or_duplicates_records(
     spark: SparkSession, history: BucketWriter, split_bytes: int

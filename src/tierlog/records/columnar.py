@@ -4,6 +4,7 @@ Python walks the batches (CRC, skipping, decompression), compiled loops walk the
 columns are built, and each record is read only as far as the last of them. Invalid bytes raise RecordsError.
 """
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
@@ -70,6 +71,7 @@ def decode_columns(
     if unknown := set(columns) - set(COLUMNS):
         raise ValueError(f"no such column: {', '.join(sorted(unknown))}")
     group = _Group(buffer, max_batch_bytes)
+    hidden = _AbortedTransactions(aborted)
     at = next_offset = 0
     while at < len(buffer):
         header = check_batch(buffer, at)
@@ -79,7 +81,8 @@ def decode_columns(
         if (
             header.base_offset < end_offset
             and header.next_offset > first_offset
-            and not _is_hidden(header, aborted)
+            and not header.is_control
+            and header not in hidden
         ):
             group.add(at, header)
             if group.size >= group_bytes:
@@ -88,6 +91,26 @@ def decode_columns(
         at += header.size
     if group.size:
         yield _decode(group, columns, first_offset, end_offset)
+
+
+class _AbortedTransactions:
+    """Finds the aborted transaction of a batch by bisection: those of one producer do not overlap."""
+
+    def __init__(self, aborted: Collection[AbortedRange]) -> None:
+        self._by_producer: dict[int, list[AbortedRange]] = {}
+        for txn in sorted(aborted, key=_last_offset):
+            self._by_producer.setdefault(txn.producer_id, []).append(txn)
+
+    def __contains__(self, header: BatchHeader) -> bool:
+        if not header.is_transactional:
+            return False
+        txns = self._by_producer.get(header.producer_id, [])
+        at = bisect_left(txns, header.base_offset, key=_last_offset)
+        return at < len(txns) and txns[at].first_offset <= header.last_offset
+
+
+def _last_offset(txn: AbortedRange) -> int:
+    return txn.last_offset
 
 
 class _Group:
@@ -135,18 +158,6 @@ class _Group:
                 header.log_append_time,
             )
         return places
-
-
-def _is_hidden(header: BatchHeader, aborted: Collection[AbortedRange]) -> bool:
-    return header.is_control or (
-        header.is_transactional
-        and any(
-            txn.producer_id == header.producer_id
-            and txn.first_offset <= header.last_offset
-            and header.base_offset <= txn.last_offset
-            for txn in aborted
-        )
-    )
 
 
 def _decode(group: _Group, columns: Collection[str], first_offset: int, end_offset: int) -> Columns:

@@ -1,8 +1,8 @@
-"""Plans: every batch of the requested range is in exactly one split, and no other batch is."""
+"""Plans: every batch of the requested range is in exactly one part, and no other batch is."""
 
 import random
 import uuid
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 from crc32c import crc32c
@@ -11,18 +11,22 @@ from remote_segments import remote_segment
 
 from tierlog.metadata.records import PageRef, RemoteSegment
 from tierlog.records.chunks import ChunkEntry
-from tierlog.records.indexes import OffsetEntry
+from tierlog.records.indexes import AbortedTxn, OffsetEntry, encode_txn_index
 from tierlog.spark.history.plan import (
+    PART_BYTES,
+    SPLITS_OF_A_SMALL_QUERY,
     OffsetRange,
     OffsetsUnavailable,
+    Part,
     Pruning,
     Source,
     choose_sources,
     committed_range,
+    group_into_splits,
     nodes_from_time,
     nodes_in,
+    parts_of_segment,
     resolve_bound,
-    split_segment,
 )
 from tierlog.spark.history.segment_index import ChunkIndex, OffsetIndex, undivided
 from tierlog.spark.options import EARLIEST, LATEST, Bound, InvalidOption, parse_options
@@ -73,22 +77,22 @@ def test_splits_cover_each_wanted_batch_once(seed: int) -> None:
         offset, position = last + 1, position + size
     segment = remote_segment(base, offset - 1, log_bytes=position)
     wanted = OffsetRange(rng.randrange(base - 50, offset), rng.randrange(base, offset + 50))
-    splits = split_segment(
+    parts = parts_of_segment(
         KEYS,
         SOURCE,
         segment,
         OffsetIndex(segment, encode_offset_index(base, index), b""),
         wanted,
-        split_bytes=rng.choice([1, 2_000, 10_000]),
+        part_bytes=rng.choice([1, 2_000, 10_000]),
     )
     edges = {at for _, _, at, _ in batches} | {position}
-    for split in splits:
-        assert split.start in edges and split.end in edges and split.start < split.end
-        assert (split.offsets.start, split.offsets.end) == (max(wanted.start, base), min(wanted.end, offset))
-    for before, after in pairwise(splits):
+    for part in parts:
+        assert part.start in edges and part.end in edges and part.start < part.end
+        assert (part.offsets.start, part.offsets.end) == (max(wanted.start, base), min(wanted.end, offset))
+    for before, after in pairwise(parts):
         assert before.end == after.start
     for first, last, start, end in batches:
-        holding = [split for split in splits if split.start <= start and end <= split.end]
+        holding = [part for part in parts if part.start <= start and end <= part.end]
         overlapping = first < wanted.end and last >= wanted.start and bool(wanted)
         assert len(holding) == 1 if overlapping else len(holding) <= 1
 
@@ -115,43 +119,71 @@ def test_splits_at_chunks_cover_each_wanted_batch_once_with_the_checksum_of_thei
     )
     segment = remote_segment(base, offset - 1, log_bytes=len(log))
     wanted = OffsetRange(rng.randrange(base - 50, offset), rng.randrange(base, offset + 50))
-    split_bytes = rng.choice([1, 20_000, 40_000])
-    splits = split_segment(KEYS, SOURCE, segment, index, wanted, split_bytes)
-    for split in splits:
-        assert split.crc32c == crc32c(log[split.start : split.end])
+    part_bytes = rng.choice([1, 20_000, 40_000])
+    parts = parts_of_segment(KEYS, SOURCE, segment, index, wanted, part_bytes)
+    for part in parts:
+        assert part.crc32c == crc32c(log[part.start : part.end])
         assert (
-            split.end - split.start <= split_bytes
-            or split.end == ends[[at for at, _ in chunks].index(split.start)]
+            part.end - part.start <= part_bytes
+            or part.end == ends[[at for at, _ in chunks].index(part.start)]
         )
-    for before, after in pairwise(splits):
+    for before, after in pairwise(parts):
         assert before.end == after.start and before.last_offsets.end == after.last_offsets.start
     for first, last, start, end in batches:
-        holding = [split for split in splits if split.start <= start and end <= split.end]
+        holding = [part for part in parts if part.start <= start and end <= part.end]
         overlapping = first < wanted.end and last >= wanted.start and bool(wanted)
         assert len(holding) == 1 if overlapping else len(holding) <= 1
         if overlapping:
             assert holding[0].last_offsets.start <= last < holding[0].last_offsets.end
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_splits_have_all_parts_in_order_and_no_more_bytes_than_allowed(seed: int) -> None:
+    rng = random.Random(seed)
+    ends = list(accumulate(rng.randrange(1, 20 << 20) for _ in range(rng.randrange(1, 300))))
+    anywhere = OffsetRange(0, 1)
+    parts = [Part(SOURCE, "log", at, end, anywhere, anywhere, None) for at, end in pairwise([0, *ends])]
+    split_bytes = rng.choice([1, 10 << 20, 64 << 20, 1 << 40])
+    splits = group_into_splits(parts, split_bytes)
+    assert [part for split in splits for part in split] == parts
+    sizes = [sum(part.end - part.start for part in split) for split in splits]
+    assert all(size <= split_bytes or len(split) == 1 for size, split in zip(sizes, splits, strict=True))
+    assert len(splits) >= min(len(parts), SPLITS_OF_A_SMALL_QUERY, ends[-1] // (40 << 20))
+    for size, following in pairwise(sizes):
+        assert size + following > min(split_bytes, PART_BYTES), "neighbours that fit into one split"
+
+
+def test_a_part_lists_the_aborted_transactions_of_its_own_batches() -> None:
+    aborts = [AbortedTxn(at % 3, at, at + 5, at + 6) for at in range(0, 1_000, 10)]
+    index = ChunkIndex(tuple(ChunkEntry(at, at, -1, 1) for at in range(0, 1_000, 100)), 1_000)
+    segment, wanted = remote_segment(0, 999), OffsetRange(150, 950)
+    parts = parts_of_segment(KEYS, SOURCE, segment, index, wanted, 100, encode_txn_index(aborts))
+    assert len(parts) == 9
+    for part in parts:
+        start, end = max(part.start, 150), min(part.end, 950)
+        needed = [txn for txn in aborts if txn.first_offset < end and txn.last_offset >= start]
+        assert set(needed) <= set(part.aborted) and len(part.aborted) <= len(needed) + 11
+
+
 def test_offsets_before_the_first_batch_of_a_compacted_segment_need_no_split() -> None:
     index = ChunkIndex((ChunkEntry(0, 50, -1, 1),), 1_000)
-    assert split_segment(KEYS, SOURCE, remote_segment(0, 99), index, OffsetRange(0, 50), 1_000) == []
+    assert parts_of_segment(KEYS, SOURCE, remote_segment(0, 99), index, OffsetRange(0, 50), 1_000) == []
 
 
 def test_splits_are_no_longer_than_requested_if_the_index_allows() -> None:
     segment = remote_segment(0, 100, log_bytes=10_100)
     lines = [OffsetEntry(i, 100 * i) for i in range(1, 100)]
     index = OffsetIndex(segment, encode_offset_index(0, lines), b"")
-    splits = split_segment(KEYS, SOURCE, segment, index, OffsetRange(0, 101), 1_000)
-    assert [split.end - split.start for split in splits] == [1_000] * 9 + [900, 200]
+    parts = parts_of_segment(KEYS, SOURCE, segment, index, OffsetRange(0, 101), 1_000)
+    assert [part.end - part.start for part in parts] == [1_000] * 9 + [900, 200]
 
 
 def test_undivided_segment_is_one_split_with_the_checksum_of_the_manifest() -> None:
     segment = remote_segment(5, 9)
-    (split,) = split_segment(KEYS, SOURCE, segment, undivided(segment), OffsetRange(0, 8), 10)
-    assert (split.start, split.end, split.offsets) == (0, 1_000, OffsetRange(5, 8))
-    assert (split.key, split.crc32c) == (KEYS.log(SOURCE.id, segment), segment.log_crc32c)
-    assert split_segment(KEYS, SOURCE, segment, undivided(segment), OffsetRange(10, 12), 10) == []
+    (part,) = parts_of_segment(KEYS, SOURCE, segment, undivided(segment), OffsetRange(0, 8), 10)
+    assert (part.start, part.end, part.offsets) == (0, 1_000, OffsetRange(5, 8))
+    assert (part.key, part.crc32c) == (KEYS.log(SOURCE.id, segment), segment.log_crc32c)
+    assert parts_of_segment(KEYS, SOURCE, segment, undivided(segment), OffsetRange(10, 12), 10) == []
 
 
 def test_scan_for_a_timestamp_begins_in_the_first_chunk_that_has_it() -> None:

@@ -17,8 +17,8 @@ from tierlog.records.indexes import TXN_ENTRY, AbortedTxn
 from tierlog.records.record import iter_records
 from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.spark.history.bucket import DirectoryBucket, open_bucket
-from tierlog.spark.history.plan import Pruning, Source, Split
-from tierlog.spark.history.snapshot import PartitionView, find_cluster, plan_splits, read_split
+from tierlog.spark.history.plan import Part, Pruning, Source
+from tierlog.spark.history.snapshot import PartitionView, find_cluster, plan_parts, read_part
 from tierlog.spark.options import InvalidOption, StoreAddress, parse_options
 from tierlog.tiering.format.bundle import HEAD_BYTES, Section, read_places
 from tierlog.tiering.object_store import CorruptObject, ObjectNotFound
@@ -103,12 +103,12 @@ def test_timestamps_are_found_in_segments_of_several_chunks(tmp_path: Path, chun
 def test_plan_reads_the_head_of_each_bundle_and_transactions_where_some_were_aborted(tmp_path: Path) -> None:
     large_segments(tmp_path, CHUNK_BYTES, aborted=1_000)
     bucket, options = CountingBucket(tmp_path), parse_options({"path": str(tmp_path), "topic": "t"})
-    splits = plan_splits(bucket, options, Pruning())
+    parts = plan_parts(bucket, options, Pruning())
     assert sorted(bucket.index_reads()) == [HEAD_BYTES] * 3 + [1_000 * TXN_ENTRY.size]
-    assert [len(split.aborted) for split in splits] == [0, 0, 0, 0, 1_000, 1_000]
+    assert [len(part.aborted) for part in parts] == [0, 0, 0, 0, 1_000, 1_000]
     assert all(
-        crc32c(bucket.read(split.key, split.start, split.end)) == split.crc32c and split.start < split.end
-        for split in splits
+        crc32c(bucket.read(part.key, part.start, part.end)) == part.crc32c and part.start < part.end
+        for part in parts
     )
 
 
@@ -126,11 +126,11 @@ def test_bundle_of_an_earlier_version_is_read_as_a_whole(tmp_path: Path) -> None
     writer = large_segments(tmp_path, None, aborted=1_000)
     (entries,) = writer.entries.values()
     bucket, options = CountingBucket(tmp_path), parse_options({"path": str(tmp_path), "topic": "t"})
-    splits = plan_splits(bucket, options, Pruning())
+    parts = plan_parts(bucket, options, Pruning())
     bundles = [entry.index_bytes for entry in entries]
     assert sorted(bucket.index_reads()) == sorted([HEAD_BYTES] * 3 + bundles)
-    assert [len(split.aborted) for split in splits] == [0, 0, 0, 0, 1_000, 1_000]
-    assert {split.crc32c for split in splits} == {None}
+    assert [len(part.aborted) for part in parts] == [0, 0, 0, 0, 1_000, 1_000]
+    assert {part.crc32c for part in parts} == {None}
 
 
 def test_damaged_chunk_tables_and_transaction_indexes_are_errors(tmp_path: Path) -> None:
@@ -143,11 +143,11 @@ def test_damaged_chunk_tables_and_transaction_indexes_are_errors(tmp_path: Path)
     for kind in (Section.CHUNK_TABLE, Section.TXN_INDEX):
         writer.flip(path, places[kind].position + 20)
         with pytest.raises(CorruptObject, match=rf"t-0: .*\.idx: .*section {kind.value} is damaged"):
-            plan_splits(open_bucket(options.store), options, Pruning())
+            plan_parts(open_bucket(options.store), options, Pruning())
         path.write_bytes(content)
     path.write_bytes((tmp_path / writer.keys.index(where, entries[1])).read_bytes() + bytes(len(content)))
     with pytest.raises(CorruptObject, match=r"\.idx: the chunk table belongs to another segment"):
-        plan_splits(open_bucket(options.store), options, Pruning())
+        plan_parts(open_bucket(options.store), options, Pruning())
 
 
 @pytest.mark.parametrize("position", (6, 40))
@@ -164,13 +164,13 @@ def test_flipped_bits_are_found_also_where_a_batch_has_no_checksum(
     options = parse_options(
         {"path": str(tmp_path), "topic": "t", "splitBytes": "1000" if chunk_bytes == 1_000 else "8000000"}
     )
-    splits = plan_splits(open_bucket(options.store), options, Pruning())
-    assert len(splits) == (10 if chunk_bytes == 1_000 else 1)
-    writer.flip(tmp_path / splits[-1].key, splits[-1].start + position)
+    parts = plan_parts(open_bucket(options.store), options, Pruning())
+    assert len(parts) == (10 if chunk_bytes == 1_000 else 1)
+    writer.flip(tmp_path / parts[-1].key, parts[-1].start + position)
     with pytest.raises(
         CorruptObject, match=r"t-0: .*\.log, bytes \d+ to \d+: the object is damaged: CRC-32C"
     ):
-        list(read_split(open_bucket(options.store), options, splits[-1]))
+        list(read_part(open_bucket(options.store), options, parts[-1]))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_flipped_bits_are_found_also_where_a_batch_has_no_checksum(
 def test_splits_of_merged_objects_have_the_same_batches(
     tmp_path: Path, index_bytes: int, chunk_bytes: int | None, merged_chunk_bytes: int | None
 ) -> None:
-    """The objects of a plan are merged, and deleted, before its splits are read."""
+    """The objects of a plan are merged, and deleted, before its parts are read."""
     writer = BucketWriter(tmp_path, chunk_bytes)
     topic_id = writer.topic("t", 1)
     batches = [
@@ -201,16 +201,16 @@ def test_splits_of_merged_objects_have_the_same_batches(
         }
     )
     bucket = open_bucket(options.store)
-    splits = plan_splits(bucket, options, Pruning())
+    parts = plan_parts(bucket, options, Pruning())
 
-    def records(split: Split) -> list[tuple[int, bytes | None]]:
-        data = b"".join(read_split(bucket, options, split))
+    def records(part: Part) -> list[tuple[int, bytes | None]]:
+        data = b"".join(read_part(bucket, options, part))
         found = (one for at, _ in iter_batches(data) for one in iter_records(data, at, max_bytes=1 << 20))
         return [
-            (one.offset, one.value) for one in found if split.offsets.start <= one.offset < split.offsets.end
+            (one.offset, one.value) for one in found if part.offsets.start <= one.offset < part.offsets.end
         ]
 
-    before = [records(split) for split in splits]
+    before = [records(part) for part in parts]
     assert [offset for part in before for offset, _ in part] == list(range(40, 160))
     for entry in writer.entries.pop(where):
         (tmp_path / writer.keys.log(where, entry)).unlink()
@@ -218,20 +218,20 @@ def test_splits_of_merged_objects_have_the_same_batches(
     writer.segment("t", 0, batches[:24], index_bytes)
     writer.segment("t", 0, batches[24:], index_bytes)
     writer.commit("t", 0)
-    assert [records(split) for split in splits] == before
+    assert [records(part) for part in parts] == before
     in_a_value = 20 * len(batches[0]) + 100
     writer.flip(writer.log_key("t", 0, 0), in_a_value)
     with pytest.raises(CorruptObject, match=r"t-0: .*\.log, bytes"):
-        [records(split) for split in splits]
+        [records(part) for part in parts]
     writer.flip(writer.log_key("t", 0, 0), in_a_value)
     writer.entries[where][0] = replace(writer.entries[where][0], tags=compaction_tags(72, 1))
     writer.commit("t", 0)
     with pytest.raises(ObjectNotFound):
-        list(read_split(bucket, options, splits[0]))
-    assert records(splits[-1]) == before[-1], "its segment was not compacted"
+        list(read_part(bucket, options, parts[0]))
+    assert records(parts[-1]) == before[-1], "its segment was not compacted"
     writer.commit("t", 0, log_start=100)
     with pytest.raises(ObjectNotFound):
-        list(read_split(bucket, options, splits[0]))
+        list(read_part(bucket, options, parts[0]))
 
 
 def test_a_bucket_names_its_clusters(tmp_path: Path) -> None:

@@ -1,0 +1,26 @@
+"""Starts PySpark's daemon, which forks the Python workers, with everything loaded that a task needs: the
+setting `spark.python.daemon.module` names this module.
+
+Otherwise each new worker imports pyarrow and loads compiled loops for itself, which takes more than a second:
+for every task of a query with a limit, because Spark ends a worker whose rows it no longer wants.
+"""
+
+import pyarrow  # noqa: F401  (PySpark imports it only in a worker)
+from pyspark import daemon, worker  # noqa: F401
+
+from tierlog.records.columnar import COLUMNS, decode_columns
+from tierlog.records.writer import NewRecord, encode_batch
+from tierlog.spark import batch  # noqa: F401
+from tierlog.spark.worker import freeze_heap
+
+
+def load_compiled_loops() -> None:
+    """Decode one record, with all columns."""
+    record = NewRecord(0, b"key", b"value", [("name", b"value")])
+    list(decode_columns(bytes(encode_batch([record])), COLUMNS))
+
+
+if __name__ == "__main__":
+    load_compiled_loops()
+    freeze_heap()
+    daemon.manager()
