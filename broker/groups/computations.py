@@ -14,6 +14,7 @@ from tierlog.base.patterns import InvalidPattern, compile_pattern
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.coordinators.core.effects import Effect
 from tierlog.broker.coordinators.shard import Shard
+from tierlog.broker.groups.core.consumer.writes import target_record
 from tierlog.broker.groups.core.coordinator import Coordinator
 from tierlog.broker.groups.core.events import (
     AssignmentComputed,
@@ -69,8 +70,13 @@ def assign(request: ComputeAssignment) -> AssignmentComputed:
         assignment = request.assignor.assign(request.members, request.topics)
     except Exception:
         _log.exception("an assignor failed; it is retried", group=request.group_id)
-        assignment = None
-    return AssignmentComputed(request=request, assignment=assignment)
+        return AssignmentComputed(request=request, assignment=None)
+    records = {
+        member_id: target_record(request.group_id, member_id, target)
+        for member_id, target in assignment.items()
+        if target != request.members[member_id].current
+    }
+    return AssignmentComputed(request=request, assignment=assignment, records=records)
 
 
 def resolve(request: ResolveRegexes) -> RegexesResolved:

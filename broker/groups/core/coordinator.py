@@ -308,7 +308,7 @@ class Coordinator:
             self._offsets.remove_of_deleted_topics(turn, event.deleted.__contains__)
         for group in self._groups.values():
             if isinstance(group, ConsumerGroup):
-                group.topics_changed = group.names_changed = True
+                group.follow_topics()
 
     def _timer_fired(self, key: TimerKey, turn: Turn) -> None:
         group = self._groups.get(key.group_id)

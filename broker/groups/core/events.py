@@ -2,7 +2,7 @@
 share the effects of coordinators/core/effects.py."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
@@ -17,6 +17,7 @@ from tierlog.broker.coordinators.core.effects import (
     TimerFired,
     Token,
 )
+from tierlog.broker.coordinators.core.stored import StoredRecord
 from tierlog.broker.groups.core.consumer.group_spec import (
     Assignment,
     Assignor,
@@ -207,6 +208,9 @@ class AssignmentComputed:
 
     request: "ComputeAssignment"
     assignment: Assignment | None
+    records: Mapping[str, StoredRecord] = field(default_factory=dict)
+    """The records of the targets that differ from the members' targets before, by member id. The driver
+    encodes them, because a thousand take longer than a turn may. The core encodes those that are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

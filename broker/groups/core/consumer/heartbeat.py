@@ -14,7 +14,7 @@ from tierlog.broker.groups.core.consumer.formats import MemberMetadata
 from tierlog.broker.groups.core.consumer.group import INITIAL_EPOCH, ConsumerGroup
 from tierlog.broker.groups.core.consumer.member import NO_PARTITIONS, ConsumerMember, metadata_size
 from tierlog.broker.groups.core.consumer.reconciliation import Owned
-from tierlog.broker.groups.core.consumer.regexes import refresh_regexes
+from tierlog.broker.groups.core.consumer.regexes import most_bytes_of_next_regex, refresh_regexes
 from tierlog.broker.groups.core.consumer.states import MemberState
 from tierlog.broker.groups.core.consumer.subscriptions import regex_error
 from tierlog.broker.groups.core.consumer.targets import (
@@ -110,6 +110,8 @@ def _check_heartbeat(group: ConsumerGroup, request: ConsumerHeartbeat, turn: Tur
             message = f"SubscribedTopicRegex `{pattern[:100]}` is not a valid regular expression: {why}."
             return Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, message)
     before = ConsumerMember(member_id="").size if old is None else 0
+    if pattern and not group.regex_subscribers[pattern]:
+        before += most_bytes_of_next_regex(group, turn.topics)
     more = before + metadata_size(_metadata(old, request)) - (metadata_size(old.metadata) if old else 0)
     if more > max(request.free_bytes, 0):
         return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The broker has no memory for more members.")

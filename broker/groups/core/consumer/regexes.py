@@ -8,8 +8,10 @@ change makes the group assign its partitions again.
 
 from tierlog.broker.groups.core.consumer.formats import RegularExpression
 from tierlog.broker.groups.core.consumer.group import ConsumerGroup
+from tierlog.broker.groups.core.consumer.member import NAME_OVERHEAD_BYTES
 from tierlog.broker.groups.core.consumer.targets import refresh_epoch, request_target
 from tierlog.broker.groups.core.events import RegexesResolved, ResolveRegexes
+from tierlog.broker.groups.core.topic_view import TopicView
 from tierlog.broker.groups.core.turn import Turn
 
 REFRESH_PAUSE_MS = 10_000
@@ -36,6 +38,14 @@ def refresh_regexes(group: ConsumerGroup, turn: Turn) -> None:
         names=turn.topics.names(),
     )
     turn.effects.append(group.resolving)
+
+
+def most_bytes_of_next_regex(group: ConsumerGroup, topics: TopicView) -> int:
+    """The memory that one more regular expression may take: that of all names. Others that are not resolved
+    yet are counted with it, because the group's memory does not have them."""
+    names = topics.names()
+    unresolved = len(group.regex_subscribers) - len(group.regexes) + 1
+    return unresolved * (NAME_OVERHEAD_BYTES * len(names) + sum(map(len, names)))
 
 
 def regexes_resolved(group: ConsumerGroup, event: RegexesResolved, turn: Turn) -> None:

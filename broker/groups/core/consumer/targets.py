@@ -37,10 +37,12 @@ def refresh_epoch(group: ConsumerGroup, turn: Turn, *, bump: bool = False) -> No
     """Start the next epoch if the subscribed topics are others than in the last one, or if `bump`. The racks
     of replicas matter, and are looked at, only if a member has a rack."""
     if bump or group.topics_changed:
-        group.topics_changed = False
         old_hash = group.metadata_hash
         has_racks = any(member.metadata.rack_id for member in group.members.values())
-        group.set_hash(topics_hash(group.subscribed_names(), turn.topics, with_racks=has_racks))
+        if group.topics_changed or group.subscription_changed or has_racks != group.hash_has_racks:
+            group.topics_changed = group.subscription_changed = False
+            group.hash_has_racks = has_racks
+            group.set_hash(topics_hash(group.subscribed_names(), turn.topics, with_racks=has_racks))
         if bump or group.metadata_hash != old_hash:
             group.bump_epoch()
 
@@ -132,8 +134,11 @@ def assignment_computed(group: ConsumerGroup, event: AssignmentComputed, turn: T
             _retry_later(group, RETRY_MS, turn)
         return
     targets = {group.renamed.get(name, name): target for name, target in event.assignment.items()}
-    group.set_targets(event.request.epoch, targets, turn.now_ms)
-    resume_waiting(group, turn)
+    group.set_targets(event.request.epoch, targets, turn.now_ms, event.records)
+    if len(targets) > RESUMED_PER_TURN:
+        turn.set_timer(TimerKey(TimerKind.RESUMPTION, group.group_id), RESUMPTION_PAUSE_MS)
+    else:
+        resume_waiting(group, turn)
     request_target(group, turn)
 
 
@@ -167,7 +172,7 @@ def reconcile_member(
     goal = Goal(
         epoch=group.assignment_epoch,
         target=group.targets.get(member.member_id, NO_TARGET),
-        topic_ids=_topic_ids(group, member, turn.topics),
+        topic_ids=group.topic_ids(member, turn.topics),
         owners=group.owners,
         subscription_changed=subscription_changed,
     )
@@ -188,8 +193,3 @@ def follow_revocation(group: ConsumerGroup, member: ConsumerMember, turn: Turn) 
         turn.set_timer(key, max(member.metadata.rebalance_timeout_ms, 0))
     else:
         turn.cancel_timer(key)
-
-
-def _topic_ids(group: ConsumerGroup, member: ConsumerMember, topics: TopicView) -> frozenset[UUID]:
-    ids = (topics.id_of(name) for name in group.names_of(member))
-    return frozenset(topic_id for topic_id in ids if topic_id is not None)

@@ -28,6 +28,7 @@ from tierlog.broker.groups.core.consumer.formats import (
     TargetAssignmentMetadata,
     TargetAssignmentMetadataKey,
 )
+from tierlog.broker.groups.core.consumer.group_spec import Partitions
 from tierlog.broker.groups.core.formats import GroupKey, encode_key
 from tierlog.broker.groups.core.turn import Turn
 from tierlog.protocol.errors import ErrorCode
@@ -75,6 +76,7 @@ def flush(group: "ConsumerGroup", turn: Turn) -> None:
         keys.append(key)
         records.append(record)
     group.changed.clear()
+    group.encoded.clear()
     if keys:
         _append(group, keys, records, turn)
 
@@ -117,8 +119,19 @@ def _append(
 def _record(group: "ConsumerGroup", key: ConsumerKey | GroupKey) -> StoredRecord:
     if isinstance(key, GroupKey):
         return StoredRecord(encode_key(key), None)
+    if isinstance(key, TargetAssignmentMemberKey) and key.member_id in group.encoded:
+        target, record = group.encoded[key.member_id]
+        if group.targets.get(key.member_id) is target:
+            return record
     value = value_of(group, key)
     return StoredRecord(formats.encode_key(key), None if value is None else formats.encode_value(value))
+
+
+def target_record(group_id: str, member_id: str, target: Partitions) -> StoredRecord:
+    """The record of a member's target. It is for the driver, which encodes the records of a computation."""
+    key = TargetAssignmentMemberKey(group_id, member_id)
+    value = TargetAssignmentMember(partitions=target)
+    return StoredRecord(formats.encode_key(key), formats.encode_value(value))
 
 
 def value_of(group: "ConsumerGroup", key: ConsumerKey) -> ConsumerValue | None:
@@ -187,8 +200,22 @@ _VALUES: list[type] = [
 ]
 
 
+def _has_value(group: "ConsumerGroup", key: ConsumerKey | GroupKey) -> bool:
+    match key:
+        case GroupKey() | PartitionMetadataKey():
+            return False
+        case MemberMetadataKey() | CurrentMemberAssignmentKey():
+            return key.member_id in group.members
+        case TargetAssignmentMemberKey():
+            return key.member_id in group.targets
+        case RegularExpressionKey():
+            return key.regular_expression in group.regexes
+        case _:
+            return True
+
+
 def _rank(group: "ConsumerGroup", key: ConsumerKey | GroupKey) -> int:
     """Kafka's order of a group's records in an append: what is deleted first, then what others rest on."""
-    if isinstance(key, GroupKey) or value_of(group, key) is None:
+    if not _has_value(group, key):
         return _TOMBSTONES.index(type(key))
     return len(_TOMBSTONES) + _VALUES.index(type(key))
