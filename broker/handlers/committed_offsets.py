@@ -139,6 +139,7 @@ class _Handlers:
                 member_id=request.member_id,
                 group_instance_id=request.group_instance_id,
                 retention_ms=request.retention_time_ms,
+                by_name=context.version < TOPIC_IDS_FROM,
                 has_epochs=context.version >= MEMBER_EPOCHS_FROM,
                 offsets=tuple(offsets),
             ),

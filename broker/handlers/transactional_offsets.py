@@ -71,6 +71,7 @@ def _commit(
             generation=request.generation_id,
             member_id=request.member_id,
             group_instance_id=request.group_instance_id,
+            by_name=True,
             offsets=tuple(offsets),
             producer=producer,
         ),

@@ -129,6 +129,7 @@ class Commit:
     member_id: str = NO_MEMBER_ID
     group_instance_id: str | None = None
     retention_ms: int = -1  # versions 2 to 4; -1: the broker's
+    by_name: bool = False  # the request has no topic ids, so those of `offsets` are of the present topics
     has_epochs: bool = False  # OffsetCommit version 9 and later: members of consumer groups may commit
     producer: Producer | None = None  # TxnOffsetCommit: the offsets count once its transaction is committed
     offsets: tuple[OffsetToCommit, ...]

@@ -24,6 +24,7 @@ from tierlog.broker.groups.core.offsets import (
     check_consumer_commit,
     commit_record,
     expired_partitions,
+    is_of_deleted_topic,
     new_committed_offset,
     tombstone,
 )
@@ -103,6 +104,9 @@ class GroupOffsets:
         accepted: OffsetsByPartition = {}
         results = []
         for item in request.offsets:
+            if isinstance(group, ConsumerGroup) and is_of_deleted_topic(group, request, item, self.topics):
+                results.append((item.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+                continue
             committed = new_committed_offset(request, item, self._settings, turn.now_ms)
             if committed is not None:
                 accepted[item.partition] = self._ordered(committed)

@@ -25,6 +25,7 @@ from tierlog.broker.groups.core.formats import (
     encode_key,
     encode_offset,
 )
+from tierlog.broker.groups.core.topic_view import TopicView
 from tierlog.broker.groups.core.turn import GroupSettings
 from tierlog.protocol.errors import ErrorCode
 
@@ -100,6 +101,24 @@ def check_consumer_commit(group: ConsumerGroup, request: Commit) -> ErrorCode:
         for item in request.offsets
     )
     return ErrorCode.NONE if accepted else ErrorCode.STALE_MEMBER_EPOCH
+
+
+def is_of_deleted_topic(
+    group: ConsumerGroup, request: Commit, item: OffsetToCommit, topics: TopicView
+) -> bool:
+    """Whether a member names a topic of which it still has a deleted predecessor.
+
+    A name says nothing of the topic's id. The member's assignment does: until the member has given the
+    deleted topic up, and has got the new one, its offsets are those of the deleted topic.
+    """
+    member = group.members.get(request.member_id)
+    name = item.partition.topic
+    if member is None or not request.by_name or name not in group.names_of(member):
+        return False
+    has = {**member.assigned, **member.pending_revocation}
+    return item.topic_id not in has and any(
+        topic_id != item.topic_id and topics.name_of(topic_id) in (None, name) for topic_id in has
+    )
 
 
 def check_fetch(group: ConsumerGroup, member_id: str, member_epoch: int) -> ErrorCode:
