@@ -9,7 +9,8 @@ import select
 import socket
 import struct
 import time
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tierlog.cli.errors import CliError, ExitCode, no_partition, unknown_topic, unreachable, usage
 from tierlog.cli.output import print_status
@@ -33,6 +34,14 @@ and never responds."""
 
 MAX_VERSIONS = {0: 12, 1: 12, 8: 9, 9: 9}
 """By API key (Produce, Fetch, OffsetCommit, OffsetFetch): the last version that refers to topics by name."""
+
+COORDINATOR_MOVES = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+
+T = TypeVar("T")
 
 SLOW_S = 5.0
 """After waiting this long for a response, the command prints what it is waiting for."""
@@ -270,6 +279,23 @@ class KafkaClient:
     def _drop(self, connection: Connection) -> None:
         connection.close()
         self._connections.pop(connection.address, None)
+
+
+def until_final(client: KafkaClient, send: Callable[[], T], error: Callable[[T], int]) -> T:
+    """Repeat a request while the coordinator moves or loads, or its broker has just died."""
+    deadline = time.monotonic() + client.timeout_s
+    while True:
+        try:
+            response = send()
+        except TimedOut:
+            raise
+        except CliError as failure:
+            if failure.code != ExitCode.UNREACHABLE or time.monotonic() > deadline:
+                raise
+        else:
+            if error(response) not in COORDINATOR_MOVES or time.monotonic() > deadline:
+                return response
+        time.sleep(RETRY_PAUSE_S)
 
 
 def is_retriable(code: int) -> bool:

@@ -4,13 +4,12 @@ A group is described by ConsumerGroupDescribe if it uses the consumer protocol (
 DescribeGroups. Requests go to the group's coordinator; while it moves or loads, they are sent again.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from tierlog.base.types import TopicPartition, numbers_by_topic
-from tierlog.cli.client import KafkaClient, TimedOut, raise_for
+from tierlog.cli.client import KafkaClient, raise_for, until_final
 from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.output import counted, listed
 from tierlog.protocol.codec import decode_from
@@ -32,14 +31,8 @@ CLASSIC, CONSUMER = "classic", "consumer"
 CONSUMER_PROTOCOL = "consumer"
 """Protocol type of the members of a classic group that are consumers, and not for example Connect workers."""
 
-RETRY_S = 0.1
 COMMITS_PER_REQUEST = 1_000
 DEAD = "Dead"
-COORDINATOR_MOVES = (
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-)
 IN_USE = (
     ErrorCode.UNKNOWN_MEMBER_ID,
     ErrorCode.ILLEGAL_GENERATION,
@@ -75,7 +68,7 @@ def rows(client: KafkaClient, *, states: Sequence[str] = (), types: Sequence[str
     found: list[Row] = []
     for broker in client.metadata([]).brokers:
         send = partial(client.call, request, broker.node_id)
-        response = _until_final(client, send, lambda response: response.error_code)
+        response = until_final(client, send, lambda response: response.error_code)
         raise_for(response.error_code, None, f"groups of broker {broker.node_id}")
         found += [
             {
@@ -328,7 +321,7 @@ def _at_coordinator(
         node = _coordinator(client, group)
         return node, client.call(request, node)
 
-    return _until_final(client, send, lambda sent: error(sent[1]))
+    return until_final(client, send, lambda sent: error(sent[1]))
 
 
 def _coordinator(client: KafkaClient, group: str) -> int:
@@ -340,28 +333,11 @@ def _coordinator(client: KafkaClient, group: str) -> int:
         return response.coordinators[0] if response.coordinators else response
 
     client.metadata([])
-    found = _until_final(client, send, lambda found: found.error_code)
+    found = until_final(client, send, lambda found: found.error_code)
     raise_for(found.error_code, found.error_message, f"coordinator of group {group}")
     if not client.is_live(found.node_id):
         client.metadata([])
     return int(found.node_id)
-
-
-def _until_final(client: KafkaClient, send: Callable[[], T], error: Callable[[T], int]) -> T:
-    """Repeat a request while the coordinator moves or loads, or its broker has just died."""
-    deadline = time.monotonic() + client.timeout_s
-    while True:
-        try:
-            response = send()
-        except TimedOut:
-            raise
-        except CliError as failure:
-            if failure.code != ExitCode.UNREACHABLE or time.monotonic() > deadline:
-                raise
-        else:
-            if error(response) not in COORDINATOR_MOVES or time.monotonic() > deadline:
-                return response
-        time.sleep(RETRY_S)
 
 
 def unknown_group(group: str) -> CliError:

@@ -7,10 +7,11 @@ no coordinator knows, hangs: it holds back all readers of committed records (KIP
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from tierlog.base.clock import SystemClock
-from tierlog.cli.client import KafkaClient, is_retriable, raise_for
+from tierlog.cli.client import KafkaClient, is_retriable, raise_for, until_final
 from tierlog.cli.errors import CliError, ExitCode
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages import (
@@ -45,7 +46,8 @@ def rows(
     )
     found = []
     for broker in client.metadata([]).brokers:
-        response = client.call(request, broker.node_id)
+        send = partial(client.call, request, broker.node_id)
+        response = until_final(client, send, lambda response: response.error_code)
         raise_for(response.error_code, None, f"transactions of broker {broker.node_id}")
         found += [
             {
@@ -61,9 +63,13 @@ def rows(
 
 def describe(client: KafkaClient, transactional_id: str) -> Row:
     """The state of one transactional id. Raises CliError if it is not known."""
-    coordinator = _coordinator(client, transactional_id)
     request = describe_transactions.DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    found = client.call(request, coordinator).transaction_states[0]
+
+    def send() -> tuple[int, Any]:
+        coordinator = _coordinator(client, transactional_id)
+        return coordinator, client.call(request, coordinator).transaction_states[0]
+
+    coordinator, found = until_final(client, send, lambda one: one[1].error_code)
     if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
         raise CliError(
             f"transactional id {transactional_id!r} is not known",
