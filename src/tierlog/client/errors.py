@@ -1,0 +1,92 @@
+"""Failures of requests to a cluster. A caller that acts differently for one has a type to catch."""
+
+from tierlog.protocol.errors import ErrorCode
+
+
+class ClientError(Exception):
+    """Any failure of a request."""
+
+
+class InvalidAddress(ClientError):
+    """A bootstrap address is not HOST:PORT, or there is none."""
+
+
+class Unreachable(ClientError):
+    """No connection to a broker, or the connection broke. The request may have been executed in the second
+    case."""
+
+    def __init__(self, address: str, reason: object) -> None:
+        super().__init__(f"cannot reach {address}: {reason}")
+        self.address = address
+        self.reason = reason
+
+
+class TimedOut(ClientError):
+    """The broker received the request and did not respond: it may still execute it."""
+
+
+class UnsupportedRequest(ClientError):
+    """The broker and this client have no version of the API in common."""
+
+    def __init__(self, address: str, api: str) -> None:
+        super().__init__(f"the broker at {address} supports no version of {api} that this client supports")
+        self.address = address
+        self.api = api
+
+
+class InvalidRequest(ClientError):
+    """A value of the request cannot be encoded, for example text that is not UTF-8."""
+
+
+class InvalidResponse(ClientError):
+    """The response does not follow the Kafka protocol."""
+
+    def __init__(self, address: str, message: str) -> None:
+        super().__init__(message)
+        self.address = address
+
+
+class ErrorResponse(ClientError):
+    """The broker responded with an error code. `subject`: what the request was about."""
+
+    def __init__(self, code: int, message: str | None, subject: str) -> None:
+        super().__init__(f"{subject}: {message or error_name(code)}")
+        self.code = code
+        self.message = message
+        self.subject = subject
+
+
+class UnknownTopic(ClientError):
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic!r} does not exist")
+        self.topic = topic
+
+
+class UnknownPartition(ClientError):
+    """`count`: number of partitions of the topic."""
+
+    def __init__(self, topic: str, partition: int, count: int) -> None:
+        super().__init__(f"topic {topic} has no partition {partition}: it has {count} partitions")
+        self.topic = topic
+        self.partition = partition
+        self.count = count
+
+
+class NotAvailable(ClientError):
+    """The deadline passed while a partition had no leader, or a group or transaction no coordinator."""
+
+
+def is_retriable(code: int) -> bool:
+    """Whether it is an error that may end by itself. False for codes of newer brokers."""
+    return code in ErrorCode.__members__.values() and ErrorCode(code).retriable
+
+
+def error_name(code: int) -> str:
+    """Kafka's name of an error code, or its number if a newer broker sent it."""
+    return ErrorCode(code).name if code in ErrorCode.__members__.values() else f"error {code}"
+
+
+def raise_for(code: int, message: str | None, subject: str) -> None:
+    """Raise ErrorResponse unless the code is NONE."""
+    if code:
+        raise ErrorResponse(code, message, subject)

@@ -1,0 +1,169 @@
+"""The client against a broker that responds as a script says."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, cast
+
+import pytest
+
+from tierlog.client import (
+    ClientError,
+    Cluster,
+    ErrorResponse,
+    InvalidAddress,
+    TimedOut,
+    UnknownTopic,
+    cluster,
+)
+from tierlog.client.cluster import CoordinatorType, parse_address
+from tierlog.protocol.api import APIS, BY_NAME, decode_request_header, encode_response
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from tierlog.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from tierlog.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+NAMES = ("ApiVersions", "Metadata", "FindCoordinator")
+
+
+@contextmanager
+def broker(respond: Callable[[str, int], Any]) -> Iterator[str]:
+    """`respond(api, port)`: a response; None closes the connection, `...` sends nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=_accept, args=(server, respond), daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        with suppress(OSError):
+            server.shutdown(socket.SHUT_RDWR)
+
+
+def _accept(server: socket.socket, respond: Callable[[str, int], Any]) -> None:
+    with suppress(OSError):
+        while True:
+            connection, _ = server.accept()
+            threading.Thread(target=_serve, args=(connection, respond), daemon=True).start()
+
+
+def _serve(connection: socket.socket, respond: Callable[[str, int], Any]) -> None:
+    apis = [BY_NAME[name] for name in NAMES]
+    keys = [
+        ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version) for api in apis
+    ]
+    with connection, connection.makefile("rb") as stream, suppress(OSError):
+        while size := stream.read(4):
+            frame = size + stream.read(int.from_bytes(size, "big"))
+            header = decode_request_header(frame, 4, len(frame))
+            api = APIS[header.api_key]
+            is_versions = api.name == "ApiVersions"
+            response = (
+                ApiVersionsResponse(api_keys=keys)
+                if is_versions
+                else respond(api.name, connection.getsockname()[1])
+            )
+            if response is None:
+                return
+            if response is not ...:
+                parts = encode_response(api, header.api_version, header.correlation_id, response)
+                connection.sendall(b"".join(cast(list[bytes], parts)))
+
+
+def metadata(port: int, leader: int, error: ErrorCode = ErrorCode.NONE) -> MetadataResponse:
+    partition = MetadataResponsePartition(partition_index=0, leader_id=leader)
+    return MetadataResponse(
+        brokers=[MetadataResponseBroker(node_id=1, host="127.0.0.1", port=port)],
+        topics=[MetadataResponseTopic(name="t", error_code=error, partitions=[partition])],
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "RETRY_PAUSE_S", 0.0)
+
+
+def test_leader_is_awaited_while_an_election_runs() -> None:
+    leaders = iter([-1, -1, 1])
+    with broker(lambda _, port: metadata(port, next(leaders))) as address, Cluster(address) as client:
+        assert client.leader("t", 0) == 1
+        assert client.leader("t", 0) == 1  # from the cache: the script has no fourth response
+    assert next(leaders, None) is None
+
+
+def test_topic_that_does_not_exist_has_an_error_of_its_own() -> None:
+    def respond(_: str, port: int) -> MetadataResponse:
+        return metadata(port, -1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    with broker(respond) as address, Cluster(address) as client, pytest.raises(UnknownTopic):
+        client.topic("t")
+
+
+def test_coordinator_is_awaited_cached_and_forgotten() -> None:
+    codes = [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NONE, ErrorCode.NONE]
+
+    def respond(_: str, port: int) -> FindCoordinatorResponse:
+        found = Coordinator(key="q", node_id=7, host="127.0.0.1", port=port, error_code=codes.pop(0))
+        return FindCoordinatorResponse(coordinators=[found])
+
+    with broker(respond) as address, Cluster(address) as client:
+        assert client.coordinator(CoordinatorType.TRANSACTION, "q") == 7
+        assert client.coordinator(CoordinatorType.TRANSACTION, "q") == 7
+        assert client.is_live(7) and len(codes) == 1
+        client.forget_coordinator(CoordinatorType.TRANSACTION, "q")
+        assert client.coordinator(CoordinatorType.TRANSACTION, "q") == 7 and not codes
+
+
+def test_refusal_of_the_coordinator_is_final() -> None:
+    found = Coordinator(key="q", error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    response = FindCoordinatorResponse(coordinators=[found])
+    refused = pytest.raises(ErrorResponse, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
+    with broker(lambda *_: response) as address, Cluster(address) as client, refused:
+        client.coordinator(CoordinatorType.TRANSACTION, "q")
+
+
+def test_broken_connection_is_opened_again_once() -> None:
+    calls = []
+
+    def respond(name: str, port: int) -> MetadataResponse | None:
+        calls.append(name)
+        return None if len(calls) == 1 else metadata(port, 1)
+
+    with broker(respond) as address, Cluster(address) as client:
+        assert client.leader("t", 0) == 1
+    assert calls == ["Metadata", "Metadata"]
+
+
+def test_request_without_a_response_is_not_sent_twice() -> None:
+    calls = []
+
+    def respond(name: str, _: int) -> Any:
+        calls.append(name)
+        return ...
+
+    late = pytest.raises(TimedOut, match="did not respond to Metadata")
+    with broker(respond) as address, Cluster(address) as client, late:
+        client.call(MetadataRequest(topics=[]), timeout_s=0.2)
+    assert calls == ["Metadata"]
+
+
+def test_next_bootstrap_broker_is_tried() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        refused = f"127.0.0.1:{closed.getsockname()[1]}"
+    with broker(lambda _, port: metadata(port, 1)) as address, Cluster(f"{refused}, {address}") as client:
+        assert client.leader("t", 0) == 1
+    with Cluster(refused) as client, pytest.raises(ClientError, match="cannot reach"):
+        client.metadata()
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:70000", "host:x"])
+def test_invalid_addresses_are_refused(text: str) -> None:
+    with pytest.raises(InvalidAddress):
+        Cluster(text)
+
+
+def test_ipv6_addresses_are_in_brackets() -> None:
+    assert parse_address("[::1]:9092") == ("::1", 9092)
