@@ -5,11 +5,13 @@ Each use has a module of its own, which is imported when a query needs it.
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from tierlog.spark.columns import check_schema, columns_of
 from tierlog.spark.options import parse_options
+from tierlog.spark.options.read import read_options
+from tierlog.spark.options.table import HISTORY, Given
 
 if TYPE_CHECKING:
     from tierlog.spark.batch import TierlogReader
@@ -23,7 +25,7 @@ class TierlogSource(DataSource):
         return "tierlog"
 
     def schema(self) -> str:
-        columns = columns_of(parse_options(self.options))
+        columns = columns_of(read_options(Given(self.options, HISTORY)))
         return ", ".join(f"{name} {type}" for name, type in columns.items())
 
     def reader(self, schema: StructType) -> "TierlogReader":
@@ -32,3 +34,11 @@ class TierlogSource(DataSource):
         options = parse_options(self.options)
         check_schema(schema, options)
         return (FilteringReader if options.push_filters else TierlogReader)(options, schema)
+
+    def streamReader(self, schema: StructType) -> "DataSourceStreamReader":  # noqa: N802 (PySpark's name)
+        from tierlog.spark.options.stream import parse_stream_options
+        from tierlog.spark.stream import stream_reader
+
+        options = parse_stream_options(self.options)
+        check_schema(schema, options.read)
+        return stream_reader(options, schema)

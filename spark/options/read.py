@@ -60,12 +60,16 @@ class ReadOptions:
 def parse_options(given: Mapping[str, str]) -> ReadOptions:
     """Parse and validate Spark's options, whose names are case-insensitive. Raises InvalidOption."""
     options = Given(given, Use.READ)
-    path = options.text("path")
-    if not path:
+    if not options.text("path"):
         raise InvalidOption("option `path` is required: a directory, file:///directory or s3://bucket/prefix")
+    return read_options(options)
+
+
+def read_options(options: Given) -> ReadOptions:
+    """The options that batch reads and streams have in common. A stream from brokers alone has no path."""
     return ReadOptions(
         store=StoreAddress(
-            path=path,
+            path=options.text("path") or "",
             endpoint=options.text("endpoint"),
             region=options.text("region"),
             access_key=options.text("accessKey"),

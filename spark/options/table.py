@@ -34,6 +34,15 @@ class Option:
 
 
 HISTORY = Use.READ | Use.STREAM
+LIVE = Use.STREAM | Use.WRITE
+KAFKA_ALIASES = {
+    "kafka.metadata.broker.list": "kafka.bootstrap.servers",
+    "kafka.socket.timeout.ms": "kafka.request.timeout.ms",
+    "kafka.fetch.message.max.bytes": "kafka.max.partition.fetch.bytes",
+}
+"""librdkafka's name of an option -> the name in the table, which is Kafka's."""
+
+SECURITY = ("kafka.security.", "kafka.sasl.", "kafka.ssl.", "kafka.enable.sasl.", "kafka.enable.ssl.")
 OPTIONS = (
     Option("path", HISTORY, "", "the bucket: a directory, `file:///directory` or `s3://bucket/prefix`"),
     Option("endpoint", HISTORY, "AWS", "URL of another S3 server"),
@@ -52,6 +61,16 @@ OPTIONS = (
     Option("columns", HISTORY, "all", "columns to read, separated by commas; others are not decoded"),
     Option("failOnDataLoss", HISTORY, "true", "refuse offsets that are no longer there", True),
     Option("splitBytes", HISTORY, "67108864", "bytes that one task reads, at most"),
+    Option("maxOffsetsPerTrigger", Use.STREAM, "no limit", "most records of a micro-batch, about", True),
+    Option("minOffsetsPerTrigger", Use.STREAM, "none", "least records of a micro-batch", True),
+    Option(
+        "maxTriggerDelay", Use.STREAM, "15m", "longest wait for `minOffsetsPerTrigger`: `15m`, `30s`", True
+    ),
+    Option("kafka.bootstrap.servers", LIVE, "", "brokers, as HOST:PORT separated by commas", True),
+    Option("kafka.client.id", LIVE, "tierlog-spark", "name of the client, for quotas and logs", True),
+    Option("kafka.request.timeout.ms", LIVE, "30000", "how long a leader or a response may be missing", True),
+    Option("kafka.max.partition.fetch.bytes", Use.STREAM, "8388608", "most bytes of a Fetch response", True),
+    Option("kafka.isolation.level", Use.STREAM, "read_committed", "nothing else is accepted", True),
     Option("pushFilters", Use.READ, "false", "prunes by filters; Spark needs a setting for it"),
 )
 
@@ -62,8 +81,13 @@ class Given:
     def __init__(self, given: Mapping[str, str], use: Use) -> None:
         """Raises InvalidOption for an option that is unknown or has another use."""
         known = {option.name.lower(): option for option in OPTIONS if option.uses & use}
-        self._values = {name.lower(): value for name, value in given.items()}
+        lowered = {name.lower(): value for name, value in given.items()}
+        self._values = {KAFKA_ALIASES.get(name, name): value for name, value in lowered.items()}
         for name in sorted(self._values.keys() - known.keys()):
+            if name.startswith(SECURITY):
+                raise InvalidOption(
+                    f"{name} is not supported: brokers have no encrypted or authenticated listeners"
+                )
             near = get_close_matches(name, known, 1)
             hint = f"; did you mean `{known[near[0]].name}`?" if near else ""
             names = ", ".join(option.name for option in known.values())

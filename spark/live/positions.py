@@ -1,0 +1,135 @@
+"""Offsets of partitions as brokers report them: for the driver of a stream."""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from tierlog.client import ClientError, TimedOut, UnknownTopic, Unreachable, error_name, is_retriable
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from tierlog.spark.history.plan import Source
+from tierlog.spark.live.connection import connect
+from tierlog.spark.options import InvalidOption
+from tierlog.spark.options.stream import LiveOptions, StreamOptions
+
+if TYPE_CHECKING:
+    from tierlog.protocol.messages.metadata import MetadataResponseTopic
+
+LATEST, EARLIEST = -1, -2
+READ_COMMITTED = 1
+
+
+class BrokerUnavailable(RuntimeError):
+    """Brokers did not respond, or a partition had no leader, for as long as `kafka.request.timeout.ms`."""
+
+
+class BrokerPositions:
+    """Partitions and committed offsets, by Metadata and ListOffsets. It belongs to one thread."""
+
+    def __init__(self, live: LiveOptions, options: StreamOptions) -> None:
+        self._cluster = connect(live)
+        self._options = options
+
+    def close(self) -> None:
+        self._cluster.close()
+
+    def sources(self) -> list[Source]:
+        """The partitions that the options select, as of now. Raises InvalidOption and BrokerUnavailable."""
+        wanted, read = self._options.read.partitions, self._options.read
+        found = []
+        for name in read.topics:
+            topic = self._topic(name)
+            count = len(topic.partitions)
+            numbers = range(count) if wanted is None else sorted(wanted)
+            if numbers and numbers[-1] >= count:
+                raise InvalidOption(
+                    f"topic {name!r} has no partition {numbers[-1]}: it has {count} partitions"
+                )
+            found += [Source(name, topic.topic_id, number) for number in numbers]
+        return found
+
+    def earliest(self, sources: Iterable[Source]) -> dict[Source, int]:
+        """Log start offsets, of both tiers."""
+        return self._list(dict.fromkeys(sources, EARLIEST))
+
+    def latest(self, sources: Iterable[Source]) -> dict[Source, int]:
+        """Last stable offsets: every transaction below them has ended."""
+        return self._list(dict.fromkeys(sources, LATEST))
+
+    def at_timestamp(self, sources: Iterable[Source], timestamp_ms: int) -> dict[Source, int]:
+        """The first offset with this timestamp or a later one; the latest if there is none."""
+        sources = list(sources)
+        found = self._list(dict.fromkeys(sources, timestamp_ms))
+        absent = self.latest(source for source in sources if found[source] < 0)
+        return {**found, **absent}
+
+    def _topic(self, name: str) -> "MetadataResponseTopic":
+        deadline = time.monotonic() + self._cluster.timeout_s
+        while True:
+            try:
+                self._cluster.metadata([name])
+                return self._cluster.topic(name)
+            except UnknownTopic:
+                text = f"topic {name!r} does not exist on the brokers; was it deleted?"
+                raise InvalidOption(text) from None
+            except (Unreachable, TimedOut) as failure:
+                self._refresh([name], deadline, str(failure))
+            except ClientError as failure:
+                raise BrokerUnavailable(f"topic {name!r}: {failure}") from failure
+
+    def _list(self, timestamps: Mapping[Source, int]) -> dict[Source, int]:
+        found: dict[Source, int] = {}
+        deadline = time.monotonic() + self._cluster.timeout_s
+        while missing := [source for source in timestamps if source not in found]:
+            try:
+                problem = self._list_once({source: timestamps[source] for source in missing}, found)
+            except (Unreachable, TimedOut) as failure:
+                problem = str(failure)
+            except ClientError as failure:
+                raise BrokerUnavailable(f"cannot list offsets: {failure}") from failure
+            if problem:
+                self._refresh({source.topic for source in missing}, deadline, problem)
+        return found
+
+    def _list_once(self, timestamps: Mapping[Source, int], found: dict[Source, int]) -> str:
+        """One request to each leader. Adds to `found`; returns a problem that may end by itself."""
+        by_leader: dict[int, list[Source]] = {}
+        for source in timestamps:
+            by_leader.setdefault(self._cluster.leader(source.topic, source.partition), []).append(source)
+        problem = ""
+        for leader, sources in by_leader.items():
+            topics: dict[str, list[ListOffsetsPartition]] = {}
+            for source in sources:
+                wanted = ListOffsetsPartition(partition_index=source.partition, timestamp=timestamps[source])
+                topics.setdefault(source.topic, []).append(wanted)
+            request = ListOffsetsRequest(
+                isolation_level=READ_COMMITTED,
+                topics=[ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()],
+                timeout_ms=round(self._cluster.timeout_s * 1000),
+            )
+            response = self._cluster.call(request, leader)
+            by_place = {(source.topic, source.partition): source for source in sources}
+            for topic in response.topics:
+                for row in topic.partitions:
+                    source = by_place[topic.name, row.partition_index]
+                    if row.error_code == ErrorCode.NONE:
+                        found[source] = row.offset
+                    elif is_retriable(row.error_code):
+                        problem = f"{source}: {error_name(row.error_code)}"
+                    else:
+                        raise BrokerUnavailable(
+                            f"{source}: cannot list offsets: {error_name(row.error_code)}"
+                        )
+        return problem
+
+    def _refresh(self, topics: Iterable[str], deadline: float, problem: str) -> None:
+        """Pause, and look for the leaders again at the next request. After the deadline, raise."""
+        try:
+            for topic in topics:
+                self._cluster.refresh(topic, deadline, problem)
+        except ClientError as failure:
+            raise BrokerUnavailable(f"brokers do not say their offsets: {failure}") from failure
