@@ -20,6 +20,7 @@
 #   make bench-cluster     three nodes beside three of Kafka, load and kills
 #   make bench-alone bench-cluster-alone    the same without Kafka
 #   make bench-tiered      a tiered topic and an S3 server, with goals
+#   make bench-spark       Spark's scans beside its Kafka source and Parquet
 #   make bench-trees       this tree beside another revision of it: BEFORE=REVISION
 #   make bench-calm        CPU at 90 %: no election may happen: CALM_MINUTES=10
 
@@ -47,7 +48,7 @@ PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help venv demo check fast slow test fuzz soak simulate simulate-mutants chaos history test-clients compiled test-compiled bench \
-  bench-alone bench-cluster bench-cluster-alone bench-trees bench-tiered bench-calm fmt lint types layers lock docs s3-server clean
+  bench-alone bench-cluster bench-cluster-alone bench-trees bench-tiered bench-spark bench-calm fmt lint types layers lock docs s3-server clean
 
 help:
 	@sed -n '3,/^$$/s/^# \{0,3\}//p' Makefile
@@ -167,6 +168,11 @@ bench-tiered: compiled s3-server
 	@localstack/get-s3-server.sh minio >/dev/null
 	PYTHONPATH=$(abspath $(COMPILED)) $(BIN)/python tests/bench/tiered.py --server minio --bytes 3g \
 	  --docs docs/benchmarks-tiered.md $(BENCH_OPTIONS)
+
+# Maven has Spark's Kafka source for PySpark 4.0, which is the oldest that tierlog supports.
+bench-spark: venv
+	$(BIN)/python tests/bench/spark_scan.py --rounds $(ROUNDS) --docs docs/benchmarks-spark.md \
+	  --peer-pyspark "$$(.ci/get-pyspark.sh $(BIN)/python)" $(BENCH_OPTIONS)
 
 bench-calm: venv
 	$(BIN)/python tests/bench/calm.py --minutes $(CALM_MINUTES)

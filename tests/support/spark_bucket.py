@@ -36,10 +36,11 @@ CLUSTER = "spark-test"
 @dataclass
 class BucketWriter:
     """A directory store with one cluster. `chunk_bytes`: size of chunks; None: no chunk tables, as in bundles
-    of earlier versions."""
+    of earlier versions. `keeps_rows`: whether the rows of all records stay in memory, in `rows`."""
 
     root: Path
     chunk_bytes: int | None = CHUNK_BYTES
+    keeps_rows: bool = True
     rng: random.Random = field(default_factory=lambda: random.Random(7))
     entries: dict[TopicIdPartition, list[RemoteSegment]] = field(default_factory=dict)
     rows: dict[tuple[str, int], list[dict[str, Any]]] = field(default_factory=dict)
@@ -104,7 +105,8 @@ class BucketWriter:
         self.put(self.keys.log(where, entry), log)
         self.put(self.keys.index(where, entry), bundle)
         self.entries.setdefault(where, []).append(entry)
-        self.rows.setdefault((topic, partition), []).extend(rows_of(topic, partition, log))
+        if self.keeps_rows:
+            self.rows.setdefault((topic, partition), []).extend(rows_of(topic, partition, log))
         return entry
 
     def commit(

@@ -1,0 +1,79 @@
+"""One Spark session of `spark_scan.py`, in a process of its own: times the same queries, first and warm.
+
+Reads JSON from standard input and prints JSON. `source`: tierlog, kafka or parquet. `session`: plain,
+or builder for `tierlog.spark.session`. `options`: of the source. `queries`: names of QUERIES with further
+options, in order. `jars`: class path of Spark's Kafka source. `runs`: of each query, after the first.
+"""
+
+import json
+import os
+import sys
+import time
+
+FIRST, RUNS = "first", "runs"
+QUERIES = {
+    "all columns": (
+        "count(*)", "sum(length(key))", "sum(length(value))", "min(topic)", "sum(partition)", "sum(offset)",
+        "max(timestamp)", "sum(timestampType)",
+    ),
+    "offset, timestamp": ("count(*)", "sum(offset)", "max(timestamp)"),
+}  # fmt: skip
+"""Aggregates that need every value of the columns."""
+CORES = "local[2]"
+SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.driver.memory": "2g",
+}
+"""Of all sessions; none of them changes how rows are read."""
+
+
+def make_session(kind, jars):
+    if kind == "builder":
+        from tierlog.spark import session
+
+        return session("bench", master=CORES, **SETTINGS)
+    from pyspark.sql import SparkSession
+
+    from tierlog.spark.java import find_java_home
+
+    os.environ["JAVA_HOME"] = str(find_java_home())
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.appName("bench").master(CORES)
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    if jars:
+        builder = builder.config("spark.driver.extraClassPath", jars)
+    return builder.getOrCreate()
+
+
+def run(spark, source, options, query):
+    """Seconds, and the row of the aggregates as text."""
+    begin = time.perf_counter()
+    frame = spark.read.format(source).options(**options).load()
+    [row] = frame.selectExpr(*QUERIES[query]).collect()
+    return time.perf_counter() - begin, [str(value) for value in row]
+
+
+def main():
+    job = json.load(sys.stdin)
+    spark = make_session(job["session"], job["jars"])
+    found = {}
+    try:
+        for query, more in job["queries"]:
+            timed = [
+                run(spark, job["source"], {**job["options"], **more}, query) for _ in range(job["runs"] + 1)
+            ]
+            [answer] = {tuple(answer) for _, answer in timed}
+            seconds = [taken for taken, _ in timed]
+            found[query] = {FIRST: seconds[0], RUNS: seconds[1:], "answer": answer}
+    finally:
+        spark.stop()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
