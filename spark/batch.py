@@ -5,8 +5,8 @@ batches of the types that Spark requests, without a Python object per record.
 """
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSourceReader,
     EqualTo,
@@ -18,11 +18,8 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tierlog.records.columnar import COLUMNS as DECODED
-from tierlog.records.columnar import AbortedRange, decode_columns
 from tierlog.records.errors import RecordsError
 from tierlog.spark.columns import record_batch
 from tierlog.spark.history.bucket import open_bucket
@@ -31,6 +28,9 @@ from tierlog.spark.history.snapshot import plan_splits, read_split
 from tierlog.spark.options import ReadOptions
 from tierlog.spark.worker import freeze_heap, warn_of_tcp_sockets
 from tierlog.tiering.object_store import CorruptObject
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _COMPARISONS: dict[type[Filter], str] = {
     EqualTo: "=",
@@ -55,12 +55,18 @@ class TierlogReader(DataSourceReader):
         splits = plan_splits(open_bucket(self._options.store), self._options, self._pruning)
         return [InputPartition(split) for split in splits] or [InputPartition(())]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         split: Split = partition.value
         yield from self._read(split)
         freeze_heap()
 
-    def _read(self, split: Split) -> Iterator[pa.RecordBatch]:
+    def _read(self, split: Split) -> Iterator["pa.RecordBatch"]:
+        # here, because the driver plans without the compiled loops
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from tierlog.records.columnar import COLUMNS as DECODED
+        from tierlog.records.columnar import AbortedRange, decode_columns
+
         schema = to_arrow_schema(self._schema, timezone="UTC")
         wanted = [name for name in schema.names if name in DECODED]
         for part, content in read_split(open_bucket(self._options.store), self._options, split):

@@ -1,13 +1,19 @@
-"""Columns of the rows that Spark reads: those of its Kafka source, as Arrow of the types that it requests."""
+"""Columns of the rows that Spark reads: those of its Kafka source, as Arrow of the types that it requests.
 
-from typing import Any
+Imports neither pyarrow nor numba: before the first tasks of a session, three workers of the driver import
+this module, one after another.
+"""
 
-import pyarrow as pa
-from pyspark.sql.types import StructType
+from typing import TYPE_CHECKING, Any
 
-from tierlog.records.columnar import Columns
-from tierlog.spark.history.plan import Source
 from tierlog.spark.options import InvalidOption, ReadOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from tierlog.records.columnar import Columns
+    from tierlog.spark.history.plan import Source
 
 COLUMNS = {
     "key": "binary",
@@ -31,7 +37,7 @@ def columns_of(options: ReadOptions) -> dict[str, str]:
     return {name: with_headers[name] for name in options.columns}
 
 
-def check_schema(schema: StructType, options: ReadOptions) -> None:
+def check_schema(schema: "StructType", options: ReadOptions) -> None:
     """A user's schema may omit columns, which are then not decoded. Raises InvalidOption for others."""
     columns = columns_of(options)
     for field in schema.fields:
@@ -40,15 +46,19 @@ def check_schema(schema: StructType, options: ReadOptions) -> None:
             raise InvalidOption(f"unknown column {field.simpleString()}; the columns are {known}")
 
 
-def record_batch(columns: Columns, source: Source, schema: pa.Schema) -> pa.RecordBatch:
+def record_batch(columns: "Columns", source: "Source", schema: "pa.Schema") -> "pa.RecordBatch":
     """Decoded columns and the constant ones, cast to Spark's types."""
+    import pyarrow as pa
+
     arrays = {**columns.arrays, **_constants(source, columns.rows)}
     return pa.RecordBatch.from_arrays(
         [_as(arrays[field.name], field.type) for field in schema], schema=schema
     )
 
 
-def _constants(source: Source, rows: int) -> dict[str, Any]:
+def _constants(source: "Source", rows: int) -> dict[str, Any]:
+    import pyarrow as pa
+
     return {
         "topic": pa.repeat(pa.scalar(source.topic), rows),
         "partition": pa.repeat(pa.scalar(source.partition, pa.int32()), rows),

@@ -13,8 +13,8 @@ import time
 FIRST, RUNS = "first", "runs"
 QUERIES = {
     "all columns": (
-        "count(*)", "sum(length(key))", "sum(length(value))", "min(topic)", "sum(partition)", "sum(offset)",
-        "max(timestamp)", "sum(timestampType)",
+        "count(*)", "sum(length(key))", "sum(length(value))", "sum(length(topic))", "sum(partition)",
+        "sum(offset)", "max(timestamp)", "sum(timestampType)",
     ),
     "offset, timestamp": ("count(*)", "sum(offset)", "max(timestamp)"),
 }  # fmt: skip
