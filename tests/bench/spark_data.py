@@ -48,7 +48,7 @@ class Shape(NamedTuple):
 
     @property
     def batches(self) -> int:
-        """Of one partition."""
+        """Batches of one partition."""
         return self.rows // PARTITIONS // self.batch_rows
 
 

@@ -28,7 +28,7 @@ SETTINGS = {
     "spark.log.level": "ERROR",
     "spark.driver.memory": "2g",
 }
-"""Of all sessions; none of them changes how rows are read."""
+"""Settings of all sessions. None of them changes how rows are read."""
 
 
 def make_session(kind, jars):
