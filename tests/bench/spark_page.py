@@ -113,5 +113,6 @@ def table(results: Results) -> str:
     return "\n".join([*lines, *(goal.row(results) for goal in GOALS), ""])
 
 
-def page(results: Results, machine: Mapping[str, object]) -> str:
-    return "\n".join([INTRODUCTION.format(**machine), table(results)])
+def page(results: Results, machine: Mapping[str, object], note: str = "") -> str:
+    parts = [INTRODUCTION.format(**machine), *([f"{note}\n"] if note else []), table(results)]
+    return "\n".join(parts)

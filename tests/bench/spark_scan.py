@@ -3,7 +3,7 @@
 Apache Kafka, and from Parquet, with the goals.
 
     spark_scan.py [--shapes "100 B,1 KiB"] [--sides kafka,plain,builder,parquet] [--runs 3] [--rounds 1]
-                  [--peer-pyspark DIRECTORY] [--directory DIRECTORY] [--docs PAGE]
+                  [--peer-pyspark DIRECTORY] [--directory DIRECTORY] [--docs PAGE] [--note TEXT]
 
 Each side of each round is a session in a new process (`spark_query.py`), so its first query pays for all that
 a session loads once. All sides must return the same aggregates. `--peer-pyspark`: PySpark of the Kafka side,
@@ -136,6 +136,7 @@ def main():
     parser.add_argument("--peer-pyspark", type=Path)
     parser.add_argument("--directory", type=Path)
     parser.add_argument("--docs", type=Path, help="the page to write")
+    parser.add_argument("--note", default="", help="of the page: what else the machine did")
     options = parser.parse_args()
     wanted = options.shapes.split(",")
     with ExitStack() as stack:
@@ -149,7 +150,7 @@ def main():
                 bench.run(shape)
     print(spark_page.table(bench.results))
     if options.docs:
-        options.docs.write_text(spark_page.page(bench.results, suite.machine()))
+        options.docs.write_text(spark_page.page(bench.results, suite.machine(), options.note))
 
 
 if __name__ == "__main__":
