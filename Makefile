@@ -6,6 +6,7 @@
 # To work on it:
 #   make check             lint, types, layers, fast tests; part: PACKAGE=tiering
 #   make fmt docs lock     format code; renew reference pages; renew lock files
+#   make test-spark-oldest    the Spark source on PySpark 4.0
 #   make test-clients      kcat, Java; answers compared with Apache Kafka's
 #   make compiled          hot modules with mypyc; their tests: test-compiled
 #   make simulate          a cluster on virtual time, under faults: SEEDS=100
@@ -47,7 +48,7 @@ READY := $(VENV)/.ready
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo check fast slow test fuzz soak simulate simulate-mutants chaos history test-clients compiled test-compiled bench \
+.PHONY: help venv demo check fast slow test fuzz soak simulate simulate-mutants chaos history test-clients test-spark-oldest compiled test-compiled bench \
   bench-alone bench-cluster bench-cluster-alone bench-trees bench-tiered bench-spark bench-calm fmt lint types layers lock docs s3-server clean
 
 help:
@@ -118,6 +119,11 @@ chaos: venv $(if $(TIERED),s3-server)
 
 history: venv
 	PYTHONPATH=tests/chaos $(BIN)/python tests/chaos/history_check.py --minutes $(MINUTES) $(HISTORY_OPTIONS)
+
+# The oldest PySpark, before the newest one of the environment. Each task takes longer there: a part of the tests.
+test-spark-oldest: venv
+	PYTHONPATH="$$(.ci/get-pyspark.sh $(BIN)/python)" $(BIN)/python -m pytest tests/integration/test_spark_read.py \
+	  -k "unchanged or columns or exactly or waived or unknown or missing" --durations 3
 
 test-clients: venv
 	$(BIN)/pytest -m clients -rs

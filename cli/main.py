@@ -18,6 +18,7 @@ from tierlog.cli.commands import (
     produce,
     quorum,
     quota,
+    spark,
     tier,
     topic,
     txn,
@@ -85,6 +86,7 @@ app.add_typer(tier.app, name="tier")
 app.add_typer(quota.app, name="quota")
 app.add_typer(group.app, name="group")
 app.add_typer(txn.app, name="txn")
+app.add_typer(spark.app, name="spark")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(broker.app, name="broker")
 app.add_typer(partition.app, name="partition")

@@ -7,21 +7,11 @@ batches of the types that Spark requests, without a Python object per record.
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tierlog.records.errors import RecordsError
-from tierlog.spark.columns import record_batch
+from tierlog.spark.columns import arrow_schema, record_batch
 from tierlog.spark.history.bucket import open_bucket
 from tierlog.spark.history.plan import Pruning, Split
 from tierlog.spark.history.snapshot import plan_splits, read_split
@@ -31,15 +21,17 @@ from tierlog.tiering.object_store import CorruptObject
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter  # PySpark 4.0 has none
 
-_COMPARISONS: dict[type[Filter], str] = {
-    EqualTo: "=",
-    In: "in",
-    GreaterThan: ">",
-    GreaterThanOrEqual: ">=",
-    LessThan: "<",
-    LessThanOrEqual: "<=",
+_COMPARISONS = {
+    "EqualTo": "=",
+    "In": "in",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
 }
+"""By the names of PySpark's filters."""
 
 
 class TierlogReader(DataSourceReader):
@@ -62,12 +54,10 @@ class TierlogReader(DataSourceReader):
 
     def _read(self, split: Split) -> Iterator["pa.RecordBatch"]:
         # here, because the driver plans without the compiled loops
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         from tierlog.records.columnar import COLUMNS as DECODED
         from tierlog.records.columnar import AbortedRange, decode_columns
 
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = arrow_schema(self._schema)
         wanted = [name for name in schema.names if name in DECODED]
         for part, content in read_split(open_bucket(self._options.store), self._options, split):
             try:
@@ -87,10 +77,10 @@ class TierlogReader(DataSourceReader):
 class FilteringReader(TierlogReader):
     """Adds pushFilters, which Spark rejects unless spark.sql.python.filterPushdown.enabled is true."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (PySpark's name)
+    def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":  # noqa: N802 (PySpark's name)
         """Prune by topic, partition and offset. Spark evaluates all filters as well."""
         for filter in filters:
-            comparison = _COMPARISONS.get(type(filter))
+            comparison = _COMPARISONS.get(type(filter).__name__)
             attribute: tuple[str, ...] = getattr(filter, "attribute", ())
             if comparison is not None and len(attribute) == 1:
                 self._pruning = self._pruning.narrow(attribute[0], comparison, getattr(filter, "value", None))

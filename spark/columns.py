@@ -4,6 +4,7 @@ Imports neither pyarrow nor numba: before the first tasks of a session, three wo
 this module, one after another.
 """
 
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from tierlog.spark.options import InvalidOption, ReadOptions
@@ -44,6 +45,14 @@ def check_schema(schema: "StructType", options: ReadOptions) -> None:
         if columns.get(field.name) != field.dataType.simpleString():
             known = ", ".join(f"{name} {type}" for name, type in columns.items())
             raise InvalidOption(f"unknown column {field.simpleString()}; the columns are {known}")
+
+
+def arrow_schema(schema: "StructType") -> "pa.Schema":
+    """Spark's own types, with timestamps in UTC, which PySpark 4.0 takes for granted."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(schema, **zone)
 
 
 def record_batch(columns: "Columns", source: "Source", schema: "pa.Schema") -> "pa.RecordBatch":

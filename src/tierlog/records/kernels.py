@@ -11,6 +11,8 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 
+from tierlog.records.kernel_cache import with_code_ahead
+
 Array = np.ndarray[Any, Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -47,11 +49,12 @@ LONGEST_MS = (2**63 - 1) // 1000  # later (or earlier) timestamps saturate: micr
 
 
 def compiled(function: Function) -> Function:
-    """njit, cached on disk in a writable directory (the package's own may be read-only)."""
+    """njit, cached on disk in a writable directory (the package's own may be read-only), or ahead."""
     try:
-        return cast(Function, numba.njit(cache=True, nogil=True)(function))
+        dispatcher = numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:
-        return cast(Function, numba.njit(nogil=True)(function))
+        dispatcher = numba.njit(nogil=True)(function)
+    return cast(Function, with_code_ahead(dispatcher))
 
 
 @compiled
