@@ -71,6 +71,7 @@ class S3Client:
             endpoint_url=options.endpoint,
             aws_access_key_id=options.access_key,
             aws_secret_access_key=options.secret_key,
+            aws_session_token=options.session_token,
             config=Config(
                 user_agent=f"tierlog/{__version__}",  # botocore's own takes a fifth of a call's CPU time
                 retries={"total_max_attempts": 1, "mode": "standard"},  # the store repeats calls itself

@@ -24,6 +24,7 @@ class S3Options:
     region: str | None = None  # None: AWS_REGION, AWS_DEFAULT_REGION or the profile's, else us-east-1
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
     profile: str | None = None
     path_style: bool | None = None  # None: true if `endpoint` is set
     sse: str | None = None

@@ -87,6 +87,7 @@ class S3Bucket:
             region_name=options.region,
             aws_access_key_id=options.access_key,
             aws_secret_access_key=options.secret_key,
+            aws_session_token=options.session_token,
             verify=options.ca_bundle,
             config=Config(
                 connect_timeout=CONNECT_SECONDS,
@@ -148,6 +149,8 @@ def _s3_options(address: StoreAddress) -> S3Options:
         "region": address.region,
         "access_key": address.access_key,
         "secret_key": address.secret_key,
+        "session_token": address.session_token,
+        "profile": address.profile,
     }
     return S3Options.from_url(
         address.path, **{name: value for name, value in given.items() if value is not None}

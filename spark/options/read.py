@@ -40,6 +40,8 @@ class StoreAddress:
     region: str | None = None
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    profile: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +70,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
 def read_options(options: Given) -> ReadOptions:
     """The options that batch reads and streams have in common. A stream from brokers alone has no path."""
     return ReadOptions(
-        store=StoreAddress(
-            path=options.text("path") or "",
-            endpoint=options.text("endpoint"),
-            region=options.text("region"),
-            access_key=options.text("accessKey"),
-            secret_key=options.text("secretKey"),
-        ),
+        store=_store(options.text("path") or "", options),
         cluster=options.text("cluster"),
         topics=_topics(options),
         partitions=_partitions(options.text("partitions")),
@@ -86,6 +82,23 @@ def read_options(options: Given) -> ReadOptions:
         split_bytes=options.positive("splitBytes", DEFAULT_SPLIT_BYTES, "number of bytes"),
         push_filters=options.boolean("pushFilters", False),
     )
+
+
+def _store(path: str, options: Given) -> StoreAddress:
+    address = StoreAddress(
+        path=path,
+        endpoint=options.text("endpoint"),
+        region=options.text("region"),
+        access_key=options.text("accessKey"),
+        secret_key=options.text("secretKey"),
+        session_token=options.text("sessionToken"),
+        profile=options.text("profile"),
+    )
+    if (address.access_key is None) != (address.secret_key is None):
+        raise InvalidOption("set both `accessKey` and `secretKey`, or neither: then the AWS chain is used")
+    if address.session_token is not None and address.access_key is None:
+        raise InvalidOption("`sessionToken` belongs to temporary keys: set `accessKey` and `secretKey` too")
+    return address
 
 
 def _topics(options: Given) -> tuple[str, ...]:

@@ -49,6 +49,8 @@ OPTIONS = (
     Option("region", HISTORY, "that of the environment", "region of the bucket"),
     Option("accessKey", HISTORY, "that of the environment", "access key of the bucket"),
     Option("secretKey", HISTORY, "that of the environment", "secret key of the bucket"),
+    Option("sessionToken", HISTORY, "", "session token of temporary keys, with `accessKey` and `secretKey`"),
+    Option("profile", HISTORY, "that of the environment", "profile of the AWS configuration files"),
     Option("cluster", HISTORY, "the only one", "id of the cluster, if the bucket has several"),
     Option("topic", HISTORY, "", "the topic to read"),
     Option("topics", HISTORY, "", "topics to read, separated by commas"),

@@ -79,6 +79,28 @@ def test_object_store_url_of_the_broker_works_unchanged(
     assert open_bucket(plain).folders() == ["spark-test"]
 
 
+@pytest.mark.parametrize("server", ["versitygw"], indirect=True)
+def test_keys_of_a_profile_open_the_bucket_and_wrong_ones_do_not(
+    server: s3_servers.S3Server,
+    history: BucketWriter,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "credentials").write_text(
+        f"[right]\naws_access_key_id = {s3_servers.ACCESS_KEY}\n"
+        f"aws_secret_access_key = {s3_servers.SECRET_KEY}\n"
+        f"[wrong]\naws_access_key_id = {s3_servers.ACCESS_KEY}\naws_secret_access_key = wrong\n"
+    )
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    place = {"path": f"s3://{s3_servers.BUCKET}/pre/fix", "endpoint": server.endpoint}
+    by_profile = [
+        StoreAddress(**place, region=s3_servers.REGION, profile=name) for name in ("right", "wrong")
+    ]
+    assert open_bucket(by_profile[0]).folders() == ["spark-test"]
+    with pytest.raises(ObjectStoreError, match="SignatureDoesNotMatch"):
+        open_bucket(by_profile[1]).folders()
+
+
 def test_missing_bucket_is_a_store_error(server: s3_servers.S3Server) -> None:
     with pytest.raises(ObjectStoreError):
         open_bucket(address(server, path="s3://no-such-bucket/x")).folders()

@@ -20,6 +20,8 @@ import s3_servers
 from connection_harness import until
 from s3_faults import FaultProxy, Request
 
+from tierlog.spark.history.bucket import open_bucket
+from tierlog.spark.options import StoreAddress
 from tierlog.tiering.stores import store_from_url
 
 TOKEN, ROLE = "imds-token", "tierlog-role"
@@ -217,3 +219,39 @@ async def test_issuer_that_does_not_respond_ends_the_call_at_its_deadline(
     assert recorder.heads == []
     web_identity.passes.set()
     await store.close()
+
+
+async def read_as_an_executor(url: str, **fields: str) -> None:
+    """One list and nothing else, in a thread: Spark's client blocks."""
+    open_bucket.cache_clear()
+    await asyncio.to_thread(open_bucket(StoreAddress(path=url, **fields)).folders)
+
+
+async def test_executor_signs_with_the_instance_role(issuer: Issuer, recorder: Recorder) -> None:
+    await read_as_an_executor(recorder.url("role"))
+    assert recorder.signed_by() == [("AKIA" + "1".zfill(16), "session-1")]
+
+
+async def test_executor_signs_with_the_web_identity(web_identity: Issuer, recorder: Recorder) -> None:
+    await read_as_an_executor(recorder.url("identity"))
+    assert web_identity.forms[0]["WebIdentityToken"] == ["a-signed-token"]
+    assert recorder.signed_by() == [("AKIA" + "1".zfill(16), "session-1")]
+
+
+async def test_executor_signs_with_the_session_token_of_the_options(
+    issuer: Issuer, recorder: Recorder
+) -> None:
+    keys = {"access_key": "AKIATEMPORARY", "secret_key": "secret", "session_token": "given"}
+    await read_as_an_executor(recorder.url("temporary"), **keys)
+    assert recorder.signed_by() == [("AKIATEMPORARY", "given")]
+    assert issuer.issued == 0
+
+
+async def test_executor_takes_the_keys_of_a_profile(
+    issuer: Issuer, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    keys = "aws_access_key_id = AKIAPROFILE\naws_secret_access_key = secret\naws_session_token = its-own\n"
+    (tmp_path / "credentials").write_text(f"[analytics]\n{keys}")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    await read_as_an_executor(recorder.url("profile"), profile="analytics")
+    assert recorder.signed_by() == [("AKIAPROFILE", "its-own")]

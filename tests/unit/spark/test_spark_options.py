@@ -57,3 +57,12 @@ def test_invalid_option_is_named(given: dict[str, str], named: str) -> None:
 
 def test_a_secret_never_shows() -> None:
     assert "canary" not in repr(StoreAddress(path="s3://b", access_key="a", secret_key="canary"))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [{"accessKey": "a"}, {"secretKey": "s"}, {"sessionToken": "t"}, {"accessKey": "a", "sessionToken": "t"}],
+)
+def test_incomplete_keys_are_refused(keys: dict[str, str]) -> None:
+    with pytest.raises(InvalidOption, match="set"):
+        parse_options({"path": "s3://bucket", "topic": "t", **keys})
