@@ -3,18 +3,14 @@
 Each use has a module of its own, which is imported when a query needs it.
 """
 
-from typing import TYPE_CHECKING
-
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from tierlog.spark.columns import check_schema, columns_of
-from tierlog.spark.options import parse_options
+from tierlog.spark.history.summary import SCHEMAS
+from tierlog.spark.options import Table, parse_options
 from tierlog.spark.options.read import read_options
 from tierlog.spark.options.table import HISTORY, Given
-
-if TYPE_CHECKING:
-    from tierlog.spark.batch import TierlogReader
 
 
 class TierlogSource(DataSource):
@@ -25,13 +21,18 @@ class TierlogSource(DataSource):
         return "tierlog"
 
     def schema(self) -> str:
-        columns = columns_of(read_options(Given(self.options, HISTORY)))
+        options = read_options(Given(self.options, HISTORY))
+        columns = columns_of(options) if options.table is Table.RECORDS else SCHEMAS[options.table]
         return ", ".join(f"{name} {type}" for name, type in columns.items())
 
-    def reader(self, schema: StructType) -> "TierlogReader":
+    def reader(self, schema: StructType) -> DataSourceReader:
         from tierlog.spark.batch import FilteringReader, TierlogReader
 
         options = parse_options(self.options)
+        if options.table is not Table.RECORDS:
+            from tierlog.spark.tables import TableReader
+
+            return TableReader(options, schema)
         check_schema(schema, options)
         return (FilteringReader if options.push_filters else TierlogReader)(options, schema)
 

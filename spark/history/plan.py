@@ -6,17 +6,19 @@ segments in the manifest are read; other objects in the bucket are not committed
 functions and does the I/O in between.
 """
 
+import re
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import pairwise
 from typing import TypeAlias
 
-from tierlog.base.types import TopicIdPartition
+from tierlog.base.types import NO_TIMESTAMP, TopicIdPartition
 from tierlog.metadata.records import ManifestNode, RemoteSegment
 from tierlog.records.indexes import AbortedTxn, find_aborted
 from tierlog.spark.history.segment_index import SegmentIndex
-from tierlog.spark.options import EARLIEST, LATEST, Bound, InvalidOption, ReadOptions
+from tierlog.spark.options import EARLIEST, LATEST, Bound, InvalidOption, ReadOptions, Table
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestRoot, TopicDocument
 
@@ -87,18 +89,27 @@ class Part:
     def place(self) -> str:
         return self.source.place(self.key, self.start, self.end)
 
+    @property
+    def rows(self) -> range:
+        """The offsets that its rows may have."""
+        start = max(self.offsets.start, self.last_offsets.start)
+        return range(start, max(start, min(self.offsets.end, self.last_offsets.end)))
+
 
 Split: TypeAlias = tuple[Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """Topics, partitions and offsets to which the query's filters limit the scan. They may be too many,
-    because Spark evaluates all filters again."""
+    """Topics, partitions, offsets and timestamps to which the query's filters limit the scan. They may be too
+    many, because Spark evaluates all filters again. `since_ms`: least wanted timestamp; `until_ms`: the first
+    one that is not wanted; None: no limit."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
     offsets: OffsetRange = field(default_factory=lambda: OffsetRange(0, MAX_OFFSET))
+    since_ms: int = 0
+    until_ms: int | None = None
 
     def keeps(self, source: Source) -> bool:
         return (self.topics is None or source.topic in self.topics) and (
@@ -113,12 +124,23 @@ class Pruning:
             return self._restricted_to(column, frozenset((value,)))
         if column == "offset" and type(value) is int:
             return replace(self, offsets=_clipped(self.offsets, comparison, value))
+        if column == "timestamp" and isinstance(value, datetime):
+            return self._clipped_in_time(comparison, value)
         return self
+
+    def _clipped_in_time(self, comparison: str, value: datetime) -> "Pruning":
+        ms = int(value.timestamp() * 1000)
+        if comparison in (">", ">="):
+            return replace(self, since_ms=max(self.since_ms, ms))
+        return replace(self, until_ms=ms + 1 if self.until_ms is None else min(self.until_ms, ms + 1))
 
     def _restricted_to(self, column: str, values: frozenset[object]) -> "Pruning":
         if column == "topic" and all(type(value) is str for value in values):
             topics = frozenset(value for value in values if type(value) is str)
             return replace(self, topics=topics if self.topics is None else self.topics & topics)
+        stamps = [value for value in values if isinstance(value, datetime)]
+        if column == "timestamp" and len(stamps) == len(values):
+            return self.narrow("timestamp", ">=", min(stamps)).narrow("timestamp", "<=", max(stamps))
         numbers = frozenset(value for value in values if type(value) is int)
         if len(numbers) != len(values):
             return self
@@ -134,22 +156,28 @@ def choose_sources(documents: Iterable[TopicDocument], options: ReadOptions) -> 
     by_name: dict[str, list[TopicDocument]] = {}
     for document in documents:
         by_name.setdefault(document.name, []).append(document)
-    sources = []
-    for topic in options.topics:
-        found = by_name.get(topic, [])
-        if len(found) != 1:
-            ids = ", ".join(str(document.topic_id) for document in found)
-            raise InvalidOption(
-                f"topic {topic!r} " + (f"is ambiguous: {ids}" if found else "is not in the bucket")
-            )
-        (document,) = found
-        wanted = range(document.partitions) if options.partitions is None else sorted(options.partitions)
-        if wanted and wanted[-1] >= document.partitions:
-            raise InvalidOption(
-                f"topic {topic!r} has no partition {wanted[-1]}: it has {document.partitions} partitions"
-            )
-        sources += [Source(topic, document.topic_id, partition) for partition in wanted]
-    return sources
+    topics = options.topics
+    if options.pattern is not None:
+        topics = tuple(sorted(name for name in by_name if re.fullmatch(options.pattern, name)))
+        if not topics and options.table is Table.RECORDS:
+            raise InvalidOption(f"no topic in the bucket matches {options.pattern!r}")
+    return [source for topic in topics for source in _sources_of(topic, by_name.get(topic, []), options)]
+
+
+def _sources_of(topic: str, found: Sequence[TopicDocument], options: ReadOptions) -> list[Source]:
+    if len(found) != 1:
+        ids = ", ".join(str(document.topic_id) for document in found)
+        raise InvalidOption(
+            f"topic {topic!r} " + (f"is ambiguous: {ids}" if found else "is not in the bucket")
+        )
+    (document,) = found
+    named = options.partitions_of(topic)
+    wanted = range(document.partitions) if named is None else sorted(named)
+    if wanted and wanted[-1] >= document.partitions:
+        raise InvalidOption(
+            f"topic {topic!r} has no partition {wanted[-1]}: it has {document.partitions} partitions"
+        )
+    return [Source(topic, document.topic_id, partition) for partition in wanted]
 
 
 def committed_range(root: ManifestRoot) -> OffsetRange:
@@ -158,6 +186,11 @@ def committed_range(root: ManifestRoot) -> OffsetRange:
     if not remote:
         return OffsetRange(root.log_start_offset, root.log_start_offset)
     return OffsetRange(max(root.log_start_offset, remote[0].base_offset), remote[-1].last_offset + 1)
+
+
+def may_reach(max_timestamp: int, since_ms: int) -> bool:
+    """Whether records of this largest timestamp, -1 if unknown, may be at or after a time."""
+    return max_timestamp >= since_ms or max_timestamp == NO_TIMESTAMP
 
 
 def resolve_bound(source: Source, bound: Bound, committed: OffsetRange, fail_on_data_loss: bool) -> int:
@@ -176,9 +209,13 @@ def resolve_bound(source: Source, bound: Bound, committed: OffsetRange, fail_on_
     return min(max(offset, committed.start), committed.end)
 
 
-def nodes_in(nodes: Iterable[ManifestNode], wanted: OffsetRange) -> list[ManifestNode]:
-    """The entries and pages that have one of the wanted offsets."""
-    return [node for node in nodes if wanted.overlaps(node)]
+def nodes_in(
+    nodes: Iterable[ManifestNode], wanted: OffsetRange, since_ms: int = NO_TIMESTAMP
+) -> list[ManifestNode]:
+    """The entries and pages that have one of the wanted offsets, and that may have a record at or after
+    `since_ms`. Their minimum of timestamps prunes nothing: it is that of the batches' first records, and
+    others may be older."""
+    return [node for node in nodes if wanted.overlaps(node) and may_reach(node.max_timestamp, since_ms)]
 
 
 def nodes_from_time(nodes: Iterable[ManifestNode], timestamp_ms: int, log_start: int) -> list[ManifestNode]:
@@ -195,12 +232,14 @@ def parts_of_segment(
     wanted: OffsetRange,
     part_bytes: int,
     txn_index: bytes = b"",
+    since_ms: int = NO_TIMESTAMP,
 ) -> list[Part]:
-    """The parts of one segment. `txn_index`: its transaction index, if it has aborted transactions."""
+    """The parts of one segment. `txn_index`: its transaction index, if it has aborted transactions. Chunks
+    whose records are all older than `since_ms` are left out."""
     offsets = OffsetRange(max(wanted.start, entry.base_offset), min(wanted.end, entry.end_offset))
     if not offsets:
         return []
-    pieces = index.pieces(offsets.start, offsets.end, part_bytes)
+    pieces = index.pieces(offsets.start, offsets.end, part_bytes, since_ms)
     key = keys.log(source.id, entry)
     starts = [max(offsets.start, piece.least_last_offset) for piece in pieces]
     last_offsets = [OffsetRange(*ends) for ends in pairwise([*starts, MAX_OFFSET])]
@@ -221,22 +260,59 @@ def parts_of_segment(
     ]
 
 
-def group_into_splits(parts: Sequence[Part], split_bytes: int) -> list[Split]:
-    """All parts, in order, in splits of at most `split_bytes`, or of one part that is larger. Splits of a
-    small query are smaller."""
+@dataclass(frozen=True, slots=True)
+class SplitLimits:
+    """Limits of splits. `max_records` counts offsets. Parts are not divided to reach `min_splits`."""
+
+    split_bytes: int
+    min_splits: int | None = None
+    max_splits: int | None = None
+    max_records: int | None = None
+
+    def bytes_of_a_split(self, total: int) -> int:
+        """For a query of `total` bytes. Splits of a small query are smaller."""
+        most = min(self.split_bytes, max(PART_BYTES, -(-total // SPLITS_OF_A_SMALL_QUERY)))
+        if self.min_splits is not None:
+            most = min(most, total // self.min_splits)
+        return max(1, most)
+
+
+def group_into_splits(parts: Sequence[Part], limits: SplitLimits) -> list[Split]:
+    """All parts, in order, in splits within the limits, or of one part that is larger. `max_splits` precedes
+    the other limits."""
+    if limits.max_records is not None:
+        parts = [one for part in parts for one in _cut(part, limits.max_records)]
     total = sum(part.end - part.start for part in parts)
-    share = -(-total // SPLITS_OF_A_SMALL_QUERY)
-    most = min(split_bytes, max(PART_BYTES, share))
+    most, most_records = limits.bytes_of_a_split(total), limits.max_records or MAX_OFFSET
     splits: list[list[Part]] = []
-    room = 0
+    room = records = 0
     for part in parts:
-        size = part.end - part.start
-        if size > room:
+        size, count = part.end - part.start, len(part.rows)
+        if size > room or count > records:
             splits.append([])
-            room = most
+            room, records = most, most_records
         splits[-1].append(part)
-        room -= size
+        room, records = room - size, records - count
+    if limits.max_splits is not None and len(splits) > limits.max_splits:
+        return _shares(parts, total, limits.max_splits)
     return [tuple(split) for split in splits]
+
+
+def _cut(part: Part, max_records: int) -> list[Part]:
+    """Parts of the same bytes, each with at most so many of the offsets."""
+    rows, offsets = part.rows, part.offsets
+    cuts = [offsets.start, *rows[max_records::max_records], offsets.end]
+    return [replace(part, offsets=OffsetRange(*pair)) for pair in pairwise(cuts)]
+
+
+def _shares(parts: Sequence[Part], total: int, count: int) -> list[Split]:
+    """The parts in at most `count` splits of about equal size."""
+    shares: dict[int, list[Part]] = {}
+    at = 0
+    for part in parts:
+        shares.setdefault(at * count // total, []).append(part)
+        at += part.end - part.start
+    return [tuple(share) for share in shares.values()]
 
 
 def _clipped(offsets: OffsetRange, comparison: str, value: int) -> OffsetRange:

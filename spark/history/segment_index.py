@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from tierlog.base.checksums import crc32c_combine
+from tierlog.base.types import NO_TIMESTAMP
 from tierlog.metadata.records import RemoteSegment
 from tierlog.records.chunks import ChunkEntry
 from tierlog.records.indexes import (
@@ -34,9 +35,12 @@ class Piece(NamedTuple):
 
 
 class SegmentIndex(Protocol):
-    def pieces(self, start_offset: int, end_offset: int, max_bytes: int) -> list[Piece]:
-        """Adjoining pieces, in order, which contain all batches with offsets in [start_offset, end_offset).
-        They are as large as possible, but larger than `max_bytes` only if the index has no smaller ones."""
+    def pieces(
+        self, start_offset: int, end_offset: int, max_bytes: int, since_ms: int = NO_TIMESTAMP
+    ) -> list[Piece]:
+        """Pieces, in order, which contain all batches with offsets in [start_offset, end_offset), but for
+        chunks whose records are all older than `since_ms`. They are as large as possible, but larger than
+        `max_bytes` only if the index has no smaller ones."""
 
     def offset_for_time(self, timestamp_ms: int) -> int:
         """An offset at or before the first record with this timestamp or a later one, where a scan starts."""
@@ -49,14 +53,18 @@ class ChunkIndex:
     chunks: tuple[ChunkEntry, ...]
     log_bytes: int
 
-    def pieces(self, start_offset: int, end_offset: int, max_bytes: int) -> list[Piece]:
+    def pieces(
+        self, start_offset: int, end_offset: int, max_bytes: int, since_ms: int = NO_TIMESTAMP
+    ) -> list[Piece]:
         first = max(0, bisect_right(self.chunks, start_offset, key=lambda chunk: chunk.first_offset) - 1)
         ends = (*(chunk.position for chunk in self.chunks[first + 1 :]), self.log_bytes)
         found: list[Piece] = []
         for chunk, end in zip(self.chunks[first:], ends, strict=True):
             if chunk.first_offset >= end_offset:
                 break
-            if found and end - found[-1].start <= max_bytes:
+            if NO_TIMESTAMP < chunk.max_timestamp < since_ms:
+                continue
+            if found and found[-1].end == chunk.position and end - found[-1].start <= max_bytes:
                 checksum = crc32c_combine(found[-1].crc32c or 0, chunk.crc32c, end - chunk.position)
                 found[-1] = found[-1]._replace(end=end, crc32c=checksum)
             else:
@@ -76,7 +84,9 @@ class OffsetIndex:
     offset_index: bytes
     time_index: bytes
 
-    def pieces(self, start_offset: int, end_offset: int, max_bytes: int) -> list[Piece]:
+    def pieces(
+        self, start_offset: int, end_offset: int, max_bytes: int, since_ms: int = NO_TIMESTAMP
+    ) -> list[Piece]:
         index, base = self.offset_index, self.entry.base_offset
         start = find_position(index, base, start_offset)
         end = find_end_position(index, base, end_offset) or self.entry.log_bytes

@@ -6,14 +6,16 @@ of an index bundle is read, unless an earlier version wrote it. Bytes of segment
 checksum that the plan has for them; without one, each batch is checked by its own.
 """
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from itertools import islice
 from typing import TypeAlias
 
 from crc32c import crc32c
 
+from tierlog.base.types import NO_TIMESTAMP
 from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
 from tierlog.records.batch import BatchHeader, check_batch
 from tierlog.records.chunks import CHUNK_BYTES
@@ -23,10 +25,12 @@ from tierlog.spark.history.bucket import Bucket
 from tierlog.spark.history.plan import (
     PART_BYTES,
     OffsetRange,
+    OffsetsUnavailable,
     Part,
     Pruning,
     Source,
     Split,
+    SplitLimits,
     choose_sources,
     committed_range,
     group_into_splits,
@@ -71,32 +75,47 @@ _WantedSegment: TypeAlias = "tuple[PartitionView, RemoteSegment, OffsetRange]"
 def plan_splits(bucket: Bucket, options: ReadOptions, pruning: Pruning) -> list[Split]:
     """All splits of a query, sorted by topic, partition and offset. Raises InvalidOption and
     OffsetsUnavailable."""
-    return group_into_splits(plan_parts(bucket, options, pruning), options.split_bytes)
+    limits = SplitLimits(options.split_bytes, options.min_splits, options.max_splits, options.max_records)
+    return group_into_splits(plan_parts(bucket, options, pruning), limits)
 
 
 def plan_parts(bucket: Bucket, options: ReadOptions, pruning: Pruning) -> list[Part]:
-    """The parts of all splits."""
-    keys = Keys(find_cluster(bucket, options.cluster))
-    documents = [decode_topic(bucket.read(key)) for key in bucket.keys(keys.topics())]
-    sources = [source for source in choose_sources(documents, options) if pruning.keeps(source)]
+    """The parts of all splits. Partitions, pages and indexes are read in parallel."""
+    with ThreadPoolExecutor(READS_AT_ONCE) as pool, ThreadPoolExecutor(READS_AT_ONCE) as page_pool:
+        views = open_partitions(bucket, options, pool, page_pool, pruning)
 
-    def wanted(source: Source) -> list[_WantedSegment]:
-        view = PartitionView(bucket, keys, source)
-        return [(view, *found) for found in view.segments(options, pruning)]
+        def wanted(view: PartitionView) -> list[_WantedSegment]:
+            return [(view, *found) for found in view.segments(options, pruning)]
 
-    part_bytes = min(options.split_bytes, PART_BYTES)
+        segments = [segment for found in pool.map(wanted, views) for segment in found]
+        part_bytes = min(options.split_bytes, PART_BYTES)
+        if options.min_splits is not None:
+            total = sum(entry.log_bytes for _, entry, _ in segments)
+            part_bytes = max(1, min(part_bytes, total // options.min_splits))
 
-    def divide(segment: _WantedSegment) -> list[Part]:
-        view, entry, offsets = segment
-        return view.parts(entry, offsets, part_bytes)
+        def divide(segment: _WantedSegment) -> list[Part]:
+            view, entry, offsets = segment
+            return view.parts(entry, offsets, part_bytes, pruning.since_ms)
 
-    parts: list[Part] = []
-    with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-        segments = [segment for found in pool.map(wanted, sources) for segment in found]
+        parts: list[Part] = []
         for at in range(0, len(segments), SEGMENTS_AT_ONCE):
             for found in pool.map(divide, segments[at : at + SEGMENTS_AT_ONCE]):
                 parts += found
     return parts
+
+
+def open_partitions(
+    bucket: Bucket, options: ReadOptions, pool: Executor, page_pool: Executor, pruning: Pruning | None = None
+) -> "list[PartitionView]":
+    """The partitions that the options select, as of their manifest roots. `page_pool` reads their pages.
+    Keys of topic documents do not contain names, so that all documents are read, in parallel. Raises
+    InvalidOption."""
+    keys = Keys(find_cluster(bucket, options.cluster))
+    documents = pool.map(lambda key: decode_topic(bucket.read(key)), bucket.keys(keys.topics()))
+    sources = [
+        source for source in choose_sources(documents, options) if pruning is None or pruning.keeps(source)
+    ]
+    return list(pool.map(lambda source: PartitionView(bucket, keys, source, page_pool), sources))
 
 
 def read_split(bucket: Bucket, options: ReadOptions, split: Split) -> Iterator[tuple[Part, bytes]]:
@@ -116,6 +135,11 @@ def read_split(bucket: Bucket, options: ReadOptions, split: Split) -> Iterator[t
             try:
                 contents = read.result()
             except ObjectNotFound:
+                if not options.fail_on_data_loss:
+                    warnings.warn(f"{part.place}: lost, as retention or compaction deleted it", stacklevel=2)
+                    for following in islice(parts, 1):
+                        start(following)
+                    continue
                 raise ObjectStoreError(
                     f"{part.place}: retention or compaction deleted the object after the query was planned; "
                     "run the query again"
@@ -171,12 +195,30 @@ def find_cluster(bucket: Bucket, wanted: str | None) -> str:
 class PartitionView:
     """One partition as of its manifest root. Pages and indexes are read when needed."""
 
-    def __init__(self, bucket: Bucket, keys: Keys, source: Source) -> None:
+    def __init__(self, bucket: Bucket, keys: Keys, source: Source, pool: Executor | None = None) -> None:
+        """`pool`: reads pages, if there are several; it must not be the one that the caller runs in."""
+        self._pool = pool
         self._bucket = bucket
         self._keys = keys
         self._source = source
         self._root = self._read_root()
         self.committed = committed_range(self._root) if self._root else OffsetRange(0, 0)
+
+    @property
+    def root(self) -> ManifestRoot | None:
+        """None: nothing of the partition was uploaded yet."""
+        return self._root
+
+    @property
+    def source(self) -> Source:
+        return self._source
+
+    def log_key(self, entry: RemoteSegment) -> str:
+        return self._keys.log(self._source.id, entry)
+
+    def entries(self, wanted: OffsetRange) -> Iterator[RemoteSegment]:
+        """The segments that have one of these offsets, in order."""
+        return iter(()) if self._root is None else self._entries(self._root, wanted)
 
     def segments(self, options: ReadOptions, pruning: Pruning) -> Iterator[tuple[RemoteSegment, OffsetRange]]:
         """The segments of a query, in order, and the offsets that it wants of this partition."""
@@ -184,17 +226,23 @@ class PartitionView:
             return
         start = self._resolve(options.starting, options.fail_on_data_loss)
         end = self._resolve(options.ending, options.fail_on_data_loss)
+        if pruning.until_ms is not None and options.max_lateness_ms is not None:
+            end = min(end, self.offset_at(pruning.until_ms + options.max_lateness_ms))
         wanted = OffsetRange(max(start, pruning.offsets.start), min(end, pruning.offsets.end))
-        for entry in self._entries(self._root, wanted):
+        for entry in self._below(self._root.nodes, lambda nodes: nodes_in(nodes, wanted, pruning.since_ms)):
             yield entry, wanted
 
-    def parts(self, entry: RemoteSegment, wanted: OffsetRange, part_bytes: int) -> list[Part]:
+    def parts(
+        self, entry: RemoteSegment, wanted: OffsetRange, part_bytes: int, since_ms: int = NO_TIMESTAMP
+    ) -> list[Part]:
         """The parts of a segment. If it has aborted transactions, these are read too."""
         if entry.has_aborts:
             index, txn_index = self._load_index(entry, with_aborts=True)
         else:
             index, txn_index = self._index(entry, part_bytes), b""
-        return parts_of_segment(self._keys, self._source, entry, index, wanted, part_bytes, txn_index)
+        return parts_of_segment(
+            self._keys, self._source, entry, index, wanted, part_bytes, txn_index, since_ms
+        )
 
     def batches_of(self, part: Part) -> Iterator[bytes]:
         """The batches of a part, in the objects that this version of the manifest lists."""
@@ -228,9 +276,16 @@ class PartitionView:
         return self.committed.end
 
     def _resolve(self, bound: Bound, fail_on_data_loss: bool) -> int:
-        if bound.timestamp_ms is not None:
-            return self.offset_at(bound.timestamp_ms)
-        return resolve_bound(self._source, bound, self.committed, fail_on_data_loss)
+        timestamp_ms = bound.timestamp_of(self._source.topic, self._source.partition)
+        if timestamp_ms is None:
+            return resolve_bound(self._source, bound, self.committed, fail_on_data_loss)
+        offset = self.offset_at(timestamp_ms)
+        if offset == self.committed.end and bound.must_match and self.committed:
+            raise OffsetsUnavailable(
+                f"{self._source}: the bucket has no record at or after timestamp {timestamp_ms}; "
+                "set startingOffsetsByTimestampStrategy=latest to read nothing of such partitions"
+            )
+        return offset
 
     def _entries(self, root: ManifestRoot, wanted: OffsetRange) -> Iterator[RemoteSegment]:
         return self._below(root.nodes, lambda nodes: nodes_in(nodes, wanted))
@@ -243,12 +298,19 @@ class PartitionView:
     def _below(
         self, nodes: Iterable[ManifestNode], choose: Callable[[Iterable[ManifestNode]], list[ManifestNode]]
     ) -> Iterator[RemoteSegment]:
-        """The chosen entries among these nodes and in the chosen pages, at any depth."""
-        for node in choose(nodes):
+        """The chosen entries among these nodes and in the chosen pages, at any depth, in order. With a pool,
+        some pages are read ahead."""
+        chosen, ahead = choose(nodes), deque[Future[tuple[ManifestNode, ...]]]()
+        pages = (node for node in chosen if isinstance(node, PageRef))
+        for node in chosen:
             if isinstance(node, RemoteSegment):
                 yield node
-            else:
+            elif self._pool is None:
                 yield from self._below(self._page(node), choose)
+            else:
+                for page in islice(pages, READS_AT_ONCE - len(ahead)):
+                    ahead.append(self._pool.submit(self._page, page))
+                yield from self._below(ahead.popleft().result(), choose)
 
     def _scan(self, entry: RemoteSegment, timestamp_ms: int) -> int | None:
         """Read batches, starting where the index has the timestamp, up to the first record at or after it."""

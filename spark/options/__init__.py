@@ -10,8 +10,18 @@ from tierlog.spark.options.read import (
     Bound,
     ReadOptions,
     StoreAddress,
+    Table,
     parse_options,
 )
 from tierlog.spark.options.table import InvalidOption
 
-__all__ = ["EARLIEST", "LATEST", "Bound", "InvalidOption", "ReadOptions", "StoreAddress", "parse_options"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Bound",
+    "InvalidOption",
+    "ReadOptions",
+    "StoreAddress",
+    "Table",
+    "parse_options",
+]

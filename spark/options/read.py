@@ -1,6 +1,7 @@
 """Options of `spark.read.format("tierlog")`."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -20,15 +21,31 @@ class Edge(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Start or end of the read: a timestamp, or else an offset per partition, or else `default`."""
+    """Start or end of the read: a timestamp for all partitions or for one, or else an offset of the
+    partition, or else `default`. `must_match`: a partition without a record at or after the timestamp is an
+    error."""
 
     default: int
     offsets: Mapping[tuple[str, int], int] = field(default_factory=dict)
     timestamp_ms: int | None = None
+    timestamps: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    must_match: bool = False
 
     def offset_of(self, topic: str, partition: int) -> int:
         """An offset, EARLIEST or LATEST."""
         return self.offsets.get((topic, partition), self.default)
+
+    def timestamp_of(self, topic: str, partition: int) -> int | None:
+        """Milliseconds since 1970, or None if the bound is an offset."""
+        return self.timestamps.get((topic, partition), self.timestamp_ms)
+
+
+class Table(Enum):
+    """The rows of a batch query."""
+
+    RECORDS = "records"
+    PARTITIONS = "partitions"
+    SEGMENTS = "segments"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +65,10 @@ class StoreAddress:
 class ReadOptions:
     store: StoreAddress
     cluster: str | None
+    table: Table
     topics: tuple[str, ...]
+    pattern: str | None
+    assigned: Mapping[str, frozenset[int]] | None
     partitions: frozenset[int] | None
     starting: Bound
     ending: Bound
@@ -56,7 +76,15 @@ class ReadOptions:
     columns: tuple[str, ...] | None
     fail_on_data_loss: bool
     split_bytes: int
+    min_splits: int | None
+    max_splits: int | None
+    max_records: int | None
     push_filters: bool
+    max_lateness_ms: int | None
+
+    def partitions_of(self, topic: str) -> frozenset[int] | None:
+        """The wanted partitions of a topic; None: all."""
+        return self.partitions if self.assigned is None else self.assigned[topic]
 
 
 def parse_options(given: Mapping[str, str]) -> ReadOptions:
@@ -69,10 +97,18 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
 
 def read_options(options: Given) -> ReadOptions:
     """The options that batch reads and streams have in common. A stream from brokers alone has no path."""
+    isolation = options.text("kafka.isolation.level")
+    if isolation is not None and isolation.strip().lower() != "read_committed":
+        raise InvalidOption("`kafka.isolation.level` must be read_committed: the bucket has nothing else")
+    table = _table(options)
+    assigned = _assigned(options.text("assign"))
     return ReadOptions(
         store=_store(options.text("path") or "", options),
         cluster=options.text("cluster"),
-        topics=_topics(options),
+        table=table,
+        topics=_topics(options, assigned, is_required=table is Table.RECORDS),
+        pattern=_pattern(options, is_default=table is not Table.RECORDS),
+        assigned=assigned,
         partitions=_partitions(options.text("partitions")),
         starting=_bound(options, Edge.STARTING, EARLIEST),
         ending=_bound(options, Edge.ENDING, LATEST),
@@ -80,7 +116,11 @@ def read_options(options: Given) -> ReadOptions:
         columns=options.names("columns"),
         fail_on_data_loss=options.boolean("failOnDataLoss", True),
         split_bytes=options.positive("splitBytes", DEFAULT_SPLIT_BYTES, "number of bytes"),
+        min_splits=_number(options, "minPartitions"),
+        max_splits=_number(options, "maxPartitions"),
+        max_records=_number(options, "maxRecordsPerPartition"),
         push_filters=options.boolean("pushFilters", False),
+        max_lateness_ms=options.timestamp("maxLateness"),
     )
 
 
@@ -101,14 +141,66 @@ def _store(path: str, options: Given) -> StoreAddress:
     return address
 
 
-def _topics(options: Given) -> tuple[str, ...]:
-    topic, topics = options.text("topic"), options.text("topics")
-    if (topic is None) == (topics is None):
-        raise InvalidOption("set either `topic`, or `topics` as a comma-separated list")
-    names = [topic] if topic is not None else (topics or "").split(",")
+def _number(options: Given, name: str) -> int | None:
+    return options.positive(name, 1) if name in options else None
+
+
+def _table(options: Given) -> Table:
+    text = (options.text("table") or Table.RECORDS.value).strip().lower()
+    try:
+        return Table(text)
+    except ValueError:
+        names = ", ".join(table.value for table in Table)
+        raise InvalidOption(f"`table` must be one of {names}, not {text!r}") from None
+
+
+SELECTORS = ("subscribe", "subscribePattern", "assign", "topic", "topics")
+
+
+def _topics(
+    options: Given, assigned: Mapping[str, frozenset[int]] | None, is_required: bool
+) -> tuple[str, ...]:
+    given = [name for name in SELECTORS if name in options]
+    if len(given) > 1 or (is_required and not given):
+        raise InvalidOption(
+            "set one of `subscribe` (topics, separated by commas), `subscribePattern`, `assign` and `topic`"
+        )
+    if assigned is not None:
+        return tuple(assigned)
+    if not given or given == ["subscribePattern"]:
+        return ()
+    text = options.text(given[0]) or ""
+    names = [text] if given == ["topic"] else text.split(",")
     found = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
     if not found:
-        raise InvalidOption("`topic` and `topics` must name a topic")
+        raise InvalidOption(f"`{given[0]}` must name a topic")
+    return found
+
+
+def _pattern(options: Given, is_default: bool) -> str | None:
+    """The pattern of topic names. `is_default`: without any selection, all topics."""
+    text = options.text("subscribePattern")
+    if text is None:
+        return ".*" if is_default and not any(name in options for name in SELECTORS) else None
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise InvalidOption(f"`subscribePattern` {text!r} is not a regular expression: {error}") from None
+    return text
+
+
+def _assigned(text: str | None) -> dict[str, frozenset[int]] | None:
+    """`{"topic": [0, 1]}`"""
+    if text is None:
+        return None
+    wrong = InvalidOption(f'`assign` must be JSON like {{"topic":[0,1]}}, not {text!r}')
+    try:
+        found = {topic: frozenset(numbers) for topic, numbers in json.loads(text).items()}
+    except (ValueError, AttributeError, TypeError):
+        raise wrong from None
+    numbers = [number for some in found.values() for number in some]
+    if not numbers or not all(type(number) is int and number >= 0 for number in numbers):
+        raise wrong
     return found
 
 
@@ -125,36 +217,45 @@ def _partitions(text: str | None) -> frozenset[int] | None:
 
 
 def _bound(options: Given, edge: Edge, default: int) -> Bound:
-    offsets, timestamp = f"{edge.value}Offsets", f"{edge.value}Timestamp"
-    text, stamp = options.text(offsets), options.text(timestamp)
-    if text is not None and stamp is not None:
-        raise InvalidOption(f"set either `{offsets}` or `{timestamp}`")
+    """As in Spark's Kafka source, a timestamp precedes timestamps by partition, and these precede offsets."""
+    must_match = edge is Edge.STARTING and _strategy(options) == "error"
+    stamp = options.timestamp(f"{edge.value}Timestamp")
     if stamp is not None:
-        try:
-            return Bound(default, timestamp_ms=int(stamp))
-        except ValueError:
-            raise InvalidOption(f"`{timestamp}` must be milliseconds since 1970, not {stamp!r}") from None
+        return Bound(default, timestamp_ms=stamp, must_match=must_match)
+    by_time = f"{edge.value}OffsetsByTimestamp"
+    text = options.text(by_time)
+    if text is not None:
+        return Bound(default, timestamps=_by_partition(by_time, text, 0), must_match=must_match)
+    offsets = f"{edge.value}Offsets"
+    text = options.text(offsets)
     if text is None:
         return Bound(default)
     if text.strip().lower() in ("earliest", "latest"):
         return Bound(EARLIEST if text.strip().lower() == "earliest" else LATEST)
-    return Bound(default, _offsets(offsets, text))
+    return Bound(default, _by_partition(offsets, text, EARLIEST))
 
 
-def _offsets(name: str, text: str) -> dict[tuple[str, int], int]:
-    """`{"topic": {"0": 23, "1": -2}}`: -2 is earliest, -1 latest."""
-    wrong = InvalidOption(
-        f'`{name}` must be earliest, latest or JSON like {{"topic":{{"0":23}}}}, not {text!r}'
-    )
+def _strategy(options: Given) -> str:
+    name = "startingOffsetsByTimestampStrategy"
+    text = (options.text(name) or "error").strip().lower()
+    if text not in ("error", "latest"):
+        raise InvalidOption(f"`{name}` must be error or latest, not {text!r}")
+    return text
+
+
+def _by_partition(name: str, text: str, least: int) -> dict[tuple[str, int], int]:
+    """`{"topic": {"0": 23, "1": -2}}`: among offsets, -2 is the earliest and -1 the latest."""
+    words = "" if least == 0 else "earliest, latest or "
+    wrong = InvalidOption(f'`{name}` must be {words}JSON like {{"topic":{{"0":23}}}}, not {text!r}')
     try:
         document = json.loads(text)
         found = {
-            (topic, int(partition)): offset
+            (topic, int(partition)): number
             for topic, partitions in document.items()
-            for partition, offset in partitions.items()
+            for partition, number in partitions.items()
         }
     except (ValueError, AttributeError):
         raise wrong from None
-    if not all(type(offset) is int and offset >= EARLIEST for offset in found.values()):
+    if not all(type(number) is int and number >= least for number in found.values()):
         raise wrong
     return found

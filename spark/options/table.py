@@ -21,16 +21,24 @@ class Use(Flag):
     WRITE = auto()  # df.write and df.writeStream
 
 
+USES = {
+    Use.READ: "`spark.read`",
+    Use.STREAM: "`spark.readStream`",
+    Use.WRITE: "`df.write` and `df.writeStream`",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. `default` and `meaning` are prose for the reference page; `in_kafka`: Spark's Kafka source
-    has an option of this name."""
+    """One option. `default`, `meaning` and `difference` are prose for the reference page. `in_kafka`: Spark's
+    Kafka source has an option of this name; `difference`: what is different there."""
 
     name: str
     uses: Use
     default: str
     meaning: str
     in_kafka: bool = False
+    difference: str = ""
 
 
 HISTORY = Use.READ | Use.STREAM
@@ -43,6 +51,8 @@ KAFKA_ALIASES = {
 """librdkafka's name of an option -> the name in the table, which is Kafka's."""
 
 SECURITY = ("kafka.security.", "kafka.sasl.", "kafka.ssl.", "kafka.enable.sasl.", "kafka.enable.ssl.")
+ANY = Use.READ | Use.STREAM | Use.WRITE
+PARTITIONS_LEFT_OUT = "the JSON must name every partition there; here the others have the default"
 OPTIONS = (
     Option("path", HISTORY, "", "the bucket: a directory, `file:///directory` or `s3://bucket/prefix`"),
     Option("endpoint", HISTORY, "AWS", "URL of another S3 server"),
@@ -52,28 +62,147 @@ OPTIONS = (
     Option("sessionToken", HISTORY, "", "session token of temporary keys, with `accessKey` and `secretKey`"),
     Option("profile", HISTORY, "that of the environment", "profile of the AWS configuration files"),
     Option("cluster", HISTORY, "the only one", "id of the cluster, if the bucket has several"),
-    Option("topic", HISTORY, "", "the topic to read"),
-    Option("topics", HISTORY, "", "topics to read, separated by commas"),
-    Option("partitions", HISTORY, "all", "partitions to read, separated by commas"),
-    Option("startingOffsets", HISTORY, "earliest", "first offsets: `earliest`, `latest` or JSON", True),
-    Option("endingOffsets", Use.READ, "latest", "offsets to end before: `latest` or JSON", True),
-    Option("startingTimestamp", HISTORY, "", "first timestamp, in milliseconds since 1970", True),
-    Option("endingTimestamp", Use.READ, "", "timestamp to end before, in milliseconds since 1970", True),
+    Option("table", Use.READ, "records", "what to read: `records`, `partitions` or `segments`"),
+    Option("subscribe", HISTORY, "", "topics to read, separated by commas", True),
+    Option(
+        "subscribePattern",
+        HISTORY,
+        "",
+        "topics to read: a regular expression that matches the whole name",
+        True,
+        "Java's syntax there, Python's here",
+    ),
+    Option("assign", HISTORY, "", 'partitions to read: JSON like `{"orders":[0,1]}`', True),
+    Option("topic", HISTORY, "", "one topic to read, as `subscribe`", True, "only for writes there"),
+    Option("topics", HISTORY, "", "the same as `subscribe`"),
+    Option("partitions", HISTORY, "all", "partitions to read of every topic, separated by commas"),
+    Option(
+        "startingOffsets",
+        HISTORY,
+        "earliest",
+        "first offsets: `earliest`, `latest`, or JSON, where -2 is the earliest and -1 the latest",
+        True,
+        f"{PARTITIONS_LEFT_OUT}; `latest` is refused in a batch read there",
+    ),
+    Option(
+        "endingOffsets",
+        Use.READ,
+        "latest",
+        "offsets to end before: `latest` or JSON; `latest` is the end of what is in the bucket",
+        True,
+        PARTITIONS_LEFT_OUT,
+    ),
+    Option(
+        "startingTimestamp",
+        HISTORY,
+        "",
+        "starts at the first record with this timestamp or a later one, in milliseconds since 1970; "
+        "precedes `startingOffsetsByTimestamp`, which precedes `startingOffsets`",
+        True,
+    ),
+    Option(
+        "endingTimestamp",
+        Use.READ,
+        "",
+        "ends before the first record with this timestamp or a later one, in milliseconds since 1970; "
+        "precedes `endingOffsetsByTimestamp`, which precedes `endingOffsets`",
+        True,
+    ),
+    Option(
+        "startingOffsetsByTimestamp",
+        HISTORY,
+        "",
+        'timestamps by partition: JSON like `{"orders":{"0":1700000000000}}`',
+        True,
+        PARTITIONS_LEFT_OUT,
+    ),
+    Option(
+        "endingOffsetsByTimestamp",
+        Use.READ,
+        "",
+        "timestamps by partition, as JSON",
+        True,
+        PARTITIONS_LEFT_OUT,
+    ),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        HISTORY,
+        "error",
+        "if a partition has no record at or after the starting timestamp: `error`, or `latest` to start at "
+        "its end",
+        True,
+        "partitions without records are no error here",
+    ),
     Option("includeHeaders", HISTORY, "false", "adds the column `headers`", True),
     Option("columns", HISTORY, "all", "columns to read, separated by commas; others are not decoded"),
-    Option("failOnDataLoss", HISTORY, "true", "refuse offsets that are no longer there", True),
+    Option(
+        "failOnDataLoss",
+        HISTORY,
+        "true",
+        "fail if wanted offsets are no longer or not yet in the bucket; `false`: read what is there",
+        True,
+        "a topic that does not exist is an error in both cases",
+    ),
     Option("splitBytes", HISTORY, "67108864", "bytes that one task reads, at most"),
+    Option(
+        "minPartitions",
+        HISTORY,
+        "none",
+        "smallest number of tasks, as a hint: a chunk of a segment (up to 8 MiB) is not divided",
+        True,
+        "divides by offsets there, by bytes here",
+    ),
+    Option("maxPartitions", HISTORY, "none", "largest number of tasks; larger than `splitBytes` if need be"),
+    Option(
+        "maxRecordsPerPartition",
+        HISTORY,
+        "none",
+        "largest number of records of a task, counted as offsets; tasks may share a chunk and read it again",
+        True,
+    ),
+    Option(
+        "pushFilters",
+        Use.READ,
+        "false",
+        "prunes by filters on `topic`, `partition`, `offset` and `timestamp`; needs Spark's setting "
+        "`spark.sql.python.filterPushdown.enabled`",
+    ),
+    Option(
+        "maxLateness",
+        Use.READ,
+        "unlimited",
+        "largest number of milliseconds by which a record is older than one before it in its partition: lets "
+        "a pushed filter `timestamp < …` end the read early; records that are later may be left out",
+    ),
     Option("maxOffsetsPerTrigger", Use.STREAM, "no limit", "most records of a micro-batch, about", True),
     Option("minOffsetsPerTrigger", Use.STREAM, "none", "least records of a micro-batch", True),
     Option(
         "maxTriggerDelay", Use.STREAM, "15m", "longest wait for `minOffsetsPerTrigger`: `15m`, `30s`", True
     ),
-    Option("kafka.bootstrap.servers", LIVE, "", "brokers, as HOST:PORT separated by commas", True),
+    Option(
+        "kafka.bootstrap.servers",
+        ANY,
+        "",
+        "brokers, as HOST:PORT separated by commas; a batch read needs none",
+        True,
+        "required there",
+    ),
     Option("kafka.client.id", LIVE, "tierlog-spark", "name of the client, for quotas and logs", True),
     Option("kafka.request.timeout.ms", LIVE, "30000", "how long a leader or a response may be missing", True),
     Option("kafka.max.partition.fetch.bytes", Use.STREAM, "8388608", "most bytes of a Fetch response", True),
-    Option("kafka.isolation.level", Use.STREAM, "read_committed", "nothing else is accepted", True),
-    Option("pushFilters", Use.READ, "false", "prunes by filters; Spark needs a setting for it"),
+    Option(
+        "kafka.isolation.level",
+        HISTORY,
+        "read_committed",
+        "nothing else is accepted: the bucket has committed records only",
+        True,
+        "`read_uncommitted` is the default there",
+    ),
+    Option("kafka.group.id", HISTORY, "", "accepted, without effect: no group is used", True),
+    Option("groupIdPrefix", HISTORY, "", "accepted, without effect: no group is used", True),
+    Option("kafkaConsumer.pollTimeoutMs", HISTORY, "", "accepted, without effect: no Java consumer", True),
+    Option("fetchOffset.numRetries", HISTORY, "", "accepted, without effect: no Java consumer", True),
+    Option("fetchOffset.retryIntervalMs", HISTORY, "", "accepted, without effect: no Java consumer", True),
 )
 
 
@@ -83,17 +212,21 @@ class Given:
     def __init__(self, given: Mapping[str, str], use: Use) -> None:
         """Raises InvalidOption for an option that is unknown or has another use."""
         known = {option.name.lower(): option for option in OPTIONS if option.uses & use}
+        others = {option.name.lower(): option for option in OPTIONS if not option.uses & use}
         lowered = {name.lower(): value for name, value in given.items()}
         self._values = {KAFKA_ALIASES.get(name, name): value for name, value in lowered.items()}
         for name in sorted(self._values.keys() - known.keys()):
+            if use == Use.READ and name.startswith("kafka."):
+                continue  # settings of clients: a batch read connects to no broker
             if name.startswith(SECURITY):
                 raise InvalidOption(
                     f"{name} is not supported: brokers have no encrypted or authenticated listeners"
                 )
+            if name in others:
+                raise InvalidOption(_misplaced(others[name]))
             near = get_close_matches(name, known, 1)
-            hint = f"; did you mean `{known[near[0]].name}`?" if near else ""
-            names = ", ".join(option.name for option in known.values())
-            raise InvalidOption(f"unknown option {name}{hint} The options are {names}")
+            hint = f" Did you mean `{known[near[0]].name}`?" if near else ""
+            raise InvalidOption(f"unknown option {name}.{hint} All options: docs/reference/spark-options.md")
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._values
@@ -124,3 +257,28 @@ class Given:
         if not text.strip().isdecimal() or int(text) == 0:
             raise InvalidOption(f"`{name}` must be a positive {what}, not {text!r}")
         return int(text)
+
+    def timestamp(self, name: str) -> int | None:
+        """Milliseconds since 1970."""
+        text = self.text(name)
+        if text is None:
+            return None
+        if not text.strip().isdecimal():
+            raise InvalidOption(f"`{name}` must be milliseconds since 1970, not {text!r}")
+        return int(text)
+
+
+def _misplaced(option: Option) -> str:
+    places = " and ".join(text for use, text in USES.items() if option.uses & use)
+    return f"option `{option.name}` belongs to {places}"
+
+
+def reference_table() -> list[str]:
+    """Markdown rows of every option, with Spark's Kafka source beside it."""
+    rows = ["| option | for | default | meaning | Spark's Kafka source |", "| --- | --- | --- | --- | --- |"]
+    for option in OPTIONS:
+        uses = ", ".join(use.name.lower() for use in Use if option.uses & use and use.name)
+        beside = (option.difference or "the same") if option.in_kafka else "has none"
+        cells = (f"`{option.name}`", uses, option.default, option.meaning, beside)
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return rows

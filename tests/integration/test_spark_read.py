@@ -158,10 +158,13 @@ def test_timestamp_bound_is_the_first_offset_at_or_after_it(
     assert rows(frame) == without_headers([row for row in everything if start <= row["offset"] < end])
 
 
-def test_timestamp_after_the_last_record_starts_at_the_end(
+def test_timestamp_after_the_last_record_is_an_error_unless_waived(
     spark: SparkSession, history: BucketWriter
 ) -> None:
-    assert load(spark, history, topic="weather", startingTimestamp=FIRST_MS * 2).count() == 0
+    late = {"subscribe": "weather", "startingTimestamp": FIRST_MS * 2}
+    with pytest.raises(PySparkException, match="no record at or after timestamp"):
+        load(spark, history, **late).count()
+    assert load(spark, history, startingOffsetsByTimestampStrategy="latest", **late).count() == 0
 
 
 def test_partition_without_uploads_is_empty(spark: SparkSession, history: BucketWriter) -> None:
@@ -200,6 +203,32 @@ def test_pushed_filters_read_less_and_return_the_same(spark: SparkSession, histo
     plain = load(spark, history, topic="flights").where(condition)
     assert rows(pushed) == rows(plain) != []
     assert pushed.rdd.getNumPartitions() < plain.rdd.getNumPartitions() / 4
+
+
+def test_filters_on_one_minute_read_less_and_return_the_same(
+    spark: SparkSession, history: BucketWriter
+) -> None:
+    """BETWEEN arrives as two filters. Late records, a minute behind the others, must not be left out."""
+    condition = "timestamp BETWEEN timestamp_millis({0}) AND timestamp_millis({0} + 60000)".format(
+        FIRST_MS + 500_000
+    )
+    options = {"topic": "flights", "splitBytes": 1}
+    plain = load(spark, history, **options).where(condition)
+    since = load(spark, history, pushFilters=True, **options).where(condition)
+    within = load(spark, history, pushFilters=True, maxLateness=600_000, **options).where(condition)
+    assert rows(since) == rows(plain) != []
+    assert rows(within) == rows(plain)
+    splits = [frame.rdd.getNumPartitions() for frame in (plain, since, within)]
+    assert splits[0] > splits[1] > splits[2]
+
+
+def test_subscribe_assign_and_numbers_of_partitions(spark: SparkSession, history: BucketWriter) -> None:
+    expected = without_headers(committed(history, "flights", 1))
+    assert rows(load(spark, history, assign='{"flights":[1]}', maxPartitions=1)) == expected
+    assert load(spark, history, subscribePattern="fl.*", maxPartitions=2).rdd.getNumPartitions() == 2
+    frame = load(spark, history, assign='{"flights":[1]}', maxRecordsPerPartition=100)
+    assert rows(frame) == expected and frame.rdd.getNumPartitions() >= len(expected) / 100
+    assert max(frame.groupBy(F.spark_partition_id()).count().toPandas()["count"]) <= 100
 
 
 def test_error_names_an_unknown_column(spark: SparkSession, history: BucketWriter) -> None:

@@ -95,7 +95,7 @@ class BucketWriter:
             records=sum(header.record_count for _, header in headers),
             first_timestamp=headers[0][1].base_timestamp,
             max_timestamp=max(header.max_timestamp for _, header in headers),
-            has_transactions=bool(aborted),
+            has_transactions=bool(aborted) or any(header.is_control for _, header in headers),
             has_aborts=bool(aborted),
             log_crc32c=crc32c.crc32c(log),
             index_crc32c=crc32c.crc32c(bundle),

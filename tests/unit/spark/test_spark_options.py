@@ -2,7 +2,7 @@
 
 import pytest
 
-from tierlog.spark.options import EARLIEST, LATEST, InvalidOption, StoreAddress, parse_options
+from tierlog.spark.options import EARLIEST, LATEST, InvalidOption, StoreAddress, Table, parse_options
 
 LEAST = {"path": "/bucket", "topic": "flights"}
 
@@ -27,6 +27,37 @@ def test_offsets_by_partition_leave_the_others_at_the_default() -> None:
     assert parse_options({**LEAST, "startingTimestamp": "17"}).starting.timestamp_ms == 17
 
 
+def test_topics_are_selected_as_in_sparks_kafka_source() -> None:
+    assert parse_options({"path": "/b", "subscribe": "b, a"}).topics == ("b", "a")
+    assert parse_options({"path": "/b", "subscribePattern": "a.*"}).pattern == "a.*"
+    assigned = parse_options({"path": "/b", "assign": '{"a":[0,2],"b":[1]}'})
+    assert assigned.topics == ("a", "b")
+    assert [assigned.partitions_of(topic) for topic in "ab"] == [{0, 2}, {1}]
+
+
+def test_a_timestamp_precedes_timestamps_by_partition_and_these_precede_offsets() -> None:
+    given = {**LEAST, "startingOffsets": "latest", "startingOffsetsByTimestamp": '{"flights":{"1":9}}'}
+    by_partition = parse_options(given).starting
+    assert [by_partition.timestamp_of("flights", p) for p in range(2)] == [None, 9]
+    assert by_partition.offset_of("flights", 0) == EARLIEST and by_partition.must_match
+    both = parse_options({**given, "startingTimestamp": "5"}).starting
+    assert [both.timestamp_of("flights", p) for p in range(2)] == [5, 5]
+    lenient = {**LEAST, "startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "latest"}
+    assert not parse_options(lenient).starting.must_match
+    assert not parse_options({**LEAST, "endingTimestamp": "5"}).ending.must_match
+
+
+def test_options_of_kafkas_clients_do_no_harm_in_a_batch_read() -> None:
+    given = {"kafka.bootstrap.servers": "b:9092", "kafka.ssl.protocol": "TLS", "groupIdPrefix": "g"}
+    assert parse_options({**LEAST, **given, "kafka.isolation.level": "read_committed"}).topics == ("flights",)
+
+
+def test_metadata_tables_are_of_all_topics_by_default() -> None:
+    options = parse_options({"path": "/b", "table": "Segments"})
+    assert (options.table, options.pattern, options.topics) == (Table.SEGMENTS, ".*", ())
+    assert parse_options({"path": "/b", "table": "segments", "subscribe": "a"}).pattern is None
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [
@@ -43,7 +74,17 @@ def test_offsets_by_partition_leave_the_others_at_the_default() -> None:
         ({**LEAST, "startingOffsets": '{"flights":{"0":true}}'}, "startingOffsets"),
         ({**LEAST, "endingOffsets": '{"flights":[5]}'}, "endingOffsets"),
         ({**LEAST, "endingOffsets": "[1]"}, "endingOffsets"),
-        ({**LEAST, "startingOffsets": "latest", "startingTimestamp": "1"}, "startingTimestamp"),
+        ({"path": "/b", "subscribe": "a", "assign": '{"a":[0]}'}, "set one of `subscribe`"),
+        ({"path": "/b", "subscribePattern": "("}, "regular expression"),
+        ({"path": "/b", "assign": '{"a":["0"]}'}, "assign"),
+        ({"path": "/b", "assign": '{"a":0}'}, "assign"),
+        ({**LEAST, "startingOffsetsByTimestamp": '{"flights":{"0":-2}}'}, "startingOffsetsByTimestamp"),
+        ({**LEAST, "startingOffsetsByTimestampStrategy": "earliest"}, "error or latest"),
+        ({**LEAST, "kafka.isolation.level": "read_uncommitted"}, "read_committed"),
+        ({**LEAST, "maxOffsetsPerTrigger": "5"}, "belongs to `spark.readStream`"),
+        ({**LEAST, "minPartition": "5"}, "Did you mean `minPartitions`"),
+        ({**LEAST, "minPartitions": "0"}, "minPartitions"),
+        ({**LEAST, "table": "records?"}, "partitions, segments"),
         ({**LEAST, "endingTimestamp": "yesterday"}, "endingTimestamp"),
         ({**LEAST, "includeHeaders": "yes"}, "includeHeaders"),
         ({**LEAST, "splitBytes": "0"}, "splitBytes"),

@@ -2,6 +2,7 @@
 
 import random
 import uuid
+from datetime import UTC, datetime, timedelta
 from itertools import accumulate, pairwise
 
 import pytest
@@ -20,6 +21,7 @@ from tierlog.spark.history.plan import (
     Part,
     Pruning,
     Source,
+    SplitLimits,
     choose_sources,
     committed_range,
     group_into_splits,
@@ -144,7 +146,7 @@ def test_splits_have_all_parts_in_order_and_no_more_bytes_than_allowed(seed: int
     anywhere = OffsetRange(0, 1)
     parts = [Part(SOURCE, "log", at, end, anywhere, anywhere, None) for at, end in pairwise([0, *ends])]
     split_bytes = rng.choice([1, 10 << 20, 64 << 20, 1 << 40])
-    splits = group_into_splits(parts, split_bytes)
+    splits = group_into_splits(parts, SplitLimits(split_bytes))
     assert [part for split in splits for part in split] == parts
     sizes = [sum(part.end - part.start for part in split) for split in splits]
     assert all(size <= split_bytes or len(split) == 1 for size, split in zip(sizes, splits, strict=True))
@@ -223,6 +225,69 @@ def test_bounds_outside_the_bucket_are_errors_unless_waived() -> None:
         with pytest.raises(OffsetsUnavailable, match=str(offset)):
             resolve_bound(SOURCE, bound, committed, True)
         assert resolve_bound(SOURCE, bound, committed, False) == clamped
+
+
+def made_parts(rng: random.Random) -> list[Part]:
+    parts, offset = [], 0
+    for number in range(rng.randrange(1, 60)):
+        rows = OffsetRange(offset, offset + rng.randrange(1, 500))
+        parts.append(Part(SOURCE, f"{number}", 0, rng.randrange(1, 9 << 20), rows, rows, None))
+        offset = rows.end
+    return parts
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_splits_keep_to_the_numbers_of_partitions_and_records(seed: int) -> None:
+    rng = random.Random(seed)
+    parts = made_parts(rng)
+    most, records = rng.randrange(1, 20), rng.randrange(1, 300)
+    few = group_into_splits(parts, SplitLimits(1 << 20, max_splits=most))
+    assert len(few) <= most and [part for split in few for part in split] == parts
+    many = group_into_splits(parts, SplitLimits(64 << 20, min_splits=len(parts) // 2 or 1))
+    assert len(many) >= len(parts) // 2 and [part for split in many for part in split] == parts
+    small = group_into_splits(parts, SplitLimits(64 << 20, max_records=records))
+    assert all(sum(len(part.rows) for part in split) <= records for split in small)
+    rows = [offset for split in small for part in split for offset in part.rows]
+    assert rows == [offset for part in parts for offset in part.rows]
+
+
+def test_chunks_and_entries_that_are_older_than_the_query_are_left_out() -> None:
+    chunks = (
+        ChunkEntry(0, 0, 50, 1),
+        ChunkEntry(100, 10, 90, 2),
+        ChunkEntry(200, 20, 40, 3),
+        ChunkEntry(300, 30, -1, 4),
+    )
+    index = ChunkIndex(chunks, 400)
+    assert [(one.start, one.end) for one in index.pieces(0, 40, 1_000, 60)] == [(100, 200), (300, 400)]
+    assert [(one.start, one.end) for one in index.pieces(0, 40, 1_000)] == [(0, 400)]
+    held = [remote_segment(0, 9, max_timestamp=50), remote_segment(10, 19, max_timestamp=-1)]
+    assert nodes_in(held, OffsetRange(0, 20), 51) == held[1:]
+
+
+def test_filters_on_time_narrow_to_milliseconds_that_contain_them() -> None:
+    at = datetime(2013, 1, 1, 10, 0, 0, 500_900, UTC)
+    ms = 1_357_034_400_500
+    pruning = Pruning().narrow("timestamp", ">=", at).narrow("timestamp", "<", at)
+    assert (pruning.since_ms, pruning.until_ms) == (ms, ms + 1)
+    assert Pruning().narrow("timestamp", "=", at) == pruning
+    assert pruning.narrow("timestamp", ">", at - timedelta(1)).since_ms == ms
+    later = Pruning().narrow("timestamp", "in", (at, at + timedelta(seconds=1)))
+    assert (later.since_ms, later.until_ms) == (ms, ms + 1_001)
+    assert Pruning().narrow("timestamp", "=", "2013-01-01") == Pruning()
+
+
+def test_topics_of_a_pattern_and_assigned_partitions_are_sources() -> None:
+    documents = [document("a", 1), document("ab", 2), document("b", 3)]
+
+    def chosen(**options: str) -> list[str]:
+        return [str(one) for one in choose_sources(documents, parse_options({"path": "/b", **options}))]
+
+    assert chosen(subscribePattern="a.?") == ["a-0", "a-1", "ab-0", "ab-1"]
+    assert chosen(assign='{"b":[1],"a":[0]}') == ["b-1", "a-0"]
+    assert chosen(table="segments") == ["a-0", "a-1", "ab-0", "ab-1", "b-0", "b-1"]
+    with pytest.raises(InvalidOption, match="no topic in the bucket matches"):
+        chosen(subscribePattern="c")
 
 
 def document(name: str, number: int, partitions: int = 2) -> TopicDocument:

@@ -1,6 +1,7 @@
 """Look-ups over a bucket directory without Spark: timestamps against a plain scan, clusters, topics."""
 
 import random
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from spark_bucket import CLUSTER, BucketWriter
 from spark_history import FIRST_MS, LOG_START, write_history
 
-from tierlog.base.types import TopicIdPartition
+from tierlog.base.types import TopicIdPartition, random_uuid
 from tierlog.metadata.records import compaction_tags
 from tierlog.records.batch import iter_batches
 from tierlog.records.chunks import CHUNK_BYTES
@@ -18,10 +19,26 @@ from tierlog.records.record import iter_records
 from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.spark.history.bucket import DirectoryBucket, open_bucket
 from tierlog.spark.history.plan import Part, Pruning, Source
-from tierlog.spark.history.snapshot import PartitionView, find_cluster, plan_parts, read_part
+from tierlog.spark.history.snapshot import (
+    PartitionView,
+    find_cluster,
+    plan_parts,
+    plan_splits,
+    read_part,
+    read_split,
+)
 from tierlog.spark.options import InvalidOption, StoreAddress, parse_options
 from tierlog.tiering.format.bundle import HEAD_BYTES, Section, read_places
-from tierlog.tiering.object_store import CorruptObject, ObjectNotFound
+from tierlog.tiering.format.manifest import (
+    ManifestPage,
+    ManifestRoot,
+    encode_page,
+    encode_root,
+    page_reference,
+)
+from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStoreError
+
+HOUR_MS = 3_600_000
 
 
 class CountingBucket(DirectoryBucket):
@@ -120,6 +137,105 @@ def test_search_for_a_timestamp_reads_one_head_and_one_chunk(tmp_path: Path) -> 
     assert bucket.index_reads() == [HEAD_BYTES]
     (chunk,) = (size for suffix, size in bucket.reads if suffix == "log")
     assert chunk < CHUNK_BYTES
+
+
+YEAR_CHUNK_BYTES = 20_000
+
+
+@pytest.fixture(scope="module")
+def year(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Topic `year`, two segments, a batch of three records an hour; every seventh is in descending order."""
+    writer = BucketWriter(tmp_path_factory.mktemp("year"), YEAR_CHUNK_BYTES)
+    writer.topic("year", 1)
+    for segment in range(2):
+        batches = []
+        for hour in range(segment * 4_380, (segment + 1) * 4_380):
+            stamps = [hour * HOUR_MS + minute * 60_000 for minute in range(0, 60, 20)]
+            records = [NewRecord(at, None, bytes(40)) for at in (stamps if hour % 7 else stamps[::-1])]
+            batches.append(encode_batch(records, base_offset=hour * 3))
+        writer.segment("year", 0, batches)
+    writer.commit("year", 0)
+    return writer.root
+
+
+@pytest.mark.parametrize("how", ("options", "filters"))
+@pytest.mark.parametrize("hour", (1, 3_000, 4_379, 8_000))
+def test_one_hour_of_a_year_reads_at_most_two_chunks_more_than_needed(
+    year: Path, how: str, hour: int
+) -> None:
+    chunk, start, end = YEAR_CHUNK_BYTES, hour * HOUR_MS, (hour + 1) * HOUR_MS
+    given = {"path": str(year), "subscribe": "year", "splitBytes": "1"}
+    if how == "options":
+        given |= {"startingTimestamp": str(start), "endingTimestamp": str(end)}
+        pruning = Pruning()
+    else:
+        given |= {"maxLateness": str(HOUR_MS)}
+        pruning = Pruning().narrow("timestamp", ">=", datetime.fromtimestamp(start / 1000, UTC))
+        pruning = pruning.narrow("timestamp", "<", datetime.fromtimestamp(end / 1000, UTC))
+    bucket, options = CountingBucket(year), parse_options(given)
+    splits = plan_splits(bucket, options, pruning)
+    found: list[int] = []
+    for split in splits:
+        for part, data in read_split(bucket, options, split):
+            records = (
+                one for at, _ in iter_batches(data) for one in iter_records(data, at, max_bytes=1 << 20)
+            )
+            found += [
+                one.offset
+                for one in records
+                if part.offsets.start <= one.offset < part.offsets.end and start <= one.timestamp < end
+            ]
+    assert found == list(range(hour * 3, hour * 3 + 3))
+    read = sum(size for suffix, size in bucket.reads if suffix == "log")
+    scanned_by_the_plan = 2 * chunk if how == "options" else chunk
+    assert read <= scanned_by_the_plan + 3 * chunk, "one chunk is needed, or two if the hour crosses a border"
+    assert sum(part.end - part.start for split in splits for part in split) <= 3 * chunk
+
+
+def test_pages_are_read_in_parallel_and_in_order(tmp_path: Path) -> None:
+    writer = BucketWriter(tmp_path)
+    writer.topic("t", 1)
+    for at in range(60):
+        writer.segment("t", 0, [encode_batch([NewRecord(at, None, b"x")], base_offset=at)])
+    where = TopicIdPartition(writer.topics["t"], 0)
+    pages = []
+    for at in range(0, 60, 3):
+        page = ManifestPage(
+            topic_id=where.topic_id, partition=0, entries=tuple(writer.entries[where][at : at + 3])
+        )
+        encoded = encode_page(page)
+        pages.append(page_reference(random_uuid(writer.rng), page, encoded))
+        writer.put(writer.keys.page(where, pages[-1]), encoded)
+    root = ManifestRoot(
+        topic_id=where.topic_id,
+        partition=0,
+        version=1,
+        metadata_index=1,
+        leader_epoch=0,
+        log_start_offset=0,
+        pages=tuple(pages),
+        entries=(),
+    )
+    writer.put(writer.keys.root(where), encode_root(root))
+    options = parse_options({"path": str(tmp_path), "subscribe": "t"})
+    parts = plan_parts(open_bucket(options.store), options, Pruning())
+    assert [part.offsets.start for part in parts] == list(range(60))
+
+
+def test_lost_objects_are_left_out_if_the_user_accepts_it(tmp_path: Path) -> None:
+    writer = large_segments(tmp_path, CHUNK_BYTES)
+    given = {"path": str(tmp_path), "subscribe": "t"}
+    options = parse_options(given)
+    bucket = open_bucket(options.store)
+    (*_, split) = plan_splits(bucket, options, Pruning())
+    (tmp_path / split[-1].key).unlink()
+    with pytest.raises(ObjectStoreError, match="run the query again"):
+        list(read_split(bucket, options, split))
+    writer.commit("t", 0, log_start=15_360)
+    lenient = parse_options({**given, "failOnDataLoss": "false"})
+    with pytest.warns(UserWarning, match="lost"):
+        left = [part for part, _ in read_split(bucket, lenient, split)]
+    assert left == [part for part in split if part.key != split[-1].key]
 
 
 def test_bundle_of_an_earlier_version_is_read_as_a_whole(tmp_path: Path) -> None:
