@@ -17,6 +17,7 @@ from tierlog.records.chunks import CHUNK_BYTES
 from tierlog.records.indexes import TXN_ENTRY, AbortedTxn
 from tierlog.records.record import iter_records
 from tierlog.records.writer import NewRecord, encode_batch
+from tierlog.spark.history import snapshot
 from tierlog.spark.history.bucket import DirectoryBucket, open_bucket
 from tierlog.spark.history.plan import Part, Pruning, Source
 from tierlog.spark.history.snapshot import (
@@ -161,8 +162,11 @@ def year(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("how", ("options", "filters"))
 @pytest.mark.parametrize("hour", (1, 3_000, 4_379, 8_000))
 def test_one_hour_of_a_year_reads_at_most_two_chunks_more_than_needed(
-    year: Path, how: str, hour: int
+    year: Path, monkeypatch: pytest.MonkeyPatch, how: str, hour: int
 ) -> None:
+    """With chunks of 20 kB for 8 MiB: a search for a timestamp reads one."""
+    monkeypatch.setattr(snapshot, "CHUNK_BYTES", YEAR_CHUNK_BYTES)
+    monkeypatch.setattr(snapshot, "SCAN_BYTES", 1)
     chunk, start, end = YEAR_CHUNK_BYTES, hour * HOUR_MS, (hour + 1) * HOUR_MS
     given = {"path": str(year), "subscribe": "year", "splitBytes": "1"}
     if how == "options":

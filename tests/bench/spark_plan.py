@@ -1,0 +1,119 @@
+"""Plans a Spark query over a made manifest of a terabyte: time and memory of the driver.
+
+    python tests/bench/spark_plan.py [ENTRIES]
+
+Each entry is a segment of 1 MiB, in 100 partitions with pages of 512 entries. Only manifests exist, in a
+temporary directory. Prints one JSON line.
+"""
+
+import json
+import random
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tierlog.base.types import TopicIdPartition, random_uuid
+from tierlog.metadata.records import RemoteSegment
+from tierlog.spark.history.bucket import DirectoryBucket
+from tierlog.spark.history.plan import Pruning
+from tierlog.spark.history.snapshot import plan_splits
+from tierlog.spark.history.summary import count_records
+from tierlog.spark.options import parse_options
+from tierlog.tiering.format.keys import Keys
+from tierlog.tiering.format.manifest import (
+    ClusterDocument,
+    ManifestPage,
+    ManifestRoot,
+    TopicDocument,
+    encode_cluster,
+    encode_page,
+    encode_root,
+    encode_topic,
+    page_reference,
+)
+
+PARTITIONS = 100
+PAGE_ENTRIES = 512
+RECORDS = 1_000
+
+
+def entry(rng: random.Random, number: int) -> RemoteSegment:
+    return RemoteSegment(
+        uuid=random_uuid(rng),
+        base_offset=number * RECORDS,
+        last_offset=(number + 1) * RECORDS - 1,
+        leader_epochs=((0, 0),),
+        log_bytes=1 << 20,
+        index_bytes=4_096,
+        records=RECORDS,
+        first_timestamp=number * 1_000,
+        max_timestamp=number * 1_000 + 999,
+        has_transactions=False,
+        has_aborts=False,
+        log_crc32c=1,
+        index_crc32c=1,
+        leader_epoch=0,
+        control_records=0,
+        min_timestamp=number * 1_000,
+    )
+
+
+def write(directory: Path, entries: int) -> None:
+    rng, keys = random.Random(1), Keys("bench")
+
+    def put(key: str, content: bytes) -> None:
+        (directory / key).parent.mkdir(parents=True, exist_ok=True)
+        (directory / key).write_bytes(content)
+
+    topic_id = random_uuid(rng)
+    put(keys.cluster(), encode_cluster(ClusterDocument(cluster_id="bench")))
+    document = TopicDocument(topic_id=topic_id, name="t", partitions=PARTITIONS, configs={})
+    put(keys.topic(topic_id), encode_topic(document))
+    for partition in range(PARTITIONS):
+        where, pages = TopicIdPartition(topic_id, partition), []
+        made = [entry(rng, number) for number in range(entries // PARTITIONS)]
+        for at in range(0, len(made), PAGE_ENTRIES):
+            some = tuple(made[at : at + PAGE_ENTRIES])
+            page = ManifestPage(topic_id=topic_id, partition=partition, entries=some)
+            encoded = encode_page(page)
+            pages.append(page_reference(random_uuid(rng), page, encoded))
+            put(keys.page(where, pages[-1]), encoded)
+        root = ManifestRoot(
+            topic_id=topic_id,
+            partition=partition,
+            version=1,
+            metadata_index=1,
+            leader_epoch=0,
+            log_start_offset=0,
+            pages=tuple(pages),
+            entries=(),
+        )
+        put(keys.root(where), encode_root(root))
+
+
+def main() -> None:
+    entries = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    with tempfile.TemporaryDirectory() as name:
+        write(Path(name), entries)
+        bucket, options = DirectoryBucket(Path(name)), parse_options({"path": name, "subscribe": "t"})
+        started = time.perf_counter()
+        records = count_records(bucket, options)
+        counted = time.perf_counter()
+        splits = plan_splits(bucket, options, Pruning())
+        planned = time.perf_counter()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    result = {
+        "entries": entries,
+        "records": records,
+        "splits": len(splits),
+        "count_s": round(counted - started, 2),
+        "plan_s": round(planned - counted, 2),
+        "peak_mib": peak >> 10,
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
