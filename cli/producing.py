@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tierlog.cli.client import KafkaClient, is_retriable, raise_for
 from tierlog.cli.errors import CliError, no_partition
+from tierlog.client.partitioner import partition_of
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.init_producer_id import InitProducerIdRequest
 from tierlog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -19,9 +20,6 @@ ALL_IN_SYNC = -1
 TIMEOUT_MS = 30_000
 BATCH_BYTES = 512 * 1024  # well below the default of max.message.bytes (1 MiB)
 MAX_SEQUENCE = 2**31
-_SEED = 0x9747B28C
-_M = 0x5BD1E995
-_MASK = 0xFFFFFFFF
 
 
 class Producer:
@@ -109,22 +107,3 @@ class Producer:
             return None
         result: PartitionProduceResponse = response.responses[0].partition_responses[0]
         return result
-
-
-def partition_of(key: bytes, count: int) -> int:
-    """Partition of a key in a topic with `count` partitions, as Kafka's default partitioner chooses it."""
-    return (murmur2(key) & 0x7FFFFFFF) % count
-
-
-def murmur2(data: bytes) -> int:
-    """Unsigned 32-bit murmur2 with the seed of Kafka's Utils.murmur2."""
-    aligned = len(data) & ~3
-    h = (_SEED ^ len(data)) & _MASK
-    for at in range(0, aligned, 4):
-        k = int.from_bytes(data[at : at + 4], "little") * _M & _MASK
-        k = (k ^ k >> 24) * _M & _MASK
-        h = (h * _M & _MASK) ^ k
-    if aligned < len(data):
-        h = (h ^ int.from_bytes(data[aligned:], "little")) * _M & _MASK
-    h = (h ^ h >> 13) * _M & _MASK
-    return h ^ h >> 15

@@ -3,6 +3,8 @@
 Each use has a module of its own, which is imported when a query needs it.
 """
 
+from typing import TYPE_CHECKING
+
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
@@ -11,6 +13,9 @@ from tierlog.spark.history.summary import SCHEMAS
 from tierlog.spark.options import Table, parse_options
 from tierlog.spark.options.read import read_options
 from tierlog.spark.options.table import HISTORY, Given
+
+if TYPE_CHECKING:
+    from tierlog.spark.write import BatchWriter, StreamWriter
 
 
 class TierlogSource(DataSource):
@@ -43,3 +48,19 @@ class TierlogSource(DataSource):
         options = parse_stream_options(self.options)
         check_schema(schema, options.read)
         return stream_reader(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
+        from tierlog.spark.options.write import parse_write_options
+        from tierlog.spark.write import BatchWriter, check_write_schema
+
+        options = parse_write_options(self.options)
+        check_write_schema(schema, options, overwrite)
+        return BatchWriter(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":  # noqa: N802 (PySpark's)
+        from tierlog.spark.options.write import parse_write_options
+        from tierlog.spark.write import StreamWriter, check_write_schema
+
+        options = parse_write_options(self.options)
+        check_write_schema(schema, options, overwrite)
+        return StreamWriter(options, schema)

@@ -1,1 +1,1 @@
-"""The live end of topics, on brokers: offsets on the driver, raw Fetch on executors."""
+"""The live end of topics, on brokers: raw Fetch, offsets, produced batches and transactions."""

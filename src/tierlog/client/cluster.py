@@ -98,6 +98,11 @@ class Cluster:
         address = self._nodes.get(node_id)
         return (self._connection(address) if address else self._any_connection()).supports(api)
 
+    def version(self, api: str, node_id: int) -> int | None:
+        """The version of an API in requests to a node; None if it has none in common with this client."""
+        address = self._nodes.get(node_id)
+        return (self._connection(address) if address else self._any_connection()).version(api)
+
     def metadata(self, names: list[str] | None = None) -> MetadataResponse:
         """Brokers, and the named topics, or all with None. Never creates a topic."""
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]

@@ -77,9 +77,8 @@ class Connection:
         """Send the request and return its response. `timeout_s`: time for this response. After a failure
         other than UnsupportedRequest and InvalidRequest the connection is unusable and must be closed."""
         api = api_of(request)
-        broker_min, broker_max = self._versions.get(api.key, (1, 0))
-        version = min(broker_max, api.max_version, self._options.max_versions.get(api.key, api.max_version))
-        if version < max(broker_min, api.min_version):
+        version = self.version(api.name)
+        if version is None:
             raise UnsupportedRequest(self.name, api.name)
         self._socket.settimeout(self._timeout_s if timeout_s is None else timeout_s)
         return self._exchange(api, version, request)
@@ -87,6 +86,13 @@ class Connection:
     def supports(self, api: str) -> bool:
         """Whether the broker advertises the API."""
         return BY_NAME[api].key in self._versions
+
+    def version(self, name: str) -> int | None:
+        """The newest version of an API that both sides support. A field of a newer one is not sent."""
+        api = BY_NAME[name]
+        broker_min, broker_max = self._versions.get(api.key, (1, 0))
+        version = min(broker_max, api.max_version, self._options.max_versions.get(api.key, api.max_version))
+        return version if version >= max(broker_min, api.min_version) else None
 
     def close(self) -> None:
         self._socket.close()

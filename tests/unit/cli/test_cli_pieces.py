@@ -11,7 +11,7 @@ from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.node import gc_paused
 from tierlog.cli.options import parse_pairs
 from tierlog.cli.output import counted, listed, readable, size
-from tierlog.cli.producing import murmur2, partition_of
+from tierlog.client.partitioner import murmur2, partition_of
 
 
 @pytest.mark.parametrize(
