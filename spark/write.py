@@ -157,17 +157,17 @@ class StreamWriter(_ArrowStreamWriter):  # type: ignore[misc]
         query = _query(messages)
         if query:
             with open_cluster(self._options) as cluster:
-                self._committer(cluster, query).commit(batchId, _prepared(messages))
+                self._committer(Transactions(cluster), query).commit(batchId, _prepared(messages))
 
     def abort(self, messages: "Sequence[WriterCommitMessage | None]", batchId: int) -> None:  # noqa: N803
         """Transactions of tasks without a message are aborted with the next batch that is decided."""
         query = _query(messages)
         if query:
             with open_cluster(self._options) as cluster:
-                self._committer(cluster, query).abort(batchId, _prepared(messages))
+                self._committer(Transactions(cluster), query).abort(batchId, _prepared(messages))
 
-    def _committer(self, cluster: Cluster, query: str) -> BatchCommitter:
-        return BatchCommitter(Transactions(cluster), query)
+    def _committer(self, transactions: Transactions, query: str) -> BatchCommitter:
+        return BatchCommitter(transactions, query)
 
 
 def _write_prepared(

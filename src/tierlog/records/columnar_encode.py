@@ -149,7 +149,7 @@ class OpenBatch:
 
     def seal(self, codec: Codec, producer: Producer, base_sequence: int) -> bytearray:
         """The batch, ready to send; the open batch is empty afterwards."""
-        section = compress(codec, memoryview(self._out)[: self.size])
+        section = compress(codec, self._out[: self.size].tobytes())
         _, records, base_timestamp, max_timestamp = (int(each) for each in self._state)
         batch = bytearray(HEADER_SIZE + len(section))
         HEADER.pack_into(
