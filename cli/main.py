@@ -92,6 +92,7 @@ app.add_typer(broker.app, name="broker")
 app.add_typer(partition.app, name="partition")
 app.add_typer(quorum.app, name="quorum")
 app.add_typer(log.app, name="log")
+app.add_typer(spark.app, name="spark")
 
 
 def main() -> None:

@@ -31,12 +31,20 @@ def write_history(directory: Path, chunk_bytes: int | None = CHUNK_BYTES) -> Buc
                 codec = rng.choice(list(Codec))
                 append = FIRST_MS + offset * 1_000 if rng.random() < 0.2 else None
                 batches.append(
-                    bytes(encode_batch(records, base_offset=offset, codec=codec, log_append_time=append))
+                    bytes(
+                        encode_batch(
+                            records,
+                            base_offset=offset,
+                            leader_epoch=0,
+                            codec=codec,
+                            log_append_time=append,
+                        )
+                    )
                 )
                 offset += len(records)
             if topic == "flights" and partition == 1 and number == 2:
                 marker = [NewRecord(FIRST_MS, b"\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x00")]
-                batches.append(bytes(encode_batch(marker, base_offset=offset, control=True)))
+                batches.append(bytes(encode_batch(marker, base_offset=offset, leader_epoch=0, control=True)))
                 offset += 1
             writer.segment(topic, partition, batches, index_bytes=1_000)
     writer.commit("flights", 0, log_start=LOG_START, paged=3)

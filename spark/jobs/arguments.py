@@ -1,0 +1,227 @@
+"""Arguments of the jobs: one table per job, for `python -m`, spark-submit and the command line of tierlog.
+
+A job's `run` receives the values by name. Its result is one document; `is_ok` False makes the exit code 1.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from tierlog.records.errors import RecordsError
+from tierlog.spark.java import NoJava
+from tierlog.tiering.object_store import ObjectStoreError
+
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+"""Exit codes, as those of the other commands (docs/reference/cli.md)."""
+
+
+class JobFailed(Exception):
+    """Ends a job with exit code 1; the message says why and what to do next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An option of a job. `kind`: type of its value; bool makes it a flag. `repeats`: may be given several
+    times, which makes its value a list."""
+
+    name: str
+    meaning: str
+    kind: type = str
+    default: Any = None
+    form: str = ""
+    choices: tuple[str, ...] = ()
+    required: bool = False
+    repeats: bool = False
+
+    @property
+    def field(self) -> str:
+        return self.name.replace("-", "_")
+
+    def check(self, value: Any) -> Any:
+        """The value, if it is allowed. Raises ValueError."""
+        if self.choices and value not in self.choices:
+            raise ValueError(f"--{self.name} must be {' or '.join(self.choices)}, not {value!r}")
+        return value
+
+
+Values: TypeAlias = Mapping[str, Any]
+
+
+class Progress(Protocol):
+    """Shows how far a job is. Bytes and tasks of one round after the other."""
+
+    def begin(self, label: str, total: int) -> None: ...
+
+    def reach(self, completed: int) -> None: ...
+
+
+class NoProgress:
+    def begin(self, label: str, total: int) -> None:
+        """Nothing is shown."""
+
+    def reach(self, completed: int) -> None:
+        """Nothing is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`run` raises JobFailed. `show` formats its document for people."""
+
+    name: str
+    run: Callable[[Values, Progress], dict[str, Any]]
+    show: Callable[[dict[str, Any]], str]
+
+
+BUCKET = (
+    Argument("path", "The bucket: a directory or s3://bucket/prefix.", required=True, form="URL"),
+    Argument("endpoint", "URL of another S3 server than AWS.", form="URL"),
+    Argument("region", "Region of the bucket.", form="NAME"),
+    Argument("cluster", "Id of the cluster, if the bucket has several.", form="ID"),
+)
+TOPICS = (
+    Argument("topic", "A topic. May be repeated.", repeats=True, form="NAME"),
+    Argument("pattern", "All topics whose names match this regular expression completely.", form="REGEX"),
+)
+SPARK = (
+    Argument("master", "Master of Spark. Ignored under spark-submit.", default="local[*]", form="URL"),
+    Argument("remote", "Address of a Spark Connect server, instead of a master.", form="URL"),
+    Argument("conf", "A setting of Spark. May be repeated.", repeats=True, form="KEY=VALUE"),
+)
+RANGE = (
+    Argument(
+        "starting-offsets", "earliest, or JSON as for the data source.", default="earliest", form="OFFSETS"
+    ),
+    Argument("ending-offsets", "latest, or JSON as for the data source.", default="latest", form="OFFSETS"),
+    Argument("starting-timestamp", "First timestamp, in milliseconds since 1970.", int, form="MS"),
+    Argument("ending-timestamp", "Timestamp to end before, in milliseconds since 1970.", int, form="MS"),
+    Argument(
+        "allow-data-loss", "Continue if retention has deleted offsets of the range.", bool, default=False
+    ),
+)
+COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value")
+ALL_COLUMNS = (*COLUMNS, "headers")
+NONE, DAY, HOUR = "none", "day", "hour"
+"""Time partitions."""
+
+BACKFILL = (
+    *BUCKET,
+    *TOPICS,
+    *RANGE,
+    Argument(
+        "to", "Folder of a Parquet or Delta table: a directory, s3://…, gs://… or abfss://….", form="URL"
+    ),
+    Argument("format", "Format of the table.", default="parquet", choices=("parquet", "iceberg", "delta")),
+    Argument("table", "Name of an Iceberg table.", form="NAMESPACE.TABLE"),
+    Argument("catalog", "Iceberg catalog, as configured for pyiceberg.", default="default", form="NAME"),
+    Argument("catalog-property", "Property of the catalog. May be repeated.", repeats=True, form="KEY=VALUE"),
+    Argument(
+        "store-option",
+        "Option of S3 for --to: endpoint_override, region, access_key or secret_key. May be repeated.",
+        repeats=True,
+        form="KEY=VALUE",
+    ),
+    Argument("partition-by", "Time partition of the rows, in UTC.", default=DAY, choices=(NONE, DAY, HOUR)),
+    Argument(
+        "columns", "Columns of the table, separated by commas.", default=",".join(COLUMNS), form="NAMES"
+    ),
+    Argument(
+        "compression", "Codec of the files.", default="snappy", choices=("snappy", "zstd", "lz4", "none")
+    ),
+    Argument("file-mib", "Bytes of history that one task writes, in MiB.", int, default=256, form="MIB"),
+    Argument(
+        "commit-mib", "Bytes of history after which is committed, in MiB.", int, default=65536, form="MIB"
+    ),
+    *SPARK,
+)
+AUDIT = (
+    *BUCKET,
+    *TOPICS,
+    Argument("resume", "Keep the progress in this file, and continue from it if it exists.", form="FILE"),
+    Argument("html", "Write the report with plots to this file.", form="FILE"),
+    Argument(
+        "round-mib", "Bytes of history after which the progress is kept, in MiB.", int, 16384, form="MIB"
+    ),
+    *SPARK,
+)
+ARGUMENTS = {"backfill": BACKFILL, "audit": AUDIT}
+MEANINGS = {
+    "backfill": "Export what is new in the bucket to Parquet, Iceberg or Delta, exactly once.",
+    "audit": "Read and check every byte of history in the bucket. Exit code 1: something is damaged.",
+}
+"""Arguments and meaning of each job, for the command line of tierlog, which imports a job only to run it."""
+
+
+def pairs(argument: str, given: Sequence[str] | None) -> dict[str, str]:
+    """KEY=VALUE arguments as a dictionary. Raises JobFailed."""
+    found = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise JobFailed(f"--{argument} must be KEY=VALUE, not {text!r}")
+        found[name] = value
+    return found
+
+
+def reader_options(values: Values) -> dict[str, str]:
+    """The arguments of BUCKET as options of the data source."""
+    return {name: values[name] for name in ("path", "endpoint", "region", "cluster") if values[name]}
+
+
+def main(job: Job, argv: Sequence[str] | None = None) -> int:
+    """Run a job from a shell. Returns its exit code; nothing but the result goes to stdout."""
+    try:
+        values = parse(job, argv)
+        document = job.run(values, StderrProgress())
+    except EXPECTED as failure:
+        sys.stderr.write(f"{job.name}: {failure}\n")
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    sys.stdout.write((json.dumps(document) if values["json"] else job.show(document)) + "\n")
+    return OK if document.get("is_ok", True) else FAILED
+
+
+EXPECTED = (JobFailed, ObjectStoreError, RecordsError, NoJava, ValueError, OSError)
+"""Failures whose message is enough. Options and documents in the bucket raise subclasses of ValueError."""
+
+
+def parse(job: Job, argv: Sequence[str] | None) -> Values:
+    """The values of a command line. Exits with USAGE if it is invalid."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m tierlog.spark.jobs.{job.name}", description=MEANINGS[job.name]
+    )
+    for one in ARGUMENTS[job.name]:
+        if one.kind is bool:
+            parser.add_argument(f"--{one.name}", action="store_true", help=one.meaning)
+            continue
+        parser.add_argument(
+            f"--{one.name}",
+            type=one.kind,
+            default=one.default,
+            required=one.required,
+            choices=one.choices or None,
+            metavar=None if one.choices else one.form or None,
+            action="append" if one.repeats else "store",
+            help=one.meaning.replace("%", "%%"),
+        )
+    parser.add_argument("--json", action="store_true", help="Print the result as JSON.")
+    return vars(parser.parse_args(argv))
+
+
+class StderrProgress:
+    """Writes one line per tenth of a round to stderr, for logs of a cluster."""
+
+    def __init__(self) -> None:
+        self._label, self._total, self._tenths = "", 0, 0
+
+    def begin(self, label: str, total: int) -> None:
+        self._label, self._total, self._tenths = label, total, 0
+
+    def reach(self, completed: int) -> None:
+        tenths = completed * 10 // max(self._total, 1)
+        if tenths > self._tenths:
+            self._tenths = tenths
+            sys.stderr.write(f"{self._label}: {tenths * 10} %\n")

@@ -1,0 +1,156 @@
+"""Backfill: exports history to Parquet, Iceberg or Delta, incrementally and exactly once.
+
+A run exports the offsets that follow the last commit of the table. It commits after each round of complete
+segments: the files of the round, and the offsets at which the next round begins, in one step. A run that is
+killed loses at most its current round, and can simply be started again.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tierlog.spark.history.bucket import open_bucket
+from tierlog.spark.history.plan import Part
+from tierlog.spark.jobs.arguments import (
+    ALL_COLUMNS,
+    Job,
+    JobFailed,
+    Progress,
+    Values,
+    main,
+    pairs,
+    reader_options,
+)
+from tierlog.spark.jobs.export import ExportTask, WrittenFile, export, schema_of
+from tierlog.spark.jobs.file_stores import FileStore
+from tierlog.spark.jobs.runner import run_tasks, spark_session
+from tierlog.spark.jobs.selection import cluster_keys, documents_of, ends_of, plan, segments_of, sources_of
+from tierlog.spark.jobs.tables import ParquetTable, Table
+from tierlog.spark.options import ReadOptions, parse_options
+
+MIB = 1 << 20
+LEAST_TASK_BYTES = 16 * MIB
+TASKS_OF_A_SMALL_ROUND = 16
+"""A round that is too small for tasks of --file-mib has this many, so that as many cores share it."""
+
+
+def run(values: Values, progress: Progress) -> dict[str, Any]:
+    """Export what is new. Raises JobFailed."""
+    columns = _columns(values["columns"])
+    table = open_table(values, columns)
+    bucket = open_bucket(parse_options({**reader_options(values), "topic": "any"}).store)
+    documents = documents_of(bucket, cluster_keys(bucket, values), values)
+    ends = table.ends([source.id for source in sources_of(documents)])
+    options, parts = plan(values, ends, include_headers="headers" in columns)
+    rounds = list(_rounds(parts, values["commit_mib"] * MIB))
+    done: dict[str, Any] = {"rows": 0, "files": 0, "bytes": 0, "bytes_read": 0, "commits": []}
+    if not rounds:
+        return {**done, "is_ok": True}
+    with spark_session("backfill", values) as spark:
+        for number, chosen in enumerate(rounds, 1):
+            tasks = _tasks(chosen, options, columns, table, values)
+            sizes = [sum(part.end - part.start for part in task.parts) for task in tasks]
+            progress.begin(f"round {number} of {len(rounds)}", sum(sizes))
+            files = [file for found in run_tasks(spark, export, tasks, progress, sizes) for file in found]
+            done["commits"].append(table.commit(files, ends_of(chosen)))
+            _count(done, files, sum(sizes))
+    return {**done, "is_ok": True}
+
+
+def open_table(values: Values, columns: Sequence[str]) -> Table:
+    """The table of the arguments, which is created if it does not exist. Raises JobFailed."""
+    by, schema = values["partition_by"], schema_of(columns)
+    if values["format"] == "iceberg":
+        if not values["table"]:
+            raise JobFailed("--format iceberg needs --table NAMESPACE.TABLE")
+        from tierlog.spark.jobs.iceberg import IcebergTable
+
+        properties = pairs("catalog-property", values["catalog_property"])
+        return IcebergTable(values["catalog"], properties, values["table"], schema, by)
+    if not values["to"]:
+        raise JobFailed(f"--format {values['format']} needs --to URL")
+    options = tuple(sorted(pairs("store-option", values["store_option"]).items()))
+    store = FileStore(values["to"].rstrip("/"), options)
+    if values["format"] == "delta":
+        from tierlog.spark.jobs.delta import DeltaTable
+
+        return DeltaTable(store, schema, by)
+    return ParquetTable(store, {"columns": list(columns), "partition_by": by})
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    columns = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if unknown := [name for name in columns if name not in ALL_COLUMNS]:
+        raise JobFailed(f"--columns: unknown {', '.join(unknown)}; the columns are {', '.join(ALL_COLUMNS)}")
+    if missing := {"topic", "partition", "offset", "timestamp"} - set(columns):
+        raise JobFailed(f"--columns must contain {', '.join(sorted(missing))}: they identify a record")
+    return columns
+
+
+def _rounds(parts: Sequence[Part], most_bytes: int) -> Iterator[list[Part]]:
+    """Complete segments, of at most so many bytes if possible."""
+    chosen: list[Part] = []
+    size = 0
+    for segment in segments_of(parts):
+        more = sum(part.end - part.start for part in segment)
+        if chosen and size + more > most_bytes:
+            yield chosen
+            chosen, size = [], 0
+        chosen += segment
+        size += more
+    if chosen:
+        yield chosen
+
+
+def _tasks(
+    parts: Sequence[Part], options: ReadOptions, columns: tuple[str, ...], table: Table, values: Values
+) -> list[ExportTask]:
+    """Adjacent parts of one topic, of at most --file-mib, or less in a small round."""
+    total = sum(part.end - part.start for part in parts)
+    most = min(values["file_mib"] * MIB, max(LEAST_TASK_BYTES, -(-total // TASKS_OF_A_SMALL_ROUND)))
+    groups: list[list[Part]] = []
+    size = 0
+    for part in parts:
+        more = part.end - part.start
+        is_full = size + more > most
+        if not groups or is_full or groups[-1][-1].source.topic_id != part.source.topic_id:
+            groups.append([])
+            size = 0
+        groups[-1].append(part)
+        size += more
+    target = table.destination()
+    return [
+        ExportTask(
+            tuple(group),
+            options,
+            columns,
+            values["partition_by"],
+            target.store,
+            target.folder,
+            target.in_folders,
+            values["compression"],
+        )
+        for group in groups
+    ]
+
+
+def _count(done: dict[str, Any], files: Sequence[WrittenFile], bytes_read: int) -> None:
+    done["rows"] += sum(file.rows for file in files)
+    done["files"] += len(files)
+    done["bytes"] += sum(file.bytes for file in files)
+    done["bytes_read"] += bytes_read
+
+
+def _show(document: dict[str, Any]) -> str:
+    if not document["commits"]:
+        return "nothing new to export"
+    return (
+        f"exported {document['rows']:,} rows into {document['files']:,} files of "
+        f"{document['bytes']:,} bytes, commits {', '.join(document['commits'])}"
+    )
+
+
+JOB = Job("backfill", run, _show)
+
+if __name__ == "__main__":
+    sys.exit(main(JOB))

@@ -1,0 +1,112 @@
+"""Selection of what a job reads: topics by name or pattern, and parts from where an earlier run ended.
+
+Called on the driver by `backfill` and `audit`.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TypeAlias
+
+from tierlog.base.types import TopicIdPartition
+from tierlog.spark.history.bucket import Bucket, open_bucket
+from tierlog.spark.history.plan import OffsetsUnavailable, Part, Pruning, Source
+from tierlog.spark.history.snapshot import PartitionView, find_cluster, plan_parts
+from tierlog.spark.jobs.arguments import JobFailed, Values, reader_options
+from tierlog.spark.options import EARLIEST, ReadOptions, parse_options
+from tierlog.tiering.format.keys import Keys
+from tierlog.tiering.format.manifest import TopicDocument, decode_topic
+
+Ends: TypeAlias = Mapping[TopicIdPartition, int]
+"""The offset at which the next run begins, for each partition."""
+
+
+def documents_of(bucket: Bucket, keys: Keys, values: Values) -> list[TopicDocument]:
+    """The topics that --topic and --pattern select, by name. Raises JobFailed if there are none."""
+    documents = [decode_topic(bucket.read(key)) for key in bucket.keys(keys.topics())]
+    names, pattern = set(values["topic"] or ()), values["pattern"]
+    if missing := names - {document.name for document in documents}:
+        raise JobFailed(f"not in the bucket: topic {', '.join(sorted(missing))}")
+    try:
+        wanted = re.compile(pattern or "(?!)")
+    except re.error as error:
+        raise JobFailed(f"--pattern {pattern!r} is not a regular expression: {error}") from None
+    everything = not names and pattern is None
+    found = [
+        document
+        for document in documents
+        if everything or document.name in names or wanted.fullmatch(document.name)
+    ]
+    if not found:
+        raise JobFailed(
+            f"no topic in the bucket matches {pattern!r}" if pattern else "the bucket has no topic"
+        )
+    return sorted(found, key=lambda document: (document.name, str(document.topic_id)))
+
+
+def cluster_keys(bucket: Bucket, values: Values) -> Keys:
+    return Keys(find_cluster(bucket, values["cluster"]))
+
+
+def sources_of(documents: Sequence[TopicDocument]) -> list[Source]:
+    return [
+        Source(document.name, document.topic_id, partition)
+        for document in documents
+        for partition in range(document.partitions)
+    ]
+
+
+def plan(values: Values, ends: Ends, include_headers: bool = False) -> tuple[ReadOptions, list[Part]]:
+    """The parts of the selected range that follow the offsets in `ends`. Raises JobFailed."""
+    options = {
+        **reader_options(values),
+        "includeHeaders": str(include_headers),
+        "failOnDataLoss": str(not values["allow_data_loss"]),
+    }
+    bucket = open_bucket(parse_options({**options, "topic": "any"}).store)
+    keys = cluster_keys(bucket, values)
+    documents = documents_of(bucket, keys, values)
+    sources = sources_of(documents)
+    options["topics"] = ",".join(dict.fromkeys(document.name for document in documents))
+    options["startingOffsets"] = json.dumps(_starting(bucket, keys, values, sources, ends))
+    if values["ending_timestamp"] is not None:
+        options["endingTimestamp"] = str(values["ending_timestamp"])
+    else:
+        options["endingOffsets"] = values["ending_offsets"]
+    parsed = parse_options(options)
+    try:
+        return parsed, plan_parts(bucket, parsed, Pruning())
+    except OffsetsUnavailable as failure:
+        reason = str(failure).partition("; set failOnDataLoss")[0]
+        raise JobFailed(f"{reason}; --allow-data-loss continues with the offsets that exist") from failure
+
+
+def segments_of(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    """The parts by segment. A run may end after each of these groups, and not within one: a batch at the
+    border of two parts has records on both sides."""
+    for _, group in groupby(parts, key=lambda part: (part.source, part.offsets, part.key)):
+        yield list(group)
+
+
+def ends_of(parts: Sequence[Part]) -> dict[TopicIdPartition, int]:
+    """The end in each partition of these parts, which are of complete segments and in order."""
+    return {part.source.id: part.offsets.end for part in parts}
+
+
+def _starting(
+    bucket: Bucket, keys: Keys, values: Values, sources: Sequence[Source], ends: Ends
+) -> dict[str, dict[str, int]]:
+    """First offsets: those in `ends`, otherwise those that the arguments select."""
+    text, timestamp = values["starting_offsets"], values["starting_timestamp"]
+    given = parse_options({"path": ".", "topic": "any", "startingOffsets": text}).starting
+    found: dict[str, dict[str, int]] = {}
+    for source in sources:
+        start = ends.get(source.id)
+        if start is None and timestamp is not None:
+            start = PartitionView(bucket, keys, source).offset_at(timestamp)
+        elif start is None:
+            start = given.offset_of(source.topic, source.partition)
+        if start != EARLIEST:
+            found.setdefault(source.topic, {})[str(source.partition)] = start
+    return found
