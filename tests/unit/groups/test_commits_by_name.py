@@ -43,7 +43,7 @@ def test_coordinator_that_has_not_seen_the_new_topic_yet_refuses_the_commit_too(
     )
 
 
-def test_commits_with_topic_ids_and_of_topics_that_nobody_assigned_are_accepted(bench):
+def test_commits_with_topic_ids_and_of_unassigned_topics_are_accepted(bench):
     b, epoch = stable(bench)
     b.recreate("t")
     assert partition_error(b, b.commit(0, member_id="m1", generation=epoch)) == E.NONE
