@@ -51,7 +51,7 @@ _ArrowStreamWriter = getattr(datasource, "DataSourceStreamArrowWriter", DataSour
 
 @dataclass
 class TaskWritten(WriterCommitMessage):
-    """What a task wrote. `transaction`: prepared; None without transactions, or without rows."""
+    """Summary of one task. `transaction`: prepared; None without transactions, or without rows."""
 
     records: int
     transaction: Prepared | None = None
@@ -125,7 +125,7 @@ class BatchWriter(DataSourceArrowWriter):
                     transactions.end(each, commit=False)
 
 
-class StreamWriter(_ArrowStreamWriter):  # type: ignore[misc]
+class StreamWriter(_ArrowStreamWriter):  # type: ignore[misc, valid-type]
     """Writes each batch of a streaming query exactly once."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:

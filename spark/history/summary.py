@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tierlog.metadata.records import RemoteSegment
-from tierlog.records.columnar import AbortedRange, decode_columns
 from tierlog.spark.history.bucket import Bucket
 from tierlog.spark.history.plan import PART_BYTES, OffsetRange, Part, Pruning
 from tierlog.spark.history.snapshot import READS_AT_ONCE, PartitionView, open_partitions, read_split
@@ -92,6 +91,9 @@ def rows_of(entry: RemoteSegment, wanted: OffsetRange) -> int | None:
 
 
 def _rows(part: Part, data: bytes) -> int:
+    # here, because the driver imports no decoder for its other tables
+    from tierlog.records.columnar import AbortedRange, decode_columns
+
     aborted = [AbortedRange(*line[:3]) for line in part.aborted]
     decoded = decode_columns(
         data, ["offset"], first_offset=part.offsets.start, end_offset=part.offsets.end, aborted=aborted

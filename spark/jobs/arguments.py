@@ -114,7 +114,7 @@ BACKFILL = (
         "to", "Folder of a Parquet or Delta table: a directory, s3://…, gs://… or abfss://….", form="URL"
     ),
     Argument("format", "Format of the table.", default="parquet", choices=("parquet", "iceberg", "delta")),
-    Argument("table", "Name of an Iceberg table.", form="NAMESPACE.TABLE"),
+    Argument("table", "Name of an Iceberg table with its namespace, as in sales.orders.", form="TABLE"),
     Argument("catalog", "Iceberg catalog, as configured for pyiceberg.", default="default", form="NAME"),
     Argument("catalog-property", "Property of the catalog. May be repeated.", repeats=True, form="KEY=VALUE"),
     Argument(

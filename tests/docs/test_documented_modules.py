@@ -16,6 +16,7 @@ PAGES = sorted(
 )
 FILE = re.compile(r"`([\w./-]+\.py)(?:::\w+)?`")
 FOLDERS = ("", "src/tierlog", "broker", "tests/simulation", "tests/simulation/simulator")
+NAMES_OF_PYSPARK = ("spark.", "Trigger.")
 NAME = re.compile(r"`([A-Za-z]\w*(?:\.\w+)+)`")
 
 
@@ -34,6 +35,8 @@ def test_page_names_only_existing_modules(page: str) -> None:
 
 def is_code(name: str, page: str) -> bool:
     """Names of settings have dots too, and neither capitals nor underscores. A class needs its module."""
+    if name.startswith(NAMES_OF_PYSPARK):
+        return False
     in_package = name[0].isupper() or any(
         find_spec(f"{package}.{name.partition('.')[0]}") for package in PACKAGES
     )

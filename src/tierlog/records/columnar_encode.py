@@ -51,7 +51,7 @@ class RecordColumns(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """What a batch says about its producer (KIP-98)."""
+    """Fields of a batch that identify its producer (KIP-98)."""
 
     id: int
     epoch: int

@@ -106,7 +106,7 @@ def append_records(
         state[USED] = at
         state[RECORDS] += 1
         state[MAX_TIMESTAMP] = max(state[MAX_TIMESTAMP], timestamps[row])
-    return rows.shape[0]
+    return len(rows)
 
 
 @compiled

@@ -41,8 +41,8 @@ def test_names_of_librdkafka_are_accepted() -> None:
     [
         ({"kafka.sasl.mechanism": "PLAIN"}, "no encrypted or authenticated listeners"),
         ({"kafka.isolation.level": "read_uncommitted"}, "must be read_committed"),
-        ({"kafka.bootstrap.server": "a:1"}, "did you mean `kafka.bootstrap.servers`"),
-        ({"endingOffsets": "latest"}, "endingoffsets"),
+        ({"kafka.bootstrap.server": "a:1"}, "Did you mean `kafka.bootstrap.servers`"),
+        ({"endingOffsets": "latest"}, "endingOffsets"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
         ({"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}, "must not be larger"),
         ({"maxTriggerDelay": "soon"}, "duration like 15m"),
