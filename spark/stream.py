@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tierlog.records.columnar import COLUMNS as DECODED
@@ -25,7 +24,7 @@ from tierlog.records.columnar import decode_columns
 from tierlog.records.errors import RecordsError
 from tierlog.spark import offsets as stream_offsets
 from tierlog.spark.batch import TierlogReader
-from tierlog.spark.columns import record_batch
+from tierlog.spark.columns import arrow_schema, record_batch
 from tierlog.spark.history.bucket import open_bucket
 from tierlog.spark.history.plan import OffsetRange, OffsetsUnavailable, Pruning, Source, Split
 from tierlog.spark.history.positions import BucketPositions
@@ -62,7 +61,7 @@ class Positions(Protocol):
     def sources(self) -> list[Source]: ...
     def earliest(self, sources: list[Source]) -> Offsets: ...
     def latest(self, sources: list[Source]) -> Offsets: ...
-    def at_timestamp(self, sources: list[Source], timestamp_ms: int) -> Offsets: ...
+    def at_timestamps(self, timestamps: Mapping[Source, int]) -> Offsets: ...
     def close(self) -> None: ...
 
 
@@ -96,12 +95,24 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (PySpark's name)
         sources, bound = self._positions.sources(), self._options.read.starting
-        if bound.timestamp_ms is not None:
-            return stream_offsets.encode(self._positions.at_timestamp(sources, bound.timestamp_ms))
         earliest, latest = self._positions.earliest(sources), self._positions.latest(sources)
-        return stream_offsets.encode(
-            {source: self._resolve(bound, source, earliest[source], latest[source]) for source in sources}
-        )
+        timestamps = {}
+        for source in sources:
+            timestamp_ms = bound.timestamp_of(source.topic, source.partition)
+            if timestamp_ms is not None:
+                timestamps[source] = timestamp_ms
+        at_timestamps = self._positions.at_timestamps(timestamps)
+        for source, offset in at_timestamps.items():
+            if bound.must_match and offset >= latest[source] > earliest[source]:
+                raise OffsetsUnavailable(
+                    f"{source}: there is no record at or after timestamp {timestamps[source]}; "
+                    "set startingOffsetsByTimestampStrategy=latest to start at its end"
+                )
+        others = [source for source in sources if source not in timestamps]
+        at_offsets = {
+            source: self._resolve(bound, source, earliest[source], latest[source]) for source in others
+        }
+        return stream_offsets.encode({**at_timestamps, **at_offsets})
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
         """The end of the next micro-batch, or `start` if there is nothing to read."""
@@ -247,13 +258,18 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
         return self._committed
 
     def _splits(self, ranges: Mapping[Source, OffsetRange]) -> list[Split]:
-        """The splits of the batch reader. Partitions that are not in `ranges` begin at their end."""
+        """The splits of the batch reader."""
         starts = {(source.topic, source.partition): found.start for source, found in ranges.items()}
         ends = {(source.topic, source.partition): found.end for source, found in ranges.items()}
         read = self._options.read
+        assigned: dict[str, set[int]] = {}
+        for source in ranges:
+            assigned.setdefault(source.topic, set()).add(source.partition)
         options = replace(
             read,
-            topics=tuple(dict.fromkeys(source.topic for source in ranges)),
+            topics=tuple(assigned),
+            pattern=None,
+            assigned={topic: frozenset(partitions) for topic, partitions in assigned.items()},
             starting=Bound(LATEST, starts),
             ending=Bound(EARLIEST, ends),
         )
@@ -265,7 +281,7 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
         live, read = self._options.live, self._options.read
         if live is None:
             return
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = arrow_schema(self._schema)
         wanted = [name for name in schema.names if name in DECODED]
         fetches = fetch_range(live, task.source, task.offsets, fail_on_data_loss=read.fail_on_data_loss)
         for fetched in fetches:

@@ -5,6 +5,7 @@ write in transactions (`transactional`). A streaming write commits each batch ex
 `live/transactions.py`. Spark pickles the writer for the executors, so it contains only options.
 """
 
+import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -117,12 +118,14 @@ class BatchWriter(DataSourceArrowWriter):
                     ) from failure
 
     def abort(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
-        """Abort the transactions that are still open. Those of lost tasks end with their timeout."""
+        """Abort the transactions that are still open, also those of tasks that were killed: they would hold
+        back readers until their timeout."""
+        if not self._options.transactional:
+            return
         with open_cluster(self._options) as cluster:
             transactions = Transactions(cluster)
-            for each in _prepared(messages):
-                if transactions.state(each.transactional_id) == ("Ongoing", each):
-                    transactions.end(each, commit=False)
+            for transactional_id in transactions.open_ids(re.escape(self._job) + r"-\d+-\d+"):
+                transactions.begin(transactional_id, timeout_ms=self._options.transaction_timeout_ms)
 
 
 class StreamWriter(_ArrowStreamWriter):  # type: ignore[misc, valid-type]

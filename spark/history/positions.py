@@ -1,7 +1,7 @@
 """Offsets of partitions as the manifests in the bucket have them: for streams without brokers, and for the
 part of a stream that is read from the bucket."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tierlog.spark.history.bucket import open_bucket
 from tierlog.spark.history.plan import OffsetRange, Source, choose_sources
@@ -37,9 +37,9 @@ class BucketPositions:
     def latest(self, sources: Iterable[Source]) -> dict[Source, int]:
         return {source: self.committed(source).end for source in sources}
 
-    def at_timestamp(self, sources: Iterable[Source], timestamp_ms: int) -> dict[Source, int]:
-        """The first offset with this timestamp or a later one; the latest if there is none."""
-        return {source: self._view(source).offset_at(timestamp_ms) for source in sources}
+    def at_timestamps(self, timestamps: Mapping[Source, int]) -> dict[Source, int]:
+        """The first offset with a partition's timestamp or a later one; the latest if there is none."""
+        return {source: self._view(source).offset_at(stamp) for source, stamp in timestamps.items()}
 
     def _view(self, source: Source) -> PartitionView:
         return PartitionView(self._bucket, self._keys, source)

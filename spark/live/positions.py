@@ -1,7 +1,8 @@
 """Offsets of partitions as brokers report them: for the driver of a stream."""
 
+import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tierlog.client import ClientError, TimedOut, UnknownTopic, Unreachable, error_name, is_retriable
@@ -39,10 +40,10 @@ class BrokerPositions:
 
     def sources(self) -> list[Source]:
         """The partitions that the options select, as of now. Raises InvalidOption and BrokerUnavailable."""
-        wanted, read = self._options.read.partitions, self._options.read
+        read = self._options.read
         found = []
-        for name in read.topics:
-            topic = self._topic(name)
+        for name in self._names():
+            topic, wanted = self._topic(name), read.partitions_of(name)
             count = len(topic.partitions)
             numbers = range(count) if wanted is None else sorted(wanted)
             if numbers and numbers[-1] >= count:
@@ -60,12 +61,28 @@ class BrokerPositions:
         """Last stable offsets: every transaction below them has ended."""
         return self._list(dict.fromkeys(sources, LATEST))
 
-    def at_timestamp(self, sources: Iterable[Source], timestamp_ms: int) -> dict[Source, int]:
-        """The first offset with this timestamp or a later one; the latest if there is none."""
-        sources = list(sources)
-        found = self._list(dict.fromkeys(sources, timestamp_ms))
-        absent = self.latest(source for source in sources if found[source] < 0)
+    def at_timestamps(self, timestamps: Mapping[Source, int]) -> dict[Source, int]:
+        """The first offset with a partition's timestamp or a later one; the latest if there is none."""
+        found = self._list(timestamps)
+        absent = self.latest(source for source in timestamps if found[source] < 0)
         return {**found, **absent}
+
+    def _names(self) -> Sequence[str]:
+        """The topics that the options select, as of now: a pattern may match new ones."""
+        pattern = self._options.read.pattern
+        if pattern is None:
+            return self._options.read.topics
+        deadline = time.monotonic() + self._cluster.timeout_s
+        while True:
+            try:
+                named = [topic for topic in self._cluster.metadata().topics if topic.name]
+            except (Unreachable, TimedOut) as failure:
+                self._refresh([pattern], deadline, str(failure))
+            except ClientError as failure:
+                raise BrokerUnavailable(f"cannot list topics: {failure}") from failure
+            else:
+                names = (topic.name or "" for topic in named if not topic.is_internal)
+                return sorted(name for name in names if re.fullmatch(pattern, name))
 
     def _topic(self, name: str) -> "MetadataResponseTopic":
         deadline = time.monotonic() + self._cluster.timeout_s

@@ -124,15 +124,15 @@ Start = Callable[..., StreamingQuery]
 
 @pytest.fixture
 def start(spark: SparkSession, tmp_path: Path) -> Iterator[Start]:
-    """`start(options, available_now=False, sink="memory")` starts a query into a table in memory."""
+    """`start(options, available_now=False, sink="memory", name="rows")` starts a query into a table."""
     queries: list[StreamingQuery] = []
 
     def started(
-        options: dict[str, str], *, available_now: bool = False, sink: str = "memory"
+        options: dict[str, str], *, available_now: bool = False, sink: str = "memory", name: str = "rows"
     ) -> StreamingQuery:
         stream = spark.readStream.format("tierlog").options(**options).load()
-        writer = stream.writeStream.format(sink).queryName("rows")
-        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer = stream.writeStream.format(sink).queryName(name)
+        writer = writer.option("checkpointLocation", str(tmp_path / f"checkpoint-{name}"))
         writer = (
             writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")
         )
@@ -225,6 +225,7 @@ def test_available_now_reads_in_limited_batches_and_reports_the_newest_offsets(
     batches = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
     assert sum(batches) == 1_500 and len(batches) == 4 and max(batches) <= 400
     newest = query.lastProgress["sources"][0]["latestOffset"]
+    newest = json.loads(newest) if isinstance(newest, str) else newest
     assert newest["topics"]["limited"]["partitions"] == {"0": 750, "1": 750}
 
 
@@ -240,6 +241,25 @@ def test_new_partitions_are_read_from_their_start(
     query.processAllAvailable()
     assert rows(spark) == topic.expected
     assert {partition for partition, _ in topic.expected} == {0, 1, 2}
+
+
+def test_pattern_and_assignment_select_what_is_read_on_both_sides_of_the_seam(
+    spark: SparkSession, broker: TierlogBroker, start: Start
+) -> None:
+    topics = [Topic(broker, name) for name in ("choice-a", "choice-b")]
+    for topic in topics:
+        topic.send(300)
+        topic.upload()
+        topic.send(100)
+    common = {name: value for name, value in topics[0].both().items() if name != "topic"}
+    for options, expected in (
+        ({"subscribePattern": "choice-.*"}, {(topic.name, n): 200 for topic in topics for n in (0, 1)}),
+        ({"assign": '{"choice-b":[1]}'}, {("choice-b", 1): 200}),
+    ):
+        query = start({**common, **options}, available_now=True, name=f"chosen_{len(expected)}")
+        assert query.awaitTermination(TIMEOUT_S * 4)
+        counted = spark.table(query.name).groupBy("topic", "partition").count().collect()
+        assert {(row.topic, row.partition): row["count"] for row in counted} == expected
 
 
 def test_topic_that_is_created_again_is_an_error(broker: TierlogBroker, start: Start) -> None:

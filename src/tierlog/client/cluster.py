@@ -137,7 +137,11 @@ class Cluster:
                 if found.partition_index == partition and found.leader_id in self._nodes:
                     return found.leader_id
             if partition >= len(self.topic(topic).partitions):
-                raise UnknownPartition(topic, partition, len(self.topic(topic).partitions))
+                self._topics.pop(topic, None)  # it may have been added since
+                count = len(self.topic(topic).partitions)
+                if partition >= count:
+                    raise UnknownPartition(topic, partition, count)
+                continue
             self.refresh(topic, deadline, f"{topic}-{partition} has no leader")
 
     def refresh(self, topic: str, deadline: float, problem: str) -> None:
