@@ -79,6 +79,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
         self._job = f"{PREFIX}job-{secrets.token_hex(8)}"
+        self._aborted = f"{self._job}-aborted"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
         if self._options.transactional:
@@ -101,7 +102,11 @@ class BatchWriter(DataSourceArrowWriter):
         with open_cluster(self._options) as cluster:
             transactions = Transactions(cluster)
             begun = transactions.begin(name, timeout_ms=self._options.transaction_timeout_ms)
-            return _write_prepared(cluster, self._options, transactions, begun, rows)
+            written = _write_prepared(cluster, self._options, transactions, begun, rows)
+            if transactions.state(self._aborted) is not None:
+                transactions.end(begun, commit=False)
+                raise WriteFailed("another task of this write failed")
+            return written
 
     def commit(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
         """Commit all transactions. Raises WriteFailed if only some are committed."""
@@ -118,12 +123,14 @@ class BatchWriter(DataSourceArrowWriter):
                     ) from failure
 
     def abort(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
-        """Abort the transactions that are still open, also those of tasks that were killed: they would hold
-        back readers until their timeout."""
+        """Abort the transactions that are still open: they would hold back readers until their timeout. Spark
+        does not wait for its other tasks before. What they open later they abort themselves, because the id
+        `_aborted` is known by then."""
         if not self._options.transactional:
             return
         with open_cluster(self._options) as cluster:
             transactions = Transactions(cluster)
+            transactions.begin(self._aborted, timeout_ms=self._options.transaction_timeout_ms)
             for transactional_id in transactions.open_ids(re.escape(self._job) + r"-\d+-\d+"):
                 transactions.begin(transactional_id, timeout_ms=self._options.transaction_timeout_ms)
 
