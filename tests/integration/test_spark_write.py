@@ -206,7 +206,17 @@ def test_failed_tasks_leave_nothing(stream: Stream, broker: TierlogBroker) -> No
     assert values(broker) == sorted(str(n) for n in range(-1, 100))
 
 
-@pytest.mark.parametrize("moment", ["prepared", "decided", "committing", "committed", "task"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "decided",
+        "task",
+        *(
+            pytest.param(moment, marks=pytest.mark.nightly)
+            for moment in ("prepared", "committing", "committed")
+        ),
+    ],
+)
 def test_killed_process_leaves_nothing_lost_or_doubled(
     stream: Stream, broker: TierlogBroker, tmp_path: Path, moment: str
 ) -> None:
