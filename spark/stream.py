@@ -153,8 +153,9 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
     # ---- micro-batches ----
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        finish = stream_offsets.decode(end)
-        begin = self._with_new_partitions(stream_offsets.decode(start), finish)
+        begin, finish = stream_offsets.decode(start), stream_offsets.decode(end)
+        stream_offsets.check_topics(begin, finish)
+        begin = self._with_new_partitions(begin, finish)
         ranges = {source: OffsetRange(begin[source], offset) for source, offset in finish.items()}
         ranges = {source: found for source, found in ranges.items() if found}
         history, live = self._divide(ranges)
@@ -273,7 +274,7 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
             starting=Bound(LATEST, starts),
             ending=Bound(EARLIEST, ends),
         )
-        return plan_splits(open_bucket(read.store), options, Pruning())
+        return plan_splits(open_bucket(read.store), options, Pruning(), list(ranges))
 
     def _read_live(self, task: LiveRange) -> Iterator[pa.RecordBatch]:
         from tierlog.spark.live.fetch import fetch_range

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tierlog.spark.columns import arrow_schema
 from tierlog.spark.history.bucket import open_bucket
 from tierlog.spark.history.summary import SCHEMAS, count_records, table_rows
 from tierlog.spark.options import InvalidOption, ReadOptions, parse_options
@@ -40,7 +40,7 @@ class TableReader(DataSourceReader):
         return [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = arrow_schema(self._schema)
         rows = table_rows(open_bucket(self._options.store), self._options)
         while some := list(islice(rows, ROWS_OF_A_BATCH)):
             yield pa.RecordBatch.from_pylist(some, schema=schema)

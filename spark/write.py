@@ -8,8 +8,11 @@ write in transactions (`transactional`). A streaming write commits each batch ex
 import re
 import secrets
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -18,20 +21,22 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tierlog.base.clock import SystemClock
-from tierlog.client import Cluster, is_retriable, raise_for
+from tierlog.client import ClientError, Cluster, is_retriable, raise_for
 from tierlog.protocol.messages.init_producer_id import InitProducerIdRequest
 from tierlog.records.columnar_encode import Producer, record_columns
 from tierlog.records.kernels import Array
+from tierlog.spark.columns import arrow_schema
 from tierlog.spark.live.produce import NO_PARTITION, ColumnProducer, WriteFailed, open_cluster
-from tierlog.spark.live.transactions import BatchCommitter, Prepared, Transactions, check_batch
+from tierlog.spark.live.transactions import OPEN_STATE, BatchCommitter, Prepared, Transactions, check_batch
 from tierlog.spark.options import InvalidOption
 from tierlog.spark.options.write import WriteOptions
 
-QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
+RUN_CHARACTERS = 8
+"""Length of what transactional ids have of the id of the query's run."""
 """Local properties that Spark sets for the tasks of a streaming query, whose id is in its checkpoint."""
 
 PREFIX = "tierlog-spark-"
@@ -114,25 +119,41 @@ class BatchWriter(DataSourceArrowWriter):
         if not prepared:
             return
         with open_cluster(self._options) as cluster:
+            transactions = Transactions(cluster)
+            for each in prepared:
+                if transactions.state(each.transactional_id) != (OPEN_STATE, each):
+                    raise WriteFailed(
+                        f"transaction {each.transactional_id} is no longer open: a write must end within "
+                        "kafka.transaction.timeout.ms"
+                    )
             for number, each in enumerate(prepared):
                 try:
-                    Transactions(cluster).end(each, commit=True)
+                    transactions.end(each, commit=True)
                 except Exception as failure:
                     raise WriteFailed(
                         f"{failure}: the rows of {number} of {len(prepared)} tasks are committed"
                     ) from failure
+            self._abort_open(transactions)  # tasks that ran twice
 
     def abort(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
-        """Abort the transactions that are still open: they would hold back readers until their timeout. Spark
-        does not wait for its other tasks before. What they open later they abort themselves, because the id
-        `_aborted` is known by then."""
+        """Abort the transactions that are still open: they would hold back readers until their timeout.
+
+        Spark does not wait for its other tasks before. A task that ends later aborts its own transaction,
+        because the id `_aborted` is known by then."""
         if not self._options.transactional:
             return
         with open_cluster(self._options) as cluster:
             transactions = Transactions(cluster)
             transactions.begin(self._aborted, timeout_ms=self._options.transaction_timeout_ms)
+            self._abort_open(transactions)
+
+    def _abort_open(self, transactions: Transactions) -> None:
+        """The transactions of this write that are still open."""
+        try:
             for transactional_id in transactions.open_ids(re.escape(self._job) + r"-\d+-\d+"):
                 transactions.begin(transactional_id, timeout_ms=self._options.transaction_timeout_ms)
+        except (ClientError, WriteFailed) as failure:
+            warnings.warn(f"open transactions end with their timeout: {failure}", stacklevel=2)
 
 
 class StreamWriter(_ArrowStreamWriter):  # type: ignore[misc, valid-type]
@@ -159,7 +180,8 @@ class StreamWriter(_ArrowStreamWriter):  # type: ignore[misc, valid-type]
             check_batch(known, int(batch_id))
             if known.batch_id == int(batch_id):
                 return TaskWritten(0, query=identity)
-            begun = committer.begin_task(context.partitionId(), context.attemptNumber())
+            run = (context.getLocalProperty(RUN_ID) or "")[:RUN_CHARACTERS]
+            begun = committer.begin_task(run, context.partitionId(), context.attemptNumber())
             written = _write_prepared(cluster, self._options, transactions, begun, rows)
             return TaskWritten(written.records, written.transaction, identity)
 
@@ -192,7 +214,8 @@ def _write_prepared(
     try:
         written = _write_rows(cluster, options, producer, begun.transactional_id, rows)
     except BaseException:
-        if transactions.state(begun.transactional_id) == ("Ongoing", begun):
+        # Always: a request that timed out may still arrive, and the abort makes the broker refuse it.
+        with suppress(ClientError, WriteFailed):
             transactions.end(begun, commit=False)
         raise
     return TaskWritten(written, begun)
@@ -255,17 +278,16 @@ def _topics(topic: str | None, column: Any, rows: int) -> Iterator[tuple[str, Ar
 def _arrow_batches(iterator: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
     """Batches as they come, or made of PySpark 4.0's rows."""
     rows: list[dict[str, Any]] = []
-    arrow = to_arrow_schema(schema)
     for each in iterator:
         if isinstance(each, pa.RecordBatch):
             yield each
             continue
-        rows.append(each.asDict(recursive=True))
+        rows.append(_with_zone(each.asDict(recursive=True)))
         if len(rows) == ROWS_PER_BATCH:
-            yield pa.RecordBatch.from_pylist(rows, arrow)
+            yield pa.RecordBatch.from_pylist(rows, arrow_schema(schema))
             rows = []
     if rows:
-        yield pa.RecordBatch.from_pylist(rows, arrow)
+        yield pa.RecordBatch.from_pylist(rows, arrow_schema(schema))
 
 
 def _rows_or_none(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch] | None:
@@ -304,3 +326,9 @@ def _prepared(messages: "Sequence[WriterCommitMessage | None]") -> list[Prepared
 
 def _query(messages: "Sequence[WriterCommitMessage | None]") -> str:
     return next((each.query for each in messages if isinstance(each, TaskWritten)), "")
+
+
+def _with_zone(row: dict[str, Any]) -> dict[str, Any]:
+    """PySpark 4.0 has the timestamp in local time, without a zone."""
+    stamp = row.get("timestamp")
+    return {**row, "timestamp": stamp.astimezone()} if isinstance(stamp, datetime) else row

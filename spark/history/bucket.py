@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from tierlog.spark.options import InvalidOption, StoreAddress
-from tierlog.tiering.object_store import ObjectNotFound, ObjectStoreError, check_range
+from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStoreError, check_range
 from tierlog.tiering.s3_options import S3Options
 
 T = TypeVar("T")
@@ -138,6 +138,8 @@ class S3Bucket:
         except ClientError as error:
             if error.response.get("Error", {}).get("Code") in ("NoSuchKey", "404", "NotFound"):
                 raise ObjectNotFound(key) from None
+            if error.response.get("Error", {}).get("Code") in ("InvalidRange", "416"):
+                raise CorruptObject(f"{key}: the object ends before the range") from None
             raise ObjectStoreError(f"{key}: {error}") from error
         except BotoCoreError as error:
             raise ObjectStoreError(f"{key}: {error}") from error

@@ -10,7 +10,7 @@ import re
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -23,6 +23,7 @@ from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestRoot, TopicDocument
 
 MAX_OFFSET = 2**63 - 1
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PART_BYTES = 8 << 20
 """Size of a part, unless one chunk is larger. Bounds what a task has in memory."""
 SPLITS_OF_A_SMALL_QUERY = 16
@@ -129,7 +130,7 @@ class Pruning:
         return self
 
     def _clipped_in_time(self, comparison: str, value: datetime) -> "Pruning":
-        ms = int(value.timestamp() * 1000)
+        ms = (value.astimezone(UTC) - EPOCH) // timedelta(milliseconds=1)
         if comparison in (">", ">="):
             return replace(self, since_ms=max(self.since_ms, ms))
         return replace(self, until_ms=ms + 1 if self.until_ms is None else min(self.until_ms, ms + 1))

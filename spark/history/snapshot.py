@@ -8,7 +8,7 @@ checksum that the plan has for them; without one, each batch is checked by its o
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from itertools import islice
 from typing import TypeAlias
@@ -72,17 +72,21 @@ MAX_BATCH_BYTES = 512 << 20
 _WantedSegment: TypeAlias = "tuple[PartitionView, RemoteSegment, OffsetRange]"
 
 
-def plan_splits(bucket: Bucket, options: ReadOptions, pruning: Pruning) -> list[Split]:
-    """All splits of a query, sorted by topic, partition and offset. Raises InvalidOption and
-    OffsetsUnavailable."""
+def plan_splits(
+    bucket: Bucket, options: ReadOptions, pruning: Pruning, sources: Sequence[Source] | None = None
+) -> list[Split]:
+    """All splits of a query, sorted by topic, partition and offset. `sources`: the partitions, if the caller
+    has chosen them. Raises InvalidOption and OffsetsUnavailable."""
     limits = SplitLimits(options.split_bytes, options.min_splits, options.max_splits, options.max_records)
-    return group_into_splits(plan_parts(bucket, options, pruning), limits)
+    return group_into_splits(plan_parts(bucket, options, pruning, sources), limits)
 
 
-def plan_parts(bucket: Bucket, options: ReadOptions, pruning: Pruning) -> list[Part]:
+def plan_parts(
+    bucket: Bucket, options: ReadOptions, pruning: Pruning, sources: Sequence[Source] | None = None
+) -> list[Part]:
     """The parts of all splits. Partitions, pages and indexes are read in parallel."""
     with ThreadPoolExecutor(READS_AT_ONCE) as pool, ThreadPoolExecutor(READS_AT_ONCE) as page_pool:
-        views = open_partitions(bucket, options, pool, page_pool, pruning)
+        views = open_partitions(bucket, options, pool, page_pool, pruning, sources)
 
         def wanted(view: PartitionView) -> list[_WantedSegment]:
             return [(view, *found) for found in view.segments(options, pruning)]
@@ -105,16 +109,21 @@ def plan_parts(bucket: Bucket, options: ReadOptions, pruning: Pruning) -> list[P
 
 
 def open_partitions(
-    bucket: Bucket, options: ReadOptions, pool: Executor, page_pool: Executor, pruning: Pruning | None = None
+    bucket: Bucket,
+    options: ReadOptions,
+    pool: Executor,
+    page_pool: Executor,
+    pruning: Pruning | None = None,
+    sources: Sequence[Source] | None = None,
 ) -> "list[PartitionView]":
-    """The partitions that the options select, as of their manifest roots. `page_pool` reads their pages.
+    """`sources`, or what the options select, as of their manifest roots. `page_pool` reads their pages.
     Keys of topic documents do not contain names, so that all documents are read, in parallel. Raises
     InvalidOption."""
     keys = Keys(find_cluster(bucket, options.cluster))
-    documents = pool.map(lambda key: decode_topic(bucket.read(key)), bucket.keys(keys.topics()))
-    sources = [
-        source for source in choose_sources(documents, options) if pruning is None or pruning.keeps(source)
-    ]
+    if sources is None:
+        documents = pool.map(lambda key: decode_topic(bucket.read(key)), bucket.keys(keys.topics()))
+        chosen = choose_sources(documents, options)
+        sources = [source for source in chosen if pruning is None or pruning.keeps(source)]
     return list(pool.map(lambda source: PartitionView(bucket, keys, source, page_pool), sources))
 
 
@@ -134,9 +143,9 @@ def read_split(bucket: Bucket, options: ReadOptions, split: Split) -> Iterator[t
             part, read = reads.popleft()
             try:
                 contents = read.result()
-            except ObjectNotFound:
-                if not options.fail_on_data_loss:
-                    warnings.warn(f"{part.place}: lost, as retention or compaction deleted it", stacklevel=2)
+            except ObjectNotFound as missing:
+                if isinstance(missing, BelowLogStart) and not options.fail_on_data_loss:
+                    warnings.warn(f"{part.place}: lost, as retention deleted it", stacklevel=2)
                     for following in islice(parts, 1):
                         start(following)
                     continue
@@ -192,6 +201,11 @@ def find_cluster(bucket: Bucket, wanted: str | None) -> str:
     return clusters[0]
 
 
+class BelowLogStart(ObjectNotFound):
+    """Retention has deleted all batches of a part. Any other part that is not found may still be readable in
+    another object, after the query has been planned again."""
+
+
 class PartitionView:
     """One partition as of its manifest root. Pages and indexes are read when needed."""
 
@@ -222,10 +236,10 @@ class PartitionView:
 
     def segments(self, options: ReadOptions, pruning: Pruning) -> Iterator[tuple[RemoteSegment, OffsetRange]]:
         """The segments of a query, in order, and the offsets that it wants of this partition."""
-        if self._root is None:  # nothing of this partition was uploaded yet
-            return
         start = self._resolve(options.starting, options.fail_on_data_loss)
         end = self._resolve(options.ending, options.fail_on_data_loss)
+        if self._root is None:  # nothing of this partition was uploaded yet
+            return
         if pruning.until_ms is not None and options.max_lateness_ms is not None:
             end = min(end, self.offset_at(pruning.until_ms + options.max_lateness_ms))
         wanted = OffsetRange(max(start, pruning.offsets.start), min(end, pruning.offsets.end))
@@ -247,8 +261,10 @@ class PartitionView:
     def batches_of(self, part: Part) -> Iterator[bytes]:
         """The batches of a part, in the objects that this version of the manifest lists."""
         offsets, wanted = part.offsets, part.last_offsets
-        is_complete = self.committed.start <= offsets.start and offsets.end <= self.committed.end
-        if self._root is None or not is_complete:
+        first = max(offsets.start, wanted.start)
+        if self._root is None or min(wanted.end, offsets.end) <= self.committed.start:
+            raise BelowLogStart(part.key)
+        if first < self.committed.start or offsets.end > self.committed.end:
             raise ObjectNotFound(part.key)
         end_offset = max(min(wanted.end, offsets.end), wanted.start + 1)  # a batch may end above `offsets`
         for entry in self._entries(self._root, OffsetRange(wanted.start, end_offset)):

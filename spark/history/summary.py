@@ -47,6 +47,8 @@ SEGMENTS = {
 }
 SCHEMAS = {Table.PARTITIONS: PARTITIONS, Table.SEGMENTS: SEGMENTS}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999. Later timestamps (microseconds, sent as milliseconds) are shown as null."""
 
 
 def table_rows(bucket: Bucket, options: ReadOptions) -> Iterator[dict[str, Any]]:
@@ -141,4 +143,4 @@ def _segment_row(view: PartitionView, entry: RemoteSegment) -> dict[str, Any]:
 
 
 def _time(timestamp_ms: int) -> datetime | None:
-    return None if timestamp_ms < 0 else _EPOCH + timedelta(milliseconds=timestamp_ms)
+    return None if not 0 <= timestamp_ms <= LATEST_MS else _EPOCH + timedelta(milliseconds=timestamp_ms)

@@ -29,6 +29,7 @@ _STORAGE_OPTIONS = {
     "region": "AWS_REGION",
     "access_key": "AWS_ACCESS_KEY_ID",
     "secret_key": "AWS_SECRET_ACCESS_KEY",
+    "session_token": "AWS_SESSION_TOKEN",
 }
 
 
@@ -65,7 +66,7 @@ class DeltaTable:
 
     def commit(self, files: Sequence[WrittenFile], ends: Ends) -> str:
         from deltalake import CommitProperties, Transaction
-        from deltalake.exceptions import CommitFailedError
+        from deltalake.exceptions import CommitFailedError, DeltaError
 
         properties = CommitProperties(
             custom_metadata={"tierlog.ends": encode_ends(ends)},
@@ -81,6 +82,8 @@ class DeltaTable:
             )
         except CommitFailedError as failure:
             raise changed_meanwhile(self._store.url) from failure
+        except DeltaError as failure:
+            raise JobFailed(f"{self._store.url} refuses the commit: {failure}") from failure
         self._table.update_incremental()
         return str(self._table.version())
 

@@ -27,6 +27,11 @@ from tierlog.tiering.object_store import CorruptObject
 
 MICROSECONDS = {DAY: 86_400_000_000, HOUR: 3_600_000_000}
 ROW_GROUP_BYTES = 64 << 20
+WAITING_BYTES_MAX = 256 << 20
+"""Rows that a task keeps for all of its open files. Above it, each file writes a row group."""
+FIRST_US = int(np.datetime64("0001-01-01", "us").astype(np.int64))
+LAST_US = int(np.datetime64("9999-12-31T23", "us").astype(np.int64))
+"""Records of other years are in the first or last time partition: readers have no dates for them."""
 OPEN_FILES_MAX = 32
 """Time partitions that a task writes at once. If its records are of more, a partition gets several files."""
 
@@ -121,6 +126,9 @@ class _Files:
                 "timestamp": (int(some_times.min()), int(some_times.max())),
             }
             self._file(period).add(chosen, bounds)
+        if sum(file.waiting_bytes for file in self._open.values()) > WAITING_BYTES_MAX:
+            for file in self._open.values():
+                file.write_group()
 
     def close(self) -> list[WrittenFile]:
         for file in self._open.values():
@@ -170,7 +178,7 @@ class _File:
             store_schema=False,
         )
         self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = self._rows = 0
+        self.waiting_bytes = self._rows = 0
         self._bounds: dict[str, tuple[int, int]] = {}
 
     def add(self, batch: pa.RecordBatch, bounds: dict[str, tuple[int, int]]) -> None:
@@ -178,13 +186,13 @@ class _File:
             before = self._bounds.get(name, (least, largest))
             self._bounds[name] = min(before[0], least), max(before[1], largest)
         self._waiting.append(batch)
-        self._waiting_bytes += batch.nbytes
+        self.waiting_bytes += batch.nbytes
         self._rows += batch.num_rows
-        if self._waiting_bytes >= ROW_GROUP_BYTES:
-            self._write_group()
+        if self.waiting_bytes >= ROW_GROUP_BYTES:
+            self.write_group()
 
     def close(self) -> WrittenFile:
-        self._write_group()
+        self.write_group()
         self._writer.close()
         size = self._stream.tell()
         self._stream.close()
@@ -196,11 +204,11 @@ class _File:
         self._writer.close()
         self._stream.close()
 
-    def _write_group(self) -> None:
+    def write_group(self) -> None:
         if self._waiting:
             table = pa.Table.from_batches(self._waiting, self._schema)
             self._writer.write_table(table.unify_dictionaries(), row_group_size=table.num_rows)
-            self._waiting, self._waiting_bytes = [], 0
+            self._waiting, self.waiting_bytes = [], 0
 
 
 def partition_values(period: int, by: str) -> dict[str, str]:
@@ -218,7 +226,7 @@ def _periods(times: Any, by: str) -> Iterator[tuple[int, Any]]:
     if by == NONE:
         yield 0, None
         return
-    periods = times // MICROSECONDS[by]
+    periods = np.clip(times, FIRST_US, LAST_US) // MICROSECONDS[by]
     first = int(periods[0])
     if (periods == first).all():
         yield first, None
@@ -230,4 +238,6 @@ def _periods(times: Any, by: str) -> Iterator[tuple[int, Any]]:
 def _taken(batch: pa.RecordBatch, rows: Any) -> pa.RecordBatch:
     first, count = int(rows[0]), len(rows)
     is_range = int(rows[-1]) - first + 1 == count
-    return batch.slice(first, count) if is_range else batch.take(pa.array(rows))
+    # A slice keeps all of its batch in memory.
+    is_most = count * 2 > batch.num_rows
+    return batch.slice(first, count) if is_range and is_most else batch.take(pa.array(rows))

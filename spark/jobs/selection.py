@@ -6,6 +6,7 @@ Called on the driver by `backfill` and `audit`.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import TypeAlias
 
@@ -76,7 +77,9 @@ def plan(values: Values, ends: Ends, include_headers: bool = False) -> tuple[Rea
         options["endingOffsets"] = values["ending_offsets"]
     parsed = parse_options(options)
     try:
-        return parsed, plan_parts(bucket, parsed, Pruning())
+        parts = plan_parts(bucket, parsed, Pruning())
+        # A task must not pass over what was replaced since: no later run would come back to it.
+        return replace(parsed, fail_on_data_loss=True), parts
     except OffsetsUnavailable as failure:
         reason = str(failure).partition("; set failOnDataLoss")[0]
         raise JobFailed(f"{reason}; --allow-data-loss continues with the offsets that exist") from failure

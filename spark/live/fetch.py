@@ -23,7 +23,7 @@ from tierlog.records.batch import BatchHeader, Buffer, iter_batches
 from tierlog.records.columnar import AbortedRange
 from tierlog.spark.history.plan import MAX_OFFSET, OffsetRange, OffsetsUnavailable, Source
 from tierlog.spark.live.connection import pooled
-from tierlog.spark.live.positions import READ_COMMITTED, BrokerUnavailable
+from tierlog.spark.live.positions import READ_COMMITTED, TIMEOUTS, BrokerUnavailable
 from tierlog.spark.options.stream import LiveOptions
 
 MAX_WAIT_MS = 500
@@ -72,7 +72,7 @@ class _Fetcher:
 
     def next(self) -> Fetched | None:
         """The next batches of the range; None at its end."""
-        deadline = time.monotonic() + self._live.timeout_s
+        deadline = time.monotonic() + TIMEOUTS * self._live.timeout_s
         while self._position < self._end:
             try:
                 data = self._fetch()

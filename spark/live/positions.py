@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tierlog.protocol.messages.metadata import MetadataResponseTopic
 
 LATEST, EARLIEST = -1, -2
+TIMEOUTS = 2
+"""How many timeouts a look-up may last: a paused broker takes more than one, and another may lead then."""
 READ_COMMITTED = 1
 
 
@@ -72,7 +74,7 @@ class BrokerPositions:
         pattern = self._options.read.pattern
         if pattern is None:
             return self._options.read.topics
-        deadline = time.monotonic() + self._cluster.timeout_s
+        deadline = time.monotonic() + TIMEOUTS * self._cluster.timeout_s
         while True:
             try:
                 named = [topic for topic in self._cluster.metadata().topics if topic.name]
@@ -85,7 +87,7 @@ class BrokerPositions:
                 return sorted(name for name in names if re.fullmatch(pattern, name))
 
     def _topic(self, name: str) -> "MetadataResponseTopic":
-        deadline = time.monotonic() + self._cluster.timeout_s
+        deadline = time.monotonic() + TIMEOUTS * self._cluster.timeout_s
         while True:
             try:
                 self._cluster.metadata([name])
@@ -100,7 +102,7 @@ class BrokerPositions:
 
     def _list(self, timestamps: Mapping[Source, int]) -> dict[Source, int]:
         found: dict[Source, int] = {}
-        deadline = time.monotonic() + self._cluster.timeout_s
+        deadline = time.monotonic() + TIMEOUTS * self._cluster.timeout_s
         while missing := [source for source in timestamps if source not in found]:
             try:
                 problem = self._list_once({source: timestamps[source] for source in missing}, found)
@@ -149,4 +151,4 @@ class BrokerPositions:
             for topic in topics:
                 self._cluster.refresh(topic, deadline, problem)
         except ClientError as failure:
-            raise BrokerUnavailable(f"brokers do not say their offsets: {failure}") from failure
+            raise BrokerUnavailable(f"brokers did not report their offsets: {failure}") from failure

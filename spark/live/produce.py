@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tierlog.client import Cluster, ConnectionOptions, TimedOut, Unreachable, error_name, is_retriable
+from tierlog.client import (
+    Cluster,
+    ConnectionOptions,
+    NotAvailable,
+    TimedOut,
+    Unreachable,
+    error_name,
+    is_retriable,
+)
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tierlog.records.columnar_encode import OpenBatch, Producer, RecordColumns, partitions_of_keys
@@ -148,6 +156,7 @@ class ColumnProducer:
         for place, batch in self._open.items():
             if batch.records:
                 self._seal(place, batch)
+        self._open.clear()  # a buffer keeps the size that it has grown to
         self._submit()
 
     def _submit(self) -> None:
@@ -199,10 +208,14 @@ class _Sender:
     def _attempt(self, batches: Sequence[Batch]) -> list[Batch]:
         """Send each batch to its leader once. Returns those to send again."""
         by_leader: dict[int, list[Batch]] = {}
-        for batch in batches:
-            leader = self._cluster.leader(batch.topic, batch.partition)
-            by_leader.setdefault(leader, []).append(batch)
         again: list[Batch] = []
+        for batch in batches:
+            try:
+                leader = self._cluster.leader(batch.topic, batch.partition)
+            except (Unreachable, TimedOut, NotAvailable):
+                again.append(batch)
+                continue
+            by_leader.setdefault(leader, []).append(batch)
         for leader, sent in by_leader.items():
             try:
                 response = self._cluster.call(self._request(sent), leader)

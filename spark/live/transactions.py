@@ -160,11 +160,12 @@ class BatchCommitter:
         self._transactions = transactions
         self._identity = identity
 
-    def begin_task(self, partition: int, attempt: int) -> Prepared:
+    def begin_task(self, run: str, partition: int, attempt: int) -> Prepared:
         """A new transaction of a task attempt. The ids are few, because a coordinator keeps each for days:
-        an attempt takes the first that has no open transaction, whose driver may still commit it."""
+        an attempt takes the first that has no open transaction, whose driver may still commit it. `run`: of
+        the query since its start, so that a task which outlived its driver takes no id of another one."""
         for slot in range(MOST_SLOTS):
-            transactional_id = f"{self._identity}-{partition}-{attempt}-{slot}"
+            transactional_id = f"{self._identity}-{run}-{partition}-{attempt}-{slot}"
             found = self._transactions.state(transactional_id)
             if found is None or found[0].startswith(("Empty", "Complete")):
                 return self._transactions.begin(
@@ -190,25 +191,30 @@ class BatchCommitter:
         return Decision(newest, [self._parsed(each) for line in lines for each in line.split(",") if each])
 
     def commit(self, batch_id: int, prepared: Sequence[Prepared]) -> None:
-        """Decide a batch, unless it is decided, and commit it. Everything else that is open is aborted."""
-        decided = self.decide(batch_id, prepared)
+        """Decide a batch, unless it is decided, and commit it. A new decision aborts everything else that was
+        open before it."""
+        decided, others = self.decide(batch_id, prepared)
         for each in decided.transactions:
             self._transactions.end(each, commit=True)
-        self._abort_others(decided)
+        self._abort(others)
 
-    def decide(self, batch_id: int, prepared: Sequence[Prepared]) -> Decision:
-        """The decision for a batch: the stored one, or a new one. Raises WriteFailed if a transaction is no
-        longer open, or another driver decides."""
+    def decide(self, batch_id: int, prepared: Sequence[Prepared]) -> tuple[Decision, Sequence[Prepared]]:
+        """The decision for a batch: the stored one, or a new one with the transactions that were open and are
+        not in it. Raises WriteFailed if a transaction is no longer open, or another driver decides.
+
+        A former driver may still run, so it must not look for open transactions after its decision: they
+        could be those of the next batch. Nor may one that finds its batch decided."""
         fence = self._transactions.begin(f"{self._identity}-decision", timeout_ms=DECISION_TIMEOUT_MS)
         known = self.decision()
         check_batch(known, batch_id)
         if known.batch_id == batch_id:
-            return known
+            return known, ()
+        others = self._open_besides(prepared)
         for each in prepared:
             if self._transactions.state(each.transactional_id) != (OPEN_STATE, each):
                 raise WriteFailed(f"transaction {each.transactional_id} is no longer open")
         self._store(fence, Decision(batch_id, prepared))
-        return Decision(batch_id, prepared)
+        return Decision(batch_id, prepared), others
 
     def abort(self, batch_id: int, prepared: Iterable[Prepared]) -> None:
         """Abort the transactions of a failed batch, except those that are decided: its commit may have failed
@@ -216,9 +222,7 @@ class BatchCommitter:
         self._transactions.begin(f"{self._identity}-decision", timeout_ms=DECISION_TIMEOUT_MS)
         known = self.decision()
         keep = set(known.transactions) if known.batch_id >= batch_id else set()
-        for each in prepared:
-            if each not in keep:
-                self._transactions.end(each, commit=False)
+        self._abort([each for each in prepared if each not in keep])
 
     def _store(self, fence: Prepared, decision: Decision) -> None:
         parts = _parts([self._text(each) for each in decision.transactions])
@@ -253,15 +257,24 @@ class BatchCommitter:
         raise_for(_commit_error(stored), None, subject)
         self._transactions.end(fence, commit=True)
 
-    def _abort_others(self, decided: Decision) -> None:
-        """Abort what is open and not decided: transactions of lost tasks and of a former driver."""
-        keep = {each.transactional_id for each in decided.transactions}
+    def _open_besides(self, prepared: Iterable[Prepared]) -> list[Prepared]:
+        """Open transactions of lost tasks and of a former driver."""
+        keep = set(prepared)
         try:
-            for transactional_id in self._transactions.open_ids(re.escape(self._identity) + r"-\d+-\d+-\d+"):
-                if transactional_id not in keep:
-                    self._transactions.begin(transactional_id, timeout_ms=DECISION_TIMEOUT_MS)
+            ids = self._transactions.open_ids(re.escape(self._identity) + r"(-\w+)?-\d+-\d+-\d+")
+            states = [self._transactions.state(each) for each in ids]
         except (ClientError, WriteFailed) as failure:
-            warnings.warn(f"open transactions are aborted with the next batch: {failure}", stacklevel=2)
+            warnings.warn(f"open transactions are aborted with a later batch: {failure}", stacklevel=2)
+            return []
+        return [found for state, found in filter(None, states) if state == OPEN_STATE and found not in keep]
+
+    def _abort(self, transactions: Iterable[Prepared]) -> None:
+        """Abort all of them, but pass over one that has ended or cannot be ended now."""
+        for each in transactions:
+            try:
+                self._transactions.end(each, commit=False)
+            except (ClientError, WriteFailed) as failure:
+                warnings.warn(str(failure), stacklevel=2)
 
     def _text(self, transaction: Prepared) -> str:
         name = transaction.transactional_id.removeprefix(f"{self._identity}-")

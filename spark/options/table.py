@@ -232,7 +232,7 @@ class Given:
         lowered = {name.lower(): value for name, value in given.items()}
         self._values = {KAFKA_ALIASES.get(name, name): value for name, value in lowered.items()}
         for name in sorted(self._values.keys() - known.keys()):
-            if use == Use.READ and name.startswith("kafka."):
+            if use & Use.READ and name.startswith("kafka."):
                 continue  # settings of clients: a batch read connects to no broker
             if name.startswith(SECURITY):
                 raise InvalidOption(

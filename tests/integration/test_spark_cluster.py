@@ -112,20 +112,17 @@ for name, value in options.items():
     reader = reader.option(name, value)
 frame = reader.load()
 
-def places(batches):
+def places(rows):
     import sys
-    import pyarrow as pa
     import tierlog
     from tierlog.records import kernels
 
-    for batch in batches:
-        functions = [one for one in vars(kernels).values() if hasattr(one, "stats")]
-        compiled = sum(sum(one.stats.cache_misses.values()) for one in functions)
-        found = {"place": tierlog.__file__, "python": sys.prefix, "compiled": compiled, "rows": len(batch)}
-        yield pa.RecordBatch.from_pylist([found])
+    count = sum(1 for _ in rows)
+    functions = [one for one in vars(kernels).values() if hasattr(one, "stats")]
+    compiled = sum(sum(one.stats.cache_misses.values()) for one in functions)
+    yield {"place": tierlog.__file__, "python": sys.prefix, "compiled": compiled, "rows": count}
 
-rows = frame.mapInArrow(places, "place string, python string, compiled bigint, rows bigint").collect()
-print(json.dumps([row.asDict() for row in rows]))
+print(json.dumps(frame.rdd.mapPartitions(places).collect()))  # mapInArrow wants pandas on the driver
 """
 
 

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 TIMEOUT_S = 30.0
+WRITTEN_MS = int(time.time()) * 1_000 - 60_000  # older records would be deleted at once
 PARTITIONS = 5
 KILLED = Path(__file__).parents[1] / "support" / "spark_stream_killed.py"
 SCHEMA = (
@@ -165,7 +167,8 @@ class Stream:
     def run(self, source: str = "tierlog", expression: str = "value", **options: str) -> None:
         """Write all files, one in a batch."""
         frame = self._spark.readStream.option("maxFilesPerTrigger", 1).text(str(self._directory / "in"))
-        writer = frame.repartition(2).selectExpr(f"{expression} as value").writeStream.format(source)
+        columns = f"{expression} as value", f"timestamp_millis({WRITTEN_MS}) as timestamp"
+        writer = frame.repartition(2).selectExpr(*columns).writeStream.format(source)
         for name, value in {
             "kafka.bootstrap.servers": self._broker.bootstrap,
             "topic": "out",
@@ -196,6 +199,8 @@ def test_batch_that_is_repeated_is_not_written_again(stream: Stream, broker: Tie
     stream.run()
     assert values(broker) == sorted(str(n) for n in range(300))
     assert len(values(broker, committed=False)) == 300  # nothing was even written twice
+    written = (message for messages in consumed(broker).values() for message in messages)
+    assert {message.timestamp()[1] for message in written} == {WRITTEN_MS}
 
 
 def test_failed_tasks_leave_nothing(stream: Stream, broker: TierlogBroker) -> None:

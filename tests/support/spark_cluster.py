@@ -5,7 +5,7 @@ import re
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -88,5 +88,6 @@ def _await(process: "subprocess.Popen[str]", pattern: str) -> str:
 
 
 def _drain(lines: IO[str]) -> None:
-    for _ in lines:
-        pass
+    with suppress(ValueError):  # closed meanwhile
+        for _ in lines:
+            pass

@@ -27,16 +27,16 @@ def die() -> None:
 
 
 class DyingCommitter(BatchCommitter):
-    def decide(self, batch_id: int, prepared: Any) -> Decision:
+    def decide(self, batch_id: int, prepared: Any) -> tuple[Decision, Any]:
         if MOMENT == "prepared":
             die()
-        decided = super().decide(batch_id, prepared)
+        decided, others = super().decide(batch_id, prepared)
         if MOMENT == "decided":
             die()
         if MOMENT == "committing":
             self._transactions.end(decided.transactions[0], commit=True)
             die()
-        return decided
+        return decided, others
 
     def commit(self, batch_id: int, prepared: Any) -> None:
         super().commit(batch_id, prepared)

@@ -176,9 +176,10 @@ class Cluster:
         if self._connections:
             return next(iter(self._connections.values()))
         failure: ClientError | None = None
-        for seed in self._seeds:
+        known = list(dict.fromkeys((*self._seeds, *self._nodes.values())))
+        for seed in known:
             try:
-                return self._connection(seed, PROBE_TIMEOUT_S if len(self._seeds) > 1 else None)
+                return self._connection(seed, PROBE_TIMEOUT_S if len(known) > 1 else None)
             except ClientError as refused:
                 failure = refused
         raise failure or InvalidAddress("no broker address given")
