@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.dataset
 import pytest
 from spark_bucket import BucketWriter
@@ -16,7 +17,7 @@ from tierlog.spark.jobs.arguments import ARGUMENTS, MEANINGS, JobFailed, pairs, 
 from tierlog.spark.jobs.audit import _read_manifests, _rounds, _tasks
 from tierlog.spark.jobs.backfill import JOB as BACKFILL
 from tierlog.spark.jobs.backfill import _tasks as tasks_of
-from tierlog.spark.jobs.export import export, partition_values
+from tierlog.spark.jobs.export import _periods, export, partition_values
 from tierlog.spark.jobs.file_stores import FileStore
 from tierlog.spark.jobs.page import Chart, Page
 from tierlog.spark.jobs.segment_check import Damage, check_segments
@@ -163,6 +164,12 @@ def test_partition_values_are_those_of_utc() -> None:
     assert partition_values(-1, "hour") == {"date": "1969-12-31", "hour": "23"}
     assert partition_values(473_368, "hour") == {"date": "2024-01-01", "hour": "16"}
     assert partition_values(0, "none") == {}
+
+
+def test_times_that_no_reader_has_a_date_for_are_in_the_last_partition() -> None:
+    times = np.array([0, 2**62, -(2**62)])
+    found = {partition_values(period, "day")["date"]: list(rows) for period, rows in _periods(times, "day")}
+    assert found == {"1970-01-01": [0], "9999-12-31": [1], "0001-01-01": [2]}
 
 
 def test_key_value_arguments_are_checked() -> None:

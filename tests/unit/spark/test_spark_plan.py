@@ -275,6 +275,8 @@ def test_filters_on_time_narrow_to_milliseconds_that_contain_them() -> None:
     later = Pruning().narrow("timestamp", "in", (at, at + timedelta(seconds=1)))
     assert (later.since_ms, later.until_ms) == (ms, ms + 1_001)
     assert Pruning().narrow("timestamp", "=", "2013-01-01") == Pruning()
+    exact = datetime(2039, 3, 8, 18, 47, 6, 411_000, UTC)  # as a float it is a millisecond less
+    assert Pruning().narrow("timestamp", "<=", exact).until_ms == 2_183_222_826_412
 
 
 def test_topics_of_a_pattern_and_assigned_partitions_are_sources() -> None:

@@ -19,7 +19,7 @@ from tierlog.records.record import iter_records
 from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.spark.history import snapshot
 from tierlog.spark.history.bucket import DirectoryBucket, open_bucket
-from tierlog.spark.history.plan import Part, Pruning, Source
+from tierlog.spark.history.plan import OffsetsUnavailable, Part, Pruning, Source
 from tierlog.spark.history.snapshot import (
     PartitionView,
     find_cluster,
@@ -240,6 +240,29 @@ def test_lost_objects_are_left_out_if_the_user_accepts_it(tmp_path: Path) -> Non
     with pytest.warns(UserWarning, match="lost"):
         left = [part for part, _ in read_split(bucket, lenient, split)]
     assert left == [part for part in split if part.key != split[-1].key]
+
+
+def test_replaced_objects_are_an_error_also_if_the_user_accepts_losses(tmp_path: Path) -> None:
+    """Their rows are still in the bucket, and an export would never come back to them."""
+    writer = large_segments(tmp_path, CHUNK_BYTES)
+    options = parse_options({"path": str(tmp_path), "subscribe": "t", "failOnDataLoss": "false"})
+    bucket = open_bucket(options.store)
+    (*_, split) = plan_splits(bucket, options, Pruning())
+    (tmp_path / split[-1].key).unlink()
+    ((where, entries),) = writer.entries.items()
+    writer.entries[where] = [replace(entry, tags=compaction_tags(72, 1)) for entry in entries]
+    writer.commit("t", 0)
+    with pytest.raises(ObjectStoreError, match="run the query again"):
+        list(read_split(bucket, options, split))
+
+
+def test_offsets_of_a_partition_without_uploads_are_an_error(tmp_path: Path) -> None:
+    writer = large_segments(tmp_path, CHUNK_BYTES)
+    writer.topic("empty", 1)
+    given = {"path": str(tmp_path), "subscribe": "empty", "startingOffsets": '{"empty":{"0":500}}'}
+    options = parse_options(given)
+    with pytest.raises(OffsetsUnavailable, match="offset 500 is not in the bucket"):
+        plan_splits(open_bucket(options.store), options, Pruning())
 
 
 def test_bundle_of_an_earlier_version_is_read_as_a_whole(tmp_path: Path) -> None:
