@@ -59,7 +59,7 @@ def command_of(name: str, meaning: str, arguments: tuple[Argument, ...]) -> Call
             with progress_bar(name) as bar:
                 document = job.run({**values, "json": as_json}, BarProgress(bar))
         except EXPECTED as failure:
-            raise CliError(str(failure)) from failure
+            raise CliError(str(failure), hint=f"See `tierlog spark {name} --help`.") from failure
         if as_json:
             print_json(document)
         else:
@@ -115,7 +115,7 @@ def package(
     try:
         made = write_package(output, with_dependencies=not without_dependencies)
     except PackageError as error:
-        raise CliError(str(error)) from None
+        raise CliError(str(error), hint="See `tierlog spark package --help`.") from None
     print_outcome(
         f"Wrote {made.path} ({size(made.size_bytes)}) for Python {made.python} on {made.platform}.\n"
         f"spark-submit --archives {made.path}#tierlog-executor "

@@ -242,6 +242,12 @@ txn abort there 0 -1
 txn abort there 0 5 --yes
 txn abort there 9 0 --yes
 txn abort nowhere 0 0 --yes
+spark backfill
+spark backfill --path {tmp}/missing --topic t --to {tmp}/out
+spark backfill --path {tmp} --topic t --to {tmp}/out --format xml
+spark audit --path {tmp}/missing
+spark audit --path {tmp}
+spark package --output {tmp}/missing/archive.tar.gz
 cluster up --nodes 0
 cluster up --nodes 100
 cluster up --voters 8

@@ -88,6 +88,9 @@ LOCAL = {
     "log dump",
     "log rebuild-index",
     "log verify",
+    "spark audit",
+    "spark backfill",
+    "spark package",
     "quorum recover",
     "server",
 }

@@ -107,7 +107,7 @@ def test_batch_with_a_transaction_that_is_no_longer_open_is_not_decided() -> Non
     assert coordinator.decision == NO_DECISION and not coordinator.of("CompleteCommit")
 
 
-def test_abort_goes_on_after_a_transaction_that_is_over() -> None:
+def test_one_transaction_that_cannot_be_aborted_does_not_keep_the_others() -> None:
     coordinator = Coordinator()
     committer = ModelCommitter(coordinator)
     prepared = committer.tasks("first", [0, 1, 2])

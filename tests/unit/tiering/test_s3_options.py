@@ -15,7 +15,7 @@ KEYS = {"access_key": "key", "secret_key": "secret"}
 
 def test_parameters_are_the_fields_of_the_options() -> None:
     fields = set(S3Options.__slots__)  # type: ignore[attr-defined]
-    assert fields - PARAMETERS.keys() == {"bucket", "prefix", "access_key", "secret_key"}
+    assert fields - PARAMETERS.keys() == {"bucket", "prefix", "access_key", "secret_key", "session_token"}
     assert PARAMETERS.keys() < fields
 
 
