@@ -126,6 +126,7 @@ print(json.dumps(frame.rdd.mapPartitions(places).collect()))  # mapInArrow wants
 """
 
 
+@pytest.mark.nightly
 def test_executors_of_a_bare_python_need_the_archive_alone(
     cluster: SparkCluster, history: BucketWriter, tmp_path: Path
 ) -> None:
