@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tierlog.records.errors import RecordsError
 from tierlog.spark.columns import arrow_schema, record_batch
 from tierlog.spark.history.bucket import open_bucket
 from tierlog.spark.history.plan import Pruning, Split
 from tierlog.spark.history.snapshot import plan_splits, read_split
 from tierlog.spark.options import ReadOptions
 from tierlog.spark.worker import freeze_heap, warn_of_tcp_sockets
-from tierlog.tiering.object_store import CorruptObject
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,23 +53,13 @@ class TierlogReader(DataSourceReader):
     def _read(self, split: Split) -> Iterator["pa.RecordBatch"]:
         # here, because the driver plans without the compiled loops
         from tierlog.records.columnar import COLUMNS as DECODED
-        from tierlog.records.columnar import AbortedRange, decode_columns
+        from tierlog.spark.history.decoding import decode_part
 
         schema = arrow_schema(self._schema)
         wanted = [name for name in schema.names if name in DECODED]
         for part, content in read_split(open_bucket(self._options.store), self._options, split):
-            try:
-                for columns in decode_columns(
-                    content,
-                    wanted,
-                    first_offset=part.offsets.start,
-                    end_offset=part.offsets.end,
-                    aborted=[AbortedRange(*line[:3]) for line in part.aborted],
-                ):
-                    if columns.rows:
-                        yield record_batch(columns, part.source, schema)
-            except RecordsError as error:
-                raise CorruptObject(f"{part.place}: {error}") from error
+            for columns in decode_part(part, content, wanted):
+                yield record_batch(columns, part.source, schema)
 
 
 class FilteringReader(TierlogReader):

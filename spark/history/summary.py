@@ -94,13 +94,9 @@ def rows_of(entry: RemoteSegment, wanted: OffsetRange) -> int | None:
 
 def _rows(part: Part, data: bytes) -> int:
     # here, because the driver imports no decoder for its other tables
-    from tierlog.records.columnar import AbortedRange, decode_columns
+    from tierlog.spark.history.decoding import decode_part
 
-    aborted = [AbortedRange(*line[:3]) for line in part.aborted]
-    decoded = decode_columns(
-        data, ["offset"], first_offset=part.offsets.start, end_offset=part.offsets.end, aborted=aborted
-    )
-    return sum(columns.rows for columns in decoded)
+    return sum(columns.rows for columns in decode_part(part, data, ["offset"]))
 
 
 def _partition_row(view: PartitionView) -> dict[str, Any]:

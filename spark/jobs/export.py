@@ -15,15 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tierlog.records.columnar import COLUMNS as DECODED
-from tierlog.records.columnar import AbortedRange, Columns, decode_columns
-from tierlog.records.errors import RecordsError
+from tierlog.records.columnar import Columns
 from tierlog.spark.history.bucket import open_bucket
+from tierlog.spark.history.decoding import decode_part
 from tierlog.spark.history.plan import Part
 from tierlog.spark.history.snapshot import read_split
 from tierlog.spark.jobs.arguments import DAY, HOUR, NONE
 from tierlog.spark.jobs.file_stores import FileStore
 from tierlog.spark.options import ReadOptions
-from tierlog.tiering.object_store import CorruptObject
 
 MICROSECONDS = {DAY: 86_400_000_000, HOUR: 3_600_000_000}
 ROW_GROUP_BYTES = 64 << 20
@@ -77,29 +76,15 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
 def export(task: ExportTask) -> list[WrittenFile]:
     """Write the files of a task. Raises ObjectStoreError if they cannot be read."""
     files = _Files(task)
+    wanted = {name for name in task.columns if name in DECODED} | {"offset", "timestamp"}
     try:
         for part, content in read_split(open_bucket(task.options.store), task.options, task.parts):
-            _write(part, content, task, files)
+            for columns in decode_part(part, content, wanted):
+                files.add(part, columns)
         return files.close()
     except BaseException:
         files.abandon()
         raise
-
-
-def _write(part: Part, content: bytes, task: ExportTask, files: "_Files") -> None:
-    wanted = {name for name in task.columns if name in DECODED} | {"offset", "timestamp"}
-    try:
-        for columns in decode_columns(
-            content,
-            wanted,
-            first_offset=part.offsets.start,
-            end_offset=part.offsets.end,
-            aborted=[AbortedRange(*line[:3]) for line in part.aborted],
-        ):
-            if columns.rows:
-                files.add(part, columns)
-    except RecordsError as error:
-        raise CorruptObject(f"{part.place}: {error}") from error
 
 
 class _Files:
