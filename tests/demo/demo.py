@@ -1,4 +1,4 @@
-"""`make demo`: sends a year of flights through tierlog, in six steps, a module each. There are one broker
+"""`make demo`: sends a year of flights through tierlog, in eight steps. There are one broker
 process, which is killed half way, three client libraries and one bucket.
 
 Everything is compared with the source: the acknowledgements, the consumed records, and Spark's results.
@@ -9,6 +9,7 @@ import os
 import resource
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,17 +79,24 @@ def run(picture: Path, keep: Path | None, fraction: float) -> None:
 def _run(directory: Path, picture: Path, fraction: float) -> None:
     report = Report(console())
     flights = Flights(fraction)
-    with TierlogBroker(directory, BROKER_SETTINGS) as broker:
+    with ExitStack() as stack:
+        broker = stack.enter_context(TierlogBroker(directory, BROKER_SETTINGS))
         report.console.print(
             f"[bold]tierlog[/] serves at {broker.bootstrap}, process {broker.pid}, data in {directory}"
         )
         watcher = TierWatcher(TOPIC)
         sent, bucket_ends = _steps_with_broker(report, broker, watcher, flights)
-        broker.stop()
-    with report.step("Spark reads the bucket; the broker is stopped"):
-        from query import query
+        with report.step("A Spark stream reads the bucket, then the tail from the broker"):
+            from follow import follow
+            from query import export, query, spark_session
 
-        query(report, broker.object_dir, TOPIC, flights, sent, bucket_ends)
+            session = stack.enter_context(spark_session(directory / "spark.log"))
+            follow(report, session, broker, TOPIC, flights, sent)
+        broker.stop()
+        with report.step("Spark reads the bucket; the broker is stopped"):
+            query(report, session, broker.object_dir, TOPIC, flights, sent, bucket_ends)
+        with report.step("Spark exports the bucket to Parquet, and pandas reads that"):
+            export(report, broker.object_dir, TOPIC, flights, sent, bucket_ends)
     with report.step("A picture, and the figures"):
         from picture import draw
 

@@ -18,7 +18,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
-STEPS = 6
+STEPS = 8
+LONGEST_VALUE = 1000  # characters that are shown if a check failed
 
 
 @dataclass
@@ -69,9 +70,8 @@ class Report:
             self.console.print(f"  [green]✓[/] {escape(what)}")
             return
         self.failed.append(what)
-        self.console.print(
-            f"  [bold red]✗ {escape(what)}[/]: expected {escape(str(expected))}, got {escape(str(actual))}"
-        )
+        wanted, got = str(expected)[:LONGEST_VALUE], str(actual)[:LONGEST_VALUE]
+        self.console.print(f"  [bold red]✗ {escape(what)}[/]: expected {escape(wanted)}, got {escape(got)}")
 
     def finish(self) -> None:
         """Prints the figures and the verdict."""
