@@ -99,7 +99,7 @@ class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, kw_only=True, 
         return self._number(COMPACTED_AT)
 
     def _number(self, tag: str) -> int:
-        return next((int(value) for name, value in self.tags if name == tag), -1)
+        return next((int(value) for name, value in self.tags if name == tag), -1) if self.tags else -1
 
     @property
     def fits_format_1(self) -> bool:

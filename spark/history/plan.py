@@ -225,6 +225,22 @@ def nodes_from_time(nodes: Iterable[ManifestNode], timestamp_ms: int, log_start:
     return [node for node in nodes if node.max_timestamp >= timestamp_ms and node.end_offset > log_start]
 
 
+def needs_an_index(entry: RemoteSegment, part_bytes: int) -> bool:
+    """Whether the manifest's entry is not enough to read a segment."""
+    return entry.has_aborts or entry.log_bytes > part_bytes
+
+
+def whole_segment(keys: Keys, source: Source, entry: RemoteSegment, wanted: OffsetRange) -> list[Part]:
+    """One part, if the segment has any of the wanted offsets: what `parts_of_segment` returns for a segment
+    that needs no index, but fast, as a plan may have a million."""
+    start = max(wanted.start, entry.base_offset)
+    offsets = OffsetRange(start, min(wanted.end, entry.end_offset))
+    if not offsets:
+        return []
+    key, ends = keys.log(source.id, entry), OffsetRange(start, MAX_OFFSET)
+    return [Part(source, key, 0, entry.log_bytes, offsets, ends, entry.log_crc32c, (), entry.compacted_at)]
+
+
 def parts_of_segment(
     keys: Keys,
     source: Source,

@@ -10,8 +10,8 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from itertools import islice
-from typing import TypeAlias
+from itertools import chain, groupby, islice
+from typing import TypeAlias, TypeVar
 
 from crc32c import crc32c
 
@@ -34,10 +34,12 @@ from tierlog.spark.history.plan import (
     choose_sources,
     committed_range,
     group_into_splits,
+    needs_an_index,
     nodes_from_time,
     nodes_in,
     parts_of_segment,
     resolve_bound,
+    whole_segment,
 )
 from tierlog.spark.history.segment_index import ChunkIndex, OffsetIndex, Piece, SegmentIndex, undivided
 from tierlog.spark.options import Bound, InvalidOption, ReadOptions
@@ -65,11 +67,13 @@ from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectSt
 READS_AT_ONCE = 16
 PARTS_AHEAD = 2
 """Parts that a task reads while it decodes another. With PART_BYTES, bounds the memory of a task."""
-SEGMENTS_AT_ONCE = 1024  # limits the memory of queued reads
+SEGMENTS_AHEAD = 64  # segments whose indexes are read while the parts of another are taken
 SCAN_BYTES = 1 << 20
 MAX_BATCH_BYTES = 512 << 20
 
 _WantedSegment: TypeAlias = "tuple[PartitionView, RemoteSegment, OffsetRange]"
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 
 def plan_splits(
@@ -91,21 +95,44 @@ def plan_parts(
         def wanted(view: PartitionView) -> list[_WantedSegment]:
             return [(view, *found) for found in view.segments(options, pruning)]
 
-        segments = [segment for found in pool.map(wanted, views) for segment in found]
+        segments = chain.from_iterable(_map_ahead(pool, wanted, views, READS_AT_ONCE))
         part_bytes = min(options.split_bytes, PART_BYTES)
         if options.min_splits is not None:
-            total = sum(entry.log_bytes for _, entry, _ in segments)
+            known = list(segments)
+            total = sum(entry.log_bytes for _, entry, _ in known)
             part_bytes = max(1, min(part_bytes, total // options.min_splits))
+            segments = iter(known)
+        return list(chain.from_iterable(_divided(segments, part_bytes, pruning.since_ms, pool)))
 
-        def divide(segment: _WantedSegment) -> list[Part]:
-            view, entry, offsets = segment
-            return view.parts(entry, offsets, part_bytes, pruning.since_ms)
 
-        parts: list[Part] = []
-        for at in range(0, len(segments), SEGMENTS_AT_ONCE):
-            for found in pool.map(divide, segments[at : at + SEGMENTS_AT_ONCE]):
-                parts += found
-    return parts
+def _divided(
+    segments: Iterable[_WantedSegment], part_bytes: int, since_ms: int, pool: Executor
+) -> Iterator[list[Part]]:
+    """The parts of each segment, in order. The indexes that this needs are read in parallel."""
+
+    def divide(segment: _WantedSegment) -> list[Part]:
+        view, entry, offsets = segment
+        return view.parts(entry, offsets, part_bytes, since_ms)
+
+    for needs_index, some in groupby(segments, lambda found: needs_an_index(found[1], part_bytes)):
+        if needs_index:
+            yield from _map_ahead(pool, divide, some, SEGMENTS_AHEAD)
+        else:
+            yield from map(divide, some)
+
+
+def _map_ahead(
+    pool: Executor, call: Callable[[Given], Made], items: Iterable[Given], count: int
+) -> Iterator[Made]:
+    """Results in the order of the items. Only `count` items are in work or wait to be taken, which bounds the
+    memory of a long list, unlike `Executor.map`."""
+    ahead: deque[Future[Made]] = deque()
+    for item in items:
+        ahead.append(pool.submit(call, item))
+        if len(ahead) >= count:
+            yield ahead.popleft().result()
+    while ahead:
+        yield ahead.popleft().result()
 
 
 def open_partitions(
@@ -250,10 +277,9 @@ class PartitionView:
         self, entry: RemoteSegment, wanted: OffsetRange, part_bytes: int, since_ms: int = NO_TIMESTAMP
     ) -> list[Part]:
         """The parts of a segment. If it has aborted transactions, these are read too."""
-        if entry.has_aborts:
-            index, txn_index = self._load_index(entry, with_aborts=True)
-        else:
-            index, txn_index = self._index(entry, part_bytes), b""
+        if not needs_an_index(entry, part_bytes):
+            return whole_segment(self._keys, self._source, entry, wanted)
+        index, txn_index = self._load_index(entry, with_aborts=entry.has_aborts)
         return parts_of_segment(
             self._keys, self._source, entry, index, wanted, part_bytes, txn_index, since_ms
         )

@@ -8,6 +8,7 @@ spread the partitions over the bucket's index. Called by the manager, Spark and 
 import re
 import uuid
 from dataclasses import dataclass
+from functools import lru_cache
 
 import crc32c
 
@@ -162,6 +163,7 @@ def parse_page(key: str) -> PageKey:
     return PageKey(int(base), int(last), uuid.UUID(page_id))
 
 
+@lru_cache(maxsize=1024)
 def _place(partition: TopicIdPartition) -> str:
     name = f"{partition.topic_id}/{partition.partition}"
     spread = f"{crc32c.crc32c(name.encode()):08x}"[:2]
