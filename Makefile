@@ -48,7 +48,7 @@ READY := $(VENV)/.ready
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo check fast slow test fuzz soak simulate simulate-mutants chaos history test-clients test-spark-oldest compiled test-compiled bench \
+.PHONY: help venv demo check fast slow test fuzz soak simulate simulate-mutants chaos history test-clients test-nightly test-spark-oldest compiled test-compiled bench \
   bench-alone bench-cluster bench-cluster-alone bench-trees bench-tiered bench-spark bench-calm fmt lint types layers lock docs s3-server clean
 
 help:
@@ -99,6 +99,10 @@ test: venv s3-server
 slow: venv s3-server
 	$(PYTEST) -m "slow and not clients and not nightly" -rs
 
+# One after the other: each has the machine to itself.
+test-nightly: venv s3-server
+	$(BIN)/pytest -m "nightly and not clients" -rs tests/integration
+
 fuzz: venv
 	$(BIN)/pytest tests/fuzz -s
 
@@ -136,11 +140,12 @@ $(COMPILED)/.made: $(READY) $(shell git ls-files -- '*.py')
 	$(BIN)/python .ci/compile_hot.py $(COMPILED)
 	@touch $@
 
-# In process and in the brokers that they start: both find the compiled modules first.
+# In process and in the brokers that they start: both find the compiled modules first. All with real clients:
+# make test-compiled COMPILED_TESTS=tests/integration
+COMPILED_TESTS ?= $(addprefix tests/unit/,groups handlers net protocol records replication storage transactions) tests/conformance
 test-compiled: compiled s3-server
 	PYTHONPATH=$(abspath $(COMPILED)) $(BIN)/python .ci/compile_hot.py --check
-	PYTHONPATH=$(abspath $(COMPILED)) $(PYTEST) -m "not slow and not clients" $(addprefix tests/unit/, \
-	  groups handlers net protocol records replication storage transactions) tests/conformance tests/integration
+	PYTHONPATH=$(abspath $(COMPILED)) $(PYTEST) -m "not slow and not clients" $(COMPILED_TESTS)
 
 # To continue after a run that broke off, or in which a case failed: make bench BENCH_OPTIONS=--add
 bench: compiled
