@@ -1,8 +1,9 @@
-"""Spark standalone on loopback: a master and workers, each a process of its own, from PySpark's own jars."""
+"""Spark standalone and Spark Connect on loopback, each part a process of its own, from PySpark's own jars."""
 
 import os
 import re
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,6 +16,7 @@ from tierlog.spark.java import find_java_home
 
 HOME = Path(pyspark.__file__).parent
 PACKAGE = "org.apache.spark.deploy"
+CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 class SparkCluster:
@@ -63,6 +65,29 @@ def spark_cluster(directory: Path, workers: int = 2, **environment: str) -> Iter
         for worker in started:
             _await(worker, "(Successfully registered) with master")
         yield SparkCluster(url, started)
+
+
+@contextmanager
+def connect_server(**settings: str) -> Iterator[str]:
+    """A Spark Connect server with local executors, which ends with the block; its address, sc://host:port."""
+    fixed = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        **settings,
+    }
+    words = [word for name, value in fixed.items() for word in ("--conf", f"{name}={value}")]
+    variables = {**os.environ, "JAVA_HOME": str(find_java_home()), "PYSPARK_PYTHON": sys.executable}
+    command = [str(HOME / "bin" / "spark-submit"), "--master", "local[2]", "--class", CONNECT, *words]
+    with subprocess.Popen(
+        [*command, "spark-internal"], env=variables, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield "sc://" + _await(process, r"Spark Connect server started at: (\S+)")
+        finally:
+            process.terminate()
 
 
 @contextmanager
