@@ -103,12 +103,22 @@ class S3Bucket:
             {} if start == 0 and end is None else {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
         )
 
-        def get() -> bytes:
-            response = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key, **wanted)
-            return bytes(response["Body"].read())
-
-        content = self._call(key, get)
+        content = self._call(key, lambda: self._get({"Key": self._prefix + key, **wanted}))
         return content if end is None else check_range(key, content, start, end)
+
+    def _get(self, wanted: dict[str, str]) -> bytes:
+        """boto3 repeats a request that fails, but not one whose response ends early."""
+        from botocore.exceptions import IncompleteReadError, ReadTimeoutError, ResponseStreamingError
+
+        tries = 1
+        while True:
+            body = self._client.get_object(Bucket=self._bucket, **wanted)["Body"]
+            try:
+                return bytes(body.read())
+            except (IncompleteReadError, ReadTimeoutError, ResponseStreamingError):
+                if tries == TRIES:
+                    raise
+                tries += 1
 
     def keys(self, prefix: str) -> list[str]:
         return [

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import s3_servers
+from s3_faults import FaultProxy
 from s3_proxy import S3Proxy
 from spark_bucket import BucketWriter
 from spark_history import write_history
 from spark_totals import spark_totals
 
 from tierlog.records.writer import NewRecord, encode_batch
-from tierlog.spark.history.bucket import DirectoryBucket, open_bucket
+from tierlog.spark.history.bucket import TRIES, DirectoryBucket, open_bucket
 from tierlog.spark.options import StoreAddress
 from tierlog.tiering.format.bundle import HEAD_BYTES
 from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStoreError
@@ -104,6 +105,26 @@ def test_keys_of_a_profile_open_the_bucket_and_wrong_ones_do_not(
 def test_missing_bucket_is_a_store_error(server: s3_servers.S3Server) -> None:
     with pytest.raises(ObjectStoreError):
         open_bucket(address(server, path="s3://no-such-bucket/x")).folders()
+
+
+@pytest.mark.parametrize("server", ["versitygw"], indirect=True)
+async def test_response_that_ends_early_is_requested_again(
+    server: s3_servers.S3Server, history: BucketWriter
+) -> None:
+    key = next(key for key in DirectoryBucket(history.root).keys("spark-test/data/") if key.endswith(".log"))
+    expected = (history.root / key).read_bytes()
+    async with FaultProxy(server).running() as proxy:
+        place = StoreAddress(
+            path=proxy.url("pre/fix"), access_key=s3_servers.ACCESS_KEY, secret_key=s3_servers.SECRET_KEY
+        )
+        bucket = open_bucket(place)
+        for wanted in ((0, None), (61, 1_000)):
+            proxy.arm("short body", "GET", times=TRIES - 1)
+            assert await asyncio.to_thread(bucket.read, key, *wanted) == expected[slice(*wanted)]
+            assert proxy.fired == TRIES - 1
+        proxy.arm("short body", "GET", times=TRIES)
+        with pytest.raises(ObjectStoreError, match="IncompleteRead"):
+            await asyncio.to_thread(bucket.read, key)
 
 
 @pytest.mark.parametrize("server", ["versitygw"], indirect=True)
