@@ -2,13 +2,13 @@
 part of a stream that is read from the bucket."""
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from tierlog.spark.history.bucket import open_bucket
 from tierlog.spark.history.plan import OffsetRange, Source, choose_sources
-from tierlog.spark.history.snapshot import PartitionView, find_cluster
+from tierlog.spark.history.snapshot import READS_AT_ONCE, PartitionView, find_cluster, topic_documents
 from tierlog.spark.options.stream import StreamOptions
 from tierlog.tiering.format.keys import Keys
-from tierlog.tiering.format.manifest import decode_topic
 
 
 class BucketPositions:
@@ -24,8 +24,8 @@ class BucketPositions:
 
     def sources(self) -> list[Source]:
         """The partitions that the options select, as of now. Raises InvalidOption."""
-        documents = [decode_topic(self._bucket.read(key)) for key in self._bucket.keys(self._keys.topics())]
-        return choose_sources(documents, self._options.read)
+        with ThreadPoolExecutor(READS_AT_ONCE) as pool:
+            return choose_sources(topic_documents(self._bucket, self._keys, pool), self._options.read)
 
     def committed(self, source: Source) -> OffsetRange:
         """The offsets in the bucket; (0, 0) if nothing was uploaded yet."""

@@ -56,7 +56,9 @@ from tierlog.tiering.format.bundle import (
 )
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import (
+    ManifestError,
     ManifestRoot,
+    TopicDocument,
     decode_cluster,
     decode_page,
     decode_root,
@@ -148,10 +150,21 @@ def open_partitions(
     InvalidOption."""
     keys = Keys(find_cluster(bucket, options.cluster))
     if sources is None:
-        documents = pool.map(lambda key: decode_topic(bucket.read(key)), bucket.keys(keys.topics()))
-        chosen = choose_sources(documents, options)
+        chosen = choose_sources(topic_documents(bucket, keys, pool), options)
         sources = [source for source in chosen if pruning is None or pruning.keeps(source)]
     return list(pool.map(lambda source: PartitionView(bucket, keys, source, page_pool), sources))
+
+
+def topic_documents(bucket: Bucket, keys: Keys, pool: Executor) -> Iterator[TopicDocument]:
+    """The documents of all topics, but for those that are deleted meanwhile. Raises CorruptObject."""
+
+    def read(key: str) -> TopicDocument | None:
+        try:
+            return _decoded(key, bucket.read(key), decode_topic)
+        except ObjectNotFound:
+            return None
+
+    return (document for document in pool.map(read, bucket.keys(keys.topics())) if document is not None)
 
 
 def read_split(bucket: Bucket, options: ReadOptions, split: Split) -> Iterator[tuple[Part, bytes]]:
@@ -219,7 +232,7 @@ def find_cluster(bucket: Bucket, wanted: str | None) -> str:
     clusters = [name for name in candidates if _is_cluster(bucket, name)]
     if not clusters:
         raise InvalidOption(
-            f"`path` contains no cluster{'' if wanted is None else f' {wanted!r}'}: cluster.json not found"
+            f"`path` contains no cluster{'' if wanted is None else f' {wanted!r}'}: no valid cluster.json"
         )
     if len(clusters) > 1:
         raise InvalidOption(
@@ -411,13 +424,24 @@ class PartitionView:
         return section(data, Section.TXN_INDEX, place, begin=place.position)
 
     def _read_root(self) -> ManifestRoot | None:
+        key = self._keys.root(self._source.id)
         try:
-            return decode_root(self._bucket.read(self._keys.root(self._source.id)))
+            return _decoded(f"{self._source}: {key}", self._bucket.read(key), decode_root)
         except ObjectNotFound:
             return None
 
     def _page(self, page: PageRef) -> tuple[ManifestNode, ...]:
-        return decode_page(self._bucket.read(self._keys.page(self._source.id, page)), page).nodes
+        key = self._keys.page(self._source.id, page)
+        place = f"{self._source}: {key}"
+        return _decoded(place, self._bucket.read(key), lambda data: decode_page(data, page)).nodes
+
+
+def _decoded(place: str, data: bytes, decode: Callable[[bytes], Made]) -> Made:
+    """A document of the bucket. Raises CorruptObject, which names its place."""
+    try:
+        return decode(data)
+    except ManifestError as error:
+        raise CorruptObject(f"{place}: {error}") from error
 
 
 def _is_cluster(bucket: Bucket, name: str) -> bool:

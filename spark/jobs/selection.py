@@ -6,6 +6,7 @@ Called on the driver by `backfill` and `audit`.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import groupby
 from typing import TypeAlias
@@ -13,11 +14,17 @@ from typing import TypeAlias
 from tierlog.base.types import TopicIdPartition
 from tierlog.spark.history.bucket import Bucket, open_bucket
 from tierlog.spark.history.plan import OffsetsUnavailable, Part, Pruning, Source
-from tierlog.spark.history.snapshot import PartitionView, find_cluster, plan_parts
+from tierlog.spark.history.snapshot import (
+    READS_AT_ONCE,
+    PartitionView,
+    find_cluster,
+    plan_parts,
+    topic_documents,
+)
 from tierlog.spark.jobs.arguments import JobFailed, Values, reader_options
 from tierlog.spark.options import EARLIEST, ReadOptions, parse_options
 from tierlog.tiering.format.keys import Keys
-from tierlog.tiering.format.manifest import TopicDocument, decode_topic
+from tierlog.tiering.format.manifest import TopicDocument
 
 Ends: TypeAlias = Mapping[TopicIdPartition, int]
 """The offset at which the next run begins, for each partition."""
@@ -25,7 +32,8 @@ Ends: TypeAlias = Mapping[TopicIdPartition, int]
 
 def documents_of(bucket: Bucket, keys: Keys, values: Values) -> list[TopicDocument]:
     """The topics that --topic and --pattern select, by name. Raises JobFailed if there are none."""
-    documents = [decode_topic(bucket.read(key)) for key in bucket.keys(keys.topics())]
+    with ThreadPoolExecutor(READS_AT_ONCE) as pool:
+        documents = list(topic_documents(bucket, keys, pool))
     names, pattern = set(values["topic"] or ()), values["pattern"]
     if missing := names - {document.name for document in documents}:
         raise JobFailed(f"not in the bucket: topic {', '.join(sorted(missing))}")

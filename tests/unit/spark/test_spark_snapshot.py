@@ -1,6 +1,7 @@
 """Look-ups over a bucket directory without Spark: timestamps against a plain scan, clusters, topics."""
 
 import random
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -375,6 +376,39 @@ def test_splits_of_merged_objects_have_the_same_batches(
     writer.commit("t", 0, log_start=100)
     with pytest.raises(ObjectNotFound):
         list(read_part(bucket, options, parts[0]))
+
+
+def test_topic_that_is_deleted_meanwhile_does_not_disturb_others(tmp_path: Path) -> None:
+    history = write_history(tmp_path)
+
+    class Deleting(DirectoryBucket):
+        def keys(self, prefix: str) -> list[str]:
+            found = super().keys(prefix)
+            (history.root / history.keys.topic(history.topics["weather"])).unlink(missing_ok=True)
+            return found
+
+    bucket = Deleting(history.root)
+    assert plan_splits(bucket, parse_options({"path": str(history.root), "topic": "flights"}), Pruning())
+    with pytest.raises(InvalidOption, match="'weather' is not in the bucket"):
+        plan_splits(bucket, parse_options({"path": str(history.root), "topic": "weather"}), Pruning())
+
+
+@pytest.mark.parametrize("kind", ["topic", "root", "page"])
+def test_damaged_documents_are_named(tmp_path: Path, kind: str) -> None:
+    history = write_history(tmp_path)
+    where = TopicIdPartition(history.topics["flights"], 0)
+    key = {
+        "topic": history.keys.topic(where.topic_id),
+        "root": history.keys.root(where),
+        "page": next(key for key in DirectoryBucket(tmp_path).keys("spark-test/") if key.endswith(".page")),
+    }[kind]
+    (tmp_path / key).write_bytes(b"damaged")
+    with pytest.raises(CorruptObject, match=re.escape(key)):
+        plan_splits(
+            open_bucket(StoreAddress(path=str(tmp_path))),
+            parse_options({"path": str(tmp_path), "topic": "flights"}),
+            Pruning(),
+        )
 
 
 def test_a_bucket_names_its_clusters(tmp_path: Path) -> None:
