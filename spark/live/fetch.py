@@ -6,6 +6,7 @@ the local copy of a segment, it reads the records from the bucket itself.
 """
 
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -23,7 +24,13 @@ from tierlog.records.batch import BatchHeader, Buffer, iter_batches
 from tierlog.records.columnar import AbortedRange
 from tierlog.spark.history.plan import MAX_OFFSET, OffsetRange, OffsetsUnavailable, Source
 from tierlog.spark.live.connection import pooled
-from tierlog.spark.live.positions import READ_COMMITTED, TIMEOUTS, BrokerUnavailable
+from tierlog.spark.live.positions import (
+    EARLIEST,
+    READ_COMMITTED,
+    TIMEOUTS,
+    BrokerUnavailable,
+    list_offsets,
+)
 from tierlog.spark.options.stream import LiveOptions
 
 MAX_WAIT_MS = 500
@@ -82,7 +89,7 @@ class _Fetcher:
             except ClientError as failure:
                 raise BrokerUnavailable(f"{self._source}: {failure}") from failure
             if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                self._skip_lost(data)
+                self._skip_lost()
             elif data.error_code:
                 self._retry(deadline, self._retriable(data.error_code))
             elif batches := list(iter_batches(records_of(data))):
@@ -138,14 +145,19 @@ class _Fetcher:
         if not is_same:
             raise TopicRecreated(f"{source}: the topic with the id {source.topic_id} was deleted")
 
-    def _skip_lost(self, data: PartitionData) -> None:
-        """Continue at the log start offset, if records were deleted and that is allowed."""
-        start = data.log_start_offset
-        if self._fail_on_data_loss or start <= self._position:
+    def _skip_lost(self) -> None:
+        """Continue at the log start offset, if records were deleted and that is allowed. Brokers do not
+        return it with the error."""
+        start = list_offsets(self._cluster, {self._source: EARLIEST})[self._source]
+        missing = f"{self._source}: offset {self._position:,} is not on the brokers"
+        if start <= self._position:
+            raise OffsetsUnavailable(f"{missing}: the log of the leader ends before it")
+        if self._fail_on_data_loss:
             raise OffsetsUnavailable(
-                f"{self._source}: offset {self._position:,} is not on the brokers, whose log starts at "
-                f"{start:,}; set failOnDataLoss=false to read the available offsets"
+                f"{missing}, whose log starts at {start:,}; set failOnDataLoss=false to read the available "
+                "offsets"
             )
+        warnings.warn(f"{missing}, whose log starts at {start:,}: records were lost", stacklevel=2)
         self._position = min(start, self._end)
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tierlog.client import ClientError, TimedOut, UnknownTopic, Unreachable, error_name, is_retriable
+from tierlog.client import ClientError, Cluster, TimedOut, UnknownTopic, Unreachable, error_name, is_retriable
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -57,15 +57,15 @@ class BrokerPositions:
 
     def earliest(self, sources: Iterable[Source]) -> dict[Source, int]:
         """Log start offsets, of both tiers."""
-        return self._list(dict.fromkeys(sources, EARLIEST))
+        return list_offsets(self._cluster, dict.fromkeys(sources, EARLIEST))
 
     def latest(self, sources: Iterable[Source]) -> dict[Source, int]:
         """Last stable offsets: every transaction below them has ended."""
-        return self._list(dict.fromkeys(sources, LATEST))
+        return list_offsets(self._cluster, dict.fromkeys(sources, LATEST))
 
     def at_timestamps(self, timestamps: Mapping[Source, int]) -> dict[Source, int]:
         """The first offset with a partition's timestamp or a later one; the latest if there is none."""
-        found = self._list(timestamps)
+        found = list_offsets(self._cluster, timestamps)
         absent = self.latest(source for source in timestamps if found[source] < 0)
         return {**found, **absent}
 
@@ -79,7 +79,7 @@ class BrokerPositions:
             try:
                 named = [topic for topic in self._cluster.metadata().topics if topic.name]
             except (Unreachable, TimedOut) as failure:
-                self._refresh([pattern], deadline, str(failure))
+                _refresh(self._cluster, [pattern], deadline, str(failure))
             except ClientError as failure:
                 raise BrokerUnavailable(f"cannot list topics: {failure}") from failure
             else:
@@ -96,59 +96,62 @@ class BrokerPositions:
                 text = f"topic {name!r} does not exist on the brokers; was it deleted?"
                 raise InvalidOption(text) from None
             except (Unreachable, TimedOut) as failure:
-                self._refresh([name], deadline, str(failure))
+                _refresh(self._cluster, [name], deadline, str(failure))
             except ClientError as failure:
                 raise BrokerUnavailable(f"topic {name!r}: {failure}") from failure
 
-    def _list(self, timestamps: Mapping[Source, int]) -> dict[Source, int]:
-        found: dict[Source, int] = {}
-        deadline = time.monotonic() + TIMEOUTS * self._cluster.timeout_s
-        while missing := [source for source in timestamps if source not in found]:
-            try:
-                problem = self._list_once({source: timestamps[source] for source in missing}, found)
-            except (Unreachable, TimedOut) as failure:
-                problem = str(failure)
-            except ClientError as failure:
-                raise BrokerUnavailable(f"cannot list offsets: {failure}") from failure
-            if problem:
-                self._refresh({source.topic for source in missing}, deadline, problem)
-        return found
 
-    def _list_once(self, timestamps: Mapping[Source, int], found: dict[Source, int]) -> str:
-        """One request to each leader. Adds to `found`; returns a problem that may end by itself."""
-        by_leader: dict[int, list[Source]] = {}
-        for source in timestamps:
-            by_leader.setdefault(self._cluster.leader(source.topic, source.partition), []).append(source)
-        problem = ""
-        for leader, sources in by_leader.items():
-            topics: dict[str, list[ListOffsetsPartition]] = {}
-            for source in sources:
-                wanted = ListOffsetsPartition(partition_index=source.partition, timestamp=timestamps[source])
-                topics.setdefault(source.topic, []).append(wanted)
-            request = ListOffsetsRequest(
-                isolation_level=READ_COMMITTED,
-                topics=[ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()],
-                timeout_ms=round(self._cluster.timeout_s * 1000),
-            )
-            response = self._cluster.call(request, leader)
-            by_place = {(source.topic, source.partition): source for source in sources}
-            for topic in response.topics:
-                for row in topic.partitions:
-                    source = by_place[topic.name, row.partition_index]
-                    if row.error_code == ErrorCode.NONE:
-                        found[source] = row.offset
-                    elif is_retriable(row.error_code):
-                        problem = f"{source}: {error_name(row.error_code)}"
-                    else:
-                        raise BrokerUnavailable(
-                            f"{source}: cannot list offsets: {error_name(row.error_code)}"
-                        )
-        return problem
-
-    def _refresh(self, topics: Iterable[str], deadline: float, problem: str) -> None:
-        """Pause, and look for the leaders again at the next request. After the deadline, raise."""
+def list_offsets(cluster: Cluster, timestamps: Mapping[Source, int]) -> dict[Source, int]:
+    """The offset of each partition for its timestamp, LATEST or EARLIEST; -1 if there is none. Raises
+    BrokerUnavailable."""
+    found: dict[Source, int] = {}
+    deadline = time.monotonic() + TIMEOUTS * cluster.timeout_s
+    while missing := [source for source in timestamps if source not in found]:
         try:
-            for topic in topics:
-                self._cluster.refresh(topic, deadline, problem)
+            problem = _list_once(cluster, {source: timestamps[source] for source in missing}, found)
+        except (Unreachable, TimedOut) as failure:
+            problem = str(failure)
         except ClientError as failure:
-            raise BrokerUnavailable(f"brokers did not report their offsets: {failure}") from failure
+            raise BrokerUnavailable(f"cannot list offsets: {failure}") from failure
+        if problem:
+            _refresh(cluster, {source.topic for source in missing}, deadline, problem)
+    return found
+
+
+def _list_once(cluster: Cluster, timestamps: Mapping[Source, int], found: dict[Source, int]) -> str:
+    """One request to each leader. Adds to `found`; returns a problem that may end by itself."""
+    by_leader: dict[int, list[Source]] = {}
+    for source in timestamps:
+        by_leader.setdefault(cluster.leader(source.topic, source.partition), []).append(source)
+    problem = ""
+    for leader, sources in by_leader.items():
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for source in sources:
+            wanted = ListOffsetsPartition(partition_index=source.partition, timestamp=timestamps[source])
+            topics.setdefault(source.topic, []).append(wanted)
+        request = ListOffsetsRequest(
+            isolation_level=READ_COMMITTED,
+            topics=[ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()],
+            timeout_ms=round(cluster.timeout_s * 1000),
+        )
+        response = cluster.call(request, leader)
+        by_place = {(source.topic, source.partition): source for source in sources}
+        for topic in response.topics:
+            for row in topic.partitions:
+                source = by_place[topic.name, row.partition_index]
+                if row.error_code == ErrorCode.NONE:
+                    found[source] = row.offset
+                elif is_retriable(row.error_code):
+                    problem = f"{source}: {error_name(row.error_code)}"
+                else:
+                    raise BrokerUnavailable(f"{source}: cannot list offsets: {error_name(row.error_code)}")
+    return problem
+
+
+def _refresh(cluster: Cluster, topics: Iterable[str], deadline: float, problem: str) -> None:
+    """Pause, and look for the leaders again at the next request. After the deadline, raise."""
+    try:
+        for topic in topics:
+            cluster.refresh(topic, deadline, problem)
+    except ClientError as failure:
+        raise BrokerUnavailable(f"brokers did not report their offsets: {failure}") from failure

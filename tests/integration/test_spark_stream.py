@@ -12,14 +12,19 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from tierlog.cli.admin import AdminApi
+from tierlog.records.columnar import decode_columns
 from tierlog.spark import session
+from tierlog.spark.history.plan import OffsetRange, OffsetsUnavailable
+from tierlog.spark.live.fetch import fetch_range
+from tierlog.spark.live.positions import BrokerPositions
+from tierlog.spark.options.stream import parse_stream_options
 from tierlog.testing import TierlogBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -274,6 +279,31 @@ def test_topic_that_is_created_again_is_an_error(broker: TierlogBroker, start: S
     query = start(topic.live(), available_now=True, sink="noop")
     with pytest.raises(StreamingQueryException, match="was deleted and created again"):
         query.awaitTermination(TIMEOUT_S * 4)
+
+
+def test_deleted_records_are_an_error_unless_the_user_accepts_their_loss(broker: TierlogBroker) -> None:
+    topic = Topic(broker, "truncated", partitions=1)
+    topic.send(100)
+    deleted = topic.admin.delete_records([TopicPartition(topic.name, 0, 60)])
+    next(iter(deleted.values())).result(TIMEOUT_S)
+    options = parse_stream_options(topic.live())
+    assert options.live is not None
+    [source] = BrokerPositions(options.live, options).sources()
+
+    def offsets(first: int, *, fail_on_data_loss: bool) -> list[int]:
+        wanted = OffsetRange(first, 100)
+        return [
+            offset
+            for fetched in fetch_range(options.live, source, wanted, fail_on_data_loss=fail_on_data_loss)
+            for columns in decode_columns(fetched.batches, ["offset"], first_offset=60)
+            for offset in columns.arrays["offset"].to_pylist()
+        ]
+
+    with pytest.raises(OffsetsUnavailable, match="offset 10 is not on the brokers, whose log starts at 60"):
+        offsets(10, fail_on_data_loss=True)
+    with pytest.warns(UserWarning, match="log starts at 60: records were lost"):
+        assert offsets(10, fail_on_data_loss=False) == list(range(60, 100))
+    assert offsets(60, fail_on_data_loss=True) == list(range(60, 100))
 
 
 def test_driver_that_is_killed_continues_from_its_checkpoint(broker: TierlogBroker, tmp_path: Path) -> None:
