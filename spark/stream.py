@@ -26,7 +26,14 @@ from tierlog.spark import offsets as stream_offsets
 from tierlog.spark.batch import TierlogReader
 from tierlog.spark.columns import arrow_schema, record_batch
 from tierlog.spark.history.bucket import open_bucket
-from tierlog.spark.history.plan import OffsetRange, OffsetsUnavailable, Pruning, Source, Split
+from tierlog.spark.history.plan import (
+    OffsetRange,
+    OffsetsUnavailable,
+    Pruning,
+    Source,
+    Split,
+    check_bounds,
+)
 from tierlog.spark.history.positions import BucketPositions
 from tierlog.spark.history.snapshot import plan_splits
 from tierlog.spark.offsets import Offsets
@@ -95,6 +102,7 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (PySpark's name)
         sources, bound = self._positions.sources(), self._options.read.starting
+        check_bounds([bound], sources)
         earliest, latest = self._positions.earliest(sources), self._positions.latest(sources)
         timestamps = {}
         for source in sources:

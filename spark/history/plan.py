@@ -181,6 +181,18 @@ def _sources_of(topic: str, found: Sequence[TopicDocument], options: ReadOptions
     return [Source(topic, document.topic_id, partition) for partition in wanted]
 
 
+def check_bounds(bounds: Iterable[Bound], sources: Iterable[Source]) -> None:
+    """Raises InvalidOption for an offset or a timestamp of a partition that is not read: its name is wrong,
+    and another one would be read from its default."""
+    selected = {(source.topic, source.partition) for source in sources}
+    for bound in bounds:
+        for topic, partition in (*bound.offsets, *bound.timestamps):
+            if (topic, partition) not in selected:
+                raise InvalidOption(
+                    f"an offset or a timestamp is set for {topic}-{partition}, which the query does not read"
+                )
+
+
 def committed_range(root: ManifestRoot) -> OffsetRange:
     """The offsets in the bucket that retention has not deleted."""
     remote = root.nodes

@@ -31,6 +31,7 @@ from tierlog.spark.history.plan import (
     Source,
     Split,
     SplitLimits,
+    check_bounds,
     choose_sources,
     committed_range,
     group_into_splits,
@@ -151,12 +152,14 @@ def open_partitions(
     keys = Keys(find_cluster(bucket, options.cluster))
     if sources is None:
         chosen = choose_sources(topic_documents(bucket, keys, pool), options)
+        check_bounds((options.starting, options.ending), chosen)
         sources = [source for source in chosen if pruning is None or pruning.keeps(source)]
     return list(pool.map(lambda source: PartitionView(bucket, keys, source, page_pool), sources))
 
 
 def topic_documents(bucket: Bucket, keys: Keys, pool: Executor) -> Iterator[TopicDocument]:
-    """The documents of all topics, but for those that are deleted meanwhile. Raises CorruptObject."""
+    """The documents of all topics, but for those that are deleted before they are read. Raises
+    CorruptObject."""
 
     def read(key: str) -> TopicDocument | None:
         try:

@@ -378,6 +378,24 @@ def test_splits_of_merged_objects_have_the_same_batches(
         list(read_part(bucket, options, parts[0]))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startingOffsets": '{"flight":{"0":5}}'},
+        {"startingOffsets": '{"flights":{"9":5}}'},
+        {"endingOffsets": '{"weather":{"0":5}}'},
+        {"startingOffsetsByTimestamp": '{"flights":{"9":5}}'},
+    ],
+)
+def test_offsets_of_partitions_that_are_not_read_are_an_error(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    path = str(write_history(tmp_path).root)
+    parsed = parse_options({"path": path, "topic": "flights", **options})
+    with pytest.raises(InvalidOption, match="which the query does not read"):
+        plan_splits(open_bucket(parsed.store), parsed, Pruning())
+
+
 def test_topic_that_is_deleted_meanwhile_does_not_disturb_others(tmp_path: Path) -> None:
     history = write_history(tmp_path)
 
