@@ -104,7 +104,7 @@ def plan_parts(
             known = list(segments)
             total = sum(entry.log_bytes for _, entry, _ in known)
             part_bytes = max(1, min(part_bytes, total // options.min_splits))
-            segments = iter(known)
+            segments: Iterable[_WantedSegment] = iter(known)
         return list(chain.from_iterable(_divided(segments, part_bytes, pruning.since_ms, pool)))
 
 
