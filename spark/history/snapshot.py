@@ -98,13 +98,15 @@ def plan_parts(
         def wanted(view: PartitionView) -> list[_WantedSegment]:
             return [(view, *found) for found in view.segments(options, pruning)]
 
-        segments = chain.from_iterable(_map_ahead(pool, wanted, views, READS_AT_ONCE))
+        segments: Iterable[_WantedSegment] = chain.from_iterable(
+            _map_ahead(pool, wanted, views, READS_AT_ONCE)
+        )
         part_bytes = min(options.split_bytes, PART_BYTES)
         if options.min_splits is not None:
             known = list(segments)
             total = sum(entry.log_bytes for _, entry, _ in known)
             part_bytes = max(1, min(part_bytes, total // options.min_splits))
-            segments: Iterable[_WantedSegment] = iter(known)
+            segments = known
         return list(chain.from_iterable(_divided(segments, part_bytes, pruning.since_ms, pool)))
 
 
