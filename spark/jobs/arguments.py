@@ -146,10 +146,60 @@ AUDIT = (
     ),
     *SPARK,
 )
-ARGUMENTS = {"backfill": BACKFILL, "audit": AUDIT}
+REPLAY = (
+    *BUCKET,
+    *TOPICS,
+    *RANGE,
+    Argument(
+        "from-bootstrap",
+        "Brokers of the source: what is not in the bucket yet is read from them.",
+        form="HOST:PORT",
+    ),
+    Argument("to-bootstrap", "Brokers that are written to.", required=True, form="HOST:PORT"),
+    Argument(
+        "to-topic",
+        "Topic to write to; {topic} stands for the name of the source.",
+        default="{topic}",
+        form="NAME",
+    ),
+    Argument(
+        "checkpoint",
+        "Directory of the progress, which the next run needs: a path or URL for Spark.",
+        required=True,
+        form="URL",
+    ),
+    Argument("filter", "Replay only rows for which this expression of Spark SQL is true.", form="EXPRESSION"),
+    Argument(
+        "function",
+        "Python function that gets each pyarrow.RecordBatch and returns the one to write.",
+        form="MODULE:NAME",
+    ),
+    Argument(
+        "partitioning",
+        "Partition of each record: that of the source, or by key as Kafka's producers do.",
+        default="keep",
+        choices=("keep", "key"),
+    ),
+    Argument(
+        "compression",
+        "Codec of the batches.",
+        default="zstd",
+        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+    ),
+    Argument("commit-records", "Offsets after which is committed.", int, default=2_000_000, form="NUMBER"),
+    Argument(
+        "write-option",
+        "Option of the write, as in kafka.batch.size=65536. May be repeated.",
+        repeats=True,
+        form="KEY=VALUE",
+    ),
+    *SPARK,
+)
+ARGUMENTS = {"backfill": BACKFILL, "audit": AUDIT, "replay": REPLAY}
 MEANINGS = {
     "backfill": "Export what is new in the bucket to Parquet, Iceberg or Delta, exactly once.",
     "audit": "Read and check every byte of history in the bucket. Exit code 1: something is damaged.",
+    "replay": "Write records of topics again, to other topics or another cluster, exactly once.",
 }
 """Arguments and meaning of each job, for the command line of tierlog, which imports a job only to run it."""
 

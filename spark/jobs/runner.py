@@ -82,7 +82,7 @@ def run_tasks(
         try:
             rows = frame.collect()
         except Exception as failure:
-            raise JobFailed(_reason(failure)) from failure
+            raise JobFailed(reason(failure)) from failure
     progress.reach(total)
     found = {row.task: pickle.loads(bytes(row.result)) for row in rows}
     return [found[number] for number in range(count)]
@@ -144,8 +144,8 @@ def _watched(spark: "SparkSession", progress: Progress, size: float) -> Iterator
         watcher.join()
 
 
-def _reason(failure: Exception) -> str:
+def reason(failure: Exception) -> str:
     """The message of the exception in the executor, without the stack traces of both languages."""
-    text = str(failure)
+    text = str(failure).partition("=== Streaming Query ===")[0]
     found = [line for line in _LAST_LINE.findall(text) if not line.startswith(("org.apache", "java."))]
     return found[-1].strip() if found else text.splitlines()[0]

@@ -12,7 +12,7 @@ from tierlog.spark.options.table import Given, InvalidOption, Use
 
 KAFKA = "kafka."
 CODECS = {codec.name.lower(): codec for codec in Codec}
-OPTIONS_OF_SPARK = ("checkpointlocation",)
+OPTIONS_OF_SPARK = ("checkpointlocation", "queryname")
 """Options of any streaming query, which Spark passes on."""
 
 DEFAULT_BATCH_BYTES = 512 * 1024  # well below the default of max.message.bytes (1 MiB)

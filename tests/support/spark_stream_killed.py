@@ -1,8 +1,9 @@
 """A streaming query in a process of its own, which dies at a chosen moment of a batch.
 
-Arguments: bootstrap brokers, directory with `in` and `checkpoint`, moment. The data source is tierlog's, but
-the driver, its JVM and the process that commits are killed (SIGKILL) at the moment. The moment `task` kills
-one Python worker after its rows are acknowledged, once.
+Arguments: bootstrap brokers, directory with `in` and `checkpoint`, moment. Any further arguments are those of
+the replay job, which then is the query and dies in its second batch. The data source is tierlog's, but the
+driver, its JVM and the process that commits are killed (SIGKILL) at the moment. The moment `task` kills one
+Python worker after its rows are acknowledged, once.
 """
 
 import os
@@ -18,6 +19,7 @@ from tierlog.spark.source import TierlogSource
 from tierlog.spark.write import StreamWriter
 
 BOOTSTRAP, DIRECTORY, MOMENT = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+REPLAY = sys.argv[4:]
 VICTIMS: list[int] = []
 
 
@@ -28,6 +30,8 @@ def die() -> None:
 
 class DyingCommitter(BatchCommitter):
     def decide(self, batch_id: int, prepared: Any) -> tuple[Decision, Any]:
+        if REPLAY and batch_id == 0:
+            return super().decide(batch_id, prepared)
         if MOMENT == "prepared":
             die()
         decided, others = super().decide(batch_id, prepared)
@@ -69,6 +73,12 @@ def main() -> None:
     gateway: Any = spark.sparkContext._gateway
     VICTIMS.extend([os.getpid(), gateway.proc.pid])
     spark.dataSource.register(DyingSource)
+    if REPLAY:
+        from tierlog.spark.jobs.arguments import NoProgress, parse
+        from tierlog.spark.jobs.replay import JOB
+
+        JOB.run(parse(JOB, REPLAY), NoProgress())
+        return
     frame = spark.readStream.option("maxFilesPerTrigger", 1).text(str(DIRECTORY / "in")).repartition(2)
     started = (
         frame.writeStream.format("tierlog")

@@ -188,7 +188,7 @@ def test_every_job_has_arguments_and_a_meaning() -> None:
 def test_the_reason_of_a_failed_task_is_its_exception() -> None:
     text = 'Traceback (most recent call last):\n  File "x.py", line 3\ntierlog.CorruptObject: t-0: damaged\n'
     failure = Exception(f"org.apache.spark.SparkException: Job aborted\n{text}\tat org.apache.spark.X")
-    assert runner._reason(failure) == "tierlog.CorruptObject: t-0: damaged"
+    assert runner.reason(failure) == "tierlog.CorruptObject: t-0: damaged"
 
 
 def test_a_page_escapes_names_and_needs_nothing_from_elsewhere() -> None:
