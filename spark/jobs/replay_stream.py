@@ -92,6 +92,12 @@ class InOrder(TierlogStreamReader):
                     f"the checkpoint belongs to a replay with {json.dumps(document.get(_FIELD))}, not "
                     f"{json.dumps(self.arguments)}: give the same arguments, or another --checkpoint"
                 )
+        begin, finish = stream_offsets.decode(start), stream_offsets.decode(end)
+        if behind := [source for source in finish if finish[source] < begin.get(source, 0)]:
+            raise ReplayChanged(
+                f"the checkpoint has offset {begin[behind[0]]} of {behind[0]}, which is beyond the end of "
+                f"the range, {finish[behind[0]]}: give a later end, or another --checkpoint"
+            )
         history: dict[Source, list[Part]] = {}
         live: dict[Source, LiveRange] = {}
         for planned in super().partitions(start, end):

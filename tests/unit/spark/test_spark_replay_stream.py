@@ -1,0 +1,101 @@
+"""The stream of the replay job: its ends, its tasks, and checkpoints of other runs."""
+
+import json
+from typing import Any
+
+import pytest
+from pyspark.sql.types import StructType
+from spark_bucket import BucketWriter
+from spark_history import LOG_START, write_history
+
+from tierlog.spark.jobs.replay_stream import (
+    InOrder,
+    ReplayChanged,
+    ReplayReader,
+    UnlimitedReplayReader,
+    replay_reader,
+)
+
+ARGUMENTS = {"to_topic": "{topic}.copy", "filter": None}
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> BucketWriter:
+    return write_history(tmp_path_factory.mktemp("bucket"))
+
+
+def reader(history: BucketWriter, **options: str) -> InOrder:
+    given = {"path": str(history.root), "topic": "flights", "arguments": json.dumps(ARGUMENTS), **options}
+    return replay_reader(given, StructType())
+
+
+def ends_of(document: dict[str, Any]) -> dict[str, int]:
+    found: dict[str, int] = document["topics"]["flights"]["partitions"]
+    return found
+
+
+def test_one_task_reads_a_partition_in_its_order(history: BucketWriter) -> None:
+    stream = reader(history, splitBytes="1000")
+    start = stream.initialOffset()
+    assert ends_of(start)["0"] == LOG_START
+    first, end = stream.bounds()
+    tasks = stream.partitions(start, stream._marked(encode(end)))
+    assert len(tasks) == 2
+    for task in tasks:
+        parts, live = task.value
+        assert live is None
+        assert len(parts) > 10
+        assert len({part.source for part in parts}) == 1
+        assert [part.last_offsets.start for part in parts] == sorted(
+            part.last_offsets.start for part in parts
+        )
+        assert parts[0].offsets.start == first[parts[0].source]
+        assert parts[-1].offsets.end == end[parts[0].source]
+
+
+def encode(ends: Any) -> dict[str, Any]:
+    from tierlog.spark import offsets
+
+    return offsets.encode(ends)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"endingOffsets": '{"flights": {"0": 300, "1": 7}}'}, {"0": 300, "1": 7}),
+        ({"endingOffsets": '{"flights": {"0": -2, "1": 9999999}}'}, {"0": 0}),
+    ],
+)
+def test_stream_ends_at_the_offsets_of_the_range(
+    history: BucketWriter, options: dict[str, str], expected: dict[str, int]
+) -> None:
+    newest = ends_of(encode(reader(history).bounds()[1]))
+    found = ends_of(encode(reader(history, **options).bounds()[1]))
+    assert found == {**newest, **expected}
+
+
+def test_stream_ends_at_a_timestamp(history: BucketWriter) -> None:
+    rows = history.rows["flights", 1]
+    stamp = rows[400]["timestamp_ms"]
+    _, end = reader(history, endingTimestamp=str(stamp)).bounds()
+    assert ends_of(encode(end))["1"] == next(row["offset"] for row in rows if row["timestamp_ms"] >= stamp)
+
+
+def test_checkpoint_of_other_arguments_or_beyond_the_end_is_refused(history: BucketWriter) -> None:
+    stream = reader(history)
+    start, end = stream.initialOffset(), stream._marked(encode(stream.bounds()[1]))
+    with pytest.raises(ReplayChanged, match="give the same arguments"):
+        stream.partitions(start, {**end, "replay": {"filter": "true"}})
+    with pytest.raises(ReplayChanged, match="beyond the end of the range"):
+        stream.partitions(end, start)
+
+
+@pytest.mark.parametrize("kind", [ReplayReader, UnlimitedReplayReader])
+def test_both_engines_have_the_ends_and_the_arguments(history: BucketWriter, kind: type[InOrder]) -> None:
+    made = reader(history, endingOffsets='{"flights": {"0": 300, "1": 300, "2": 0}}')
+    stream = kind(made._options, StructType())
+    stream.arguments = ARGUMENTS
+    start = stream.initialOffset()
+    end = stream.latestOffset(*([start, None] if kind is ReplayReader else []))
+    assert ends_of(end) == {"0": 300, "1": 300, "2": 0}
+    assert start["replay"] == end["replay"] == ARGUMENTS
