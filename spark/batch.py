@@ -59,7 +59,7 @@ class TierlogReader(DataSourceReader):
         wanted = [name for name in schema.names if name in DECODED]
         for part, content in read_split(open_bucket(self._options.store), self._options, split):
             for columns in decode_part(part, content, wanted):
-                yield record_batch(columns, part.source, schema)
+                yield record_batch(columns, part.source, schema, self._options.value)
 
 
 class FilteringReader(TierlogReader):

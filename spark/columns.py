@@ -4,6 +4,7 @@ Imports neither pyarrow nor numba: before the first tasks of a session, three wo
 this module, one after another.
 """
 
+from dataclasses import replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from tierlog.records.columnar import Columns
     from tierlog.spark.history.plan import Source
+    from tierlog.spark.options.values import ValueOptions
 
 COLUMNS = {
     "key": "binary",
@@ -29,22 +31,39 @@ HEADERS = "array<struct<key:string,value:binary>>"
 
 
 def columns_of(options: ReadOptions) -> dict[str, str]:
-    """Spark's type of each column of the rows, by its name. Raises InvalidOption."""
+    """Spark's type of each column of the rows, by its name. Raises InvalidOption, and RegistryError."""
     with_headers = {**COLUMNS, "headers": HEADERS}
+    if options.value is not None and (options.columns is None or "value" in options.columns):
+        from tierlog.spark.values import column_type
+
+        with_headers["value"] = column_type(options.value)
     if options.columns is None:
-        return with_headers if options.include_headers else COLUMNS
+        wanted = with_headers if options.include_headers else COLUMNS
+        return {name: with_headers[name] for name in wanted}
     if unknown := set(options.columns) - with_headers.keys():
         raise InvalidOption(f"`columns`: no column {min(unknown)}; the columns are {', '.join(with_headers)}")
     return {name: with_headers[name] for name in options.columns}
 
 
 def check_schema(schema: "StructType", options: ReadOptions) -> None:
-    """A user's schema may omit columns, which are then not decoded. Raises InvalidOption for others."""
-    columns = columns_of(options)
+    """A user's schema may omit columns, which are then not decoded, and fields of decoded values. Raises
+    InvalidOption for others."""
+    columns = columns_of(replace(options, value=None))
     for field in schema.fields:
+        if options.value is not None and field.name == "value":
+            continue
         if columns.get(field.name) != field.dataType.simpleString():
             known = ", ".join(f"{name} {type}" for name, type in columns.items())
             raise InvalidOption(f"unknown column {field.simpleString()}; the columns are {known}")
+
+
+def with_value_schema(options: ReadOptions) -> ReadOptions:
+    """With the schema that a registry has for the column `value`. Raises RegistryError."""
+    if options.value is None:
+        return options
+    from tierlog.spark.values import resolved
+
+    return replace(options, value=resolved(options.value))
 
 
 def arrow_schema(schema: "StructType") -> "pa.Schema":
@@ -55,11 +74,20 @@ def arrow_schema(schema: "StructType") -> "pa.Schema":
     return to_arrow_schema(schema, **zone)
 
 
-def record_batch(columns: "Columns", source: "Source", schema: "pa.Schema") -> "pa.RecordBatch":
-    """Decoded columns and the constant ones, cast to Spark's types."""
+def record_batch(
+    columns: "Columns", source: "Source", schema: "pa.Schema", value: "ValueOptions | None" = None
+) -> "pa.RecordBatch":
+    """Decoded columns and the constant ones, cast to Spark's types. Raises MalformedValue."""
     import pyarrow as pa
 
     arrays = {**columns.arrays, **_constants(source, columns.rows)}
+    if value is not None and "value" in arrays:
+        from tierlog.spark.values import MalformedValue, decoded
+
+        try:
+            arrays["value"] = decoded(arrays["value"], value, schema.field("value").type)
+        except MalformedValue as failure:
+            raise MalformedValue(f"{source}: {failure}") from None
     return pa.RecordBatch.from_arrays(
         [_as(arrays[field.name], field.type) for field in schema], schema=schema
     )

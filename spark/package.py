@@ -74,7 +74,7 @@ def write_package(path: Path, *, with_dependencies: bool = True) -> Package:
 
 def _compile_kernels(directory: Path) -> None:
     environment = {**os.environ, "NUMBA_CPU_NAME": "generic", "NUMBA_CACHE_DIR": str(directory / "numba")}
-    command = [sys.executable, "-m", "tierlog.records.kernel_cache", str(directory / "compiled_kernels")]
+    command = [sys.executable, "-m", "tierlog.spark.values.ahead", str(directory / "compiled_kernels")]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise PackageError(f"the kernels could not be compiled: {ended.stderr.strip()}")

@@ -3,12 +3,13 @@
 Each use has a module of its own, which is imported when a query needs it.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from tierlog.spark.columns import check_schema, columns_of
+from tierlog.spark.columns import check_schema, columns_of, with_value_schema
 from tierlog.spark.history.summary import SCHEMAS
 from tierlog.spark.options import Table, parse_options
 from tierlog.spark.options.read import read_options
@@ -39,6 +40,7 @@ class TierlogSource(DataSource):
 
             return TableReader(options, schema)
         check_schema(schema, options)
+        options = with_value_schema(options)
         return (FilteringReader if options.push_filters else TierlogReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> "DataSourceStreamReader":  # noqa: N802 (PySpark's name)
@@ -47,7 +49,7 @@ class TierlogSource(DataSource):
 
         options = parse_stream_options(self.options)
         check_schema(schema, options.read)
-        return stream_reader(options, schema)
+        return stream_reader(replace(options, read=with_value_schema(options.read)), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
         from tierlog.spark.options.write import parse_write_options

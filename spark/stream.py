@@ -303,7 +303,7 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
                     aborted=fetched.aborted,
                 ):
                     if columns.rows:
-                        yield record_batch(columns, task.source, schema)
+                        yield record_batch(columns, task.source, schema, read.value)
             except RecordsError as error:
                 raise BrokenBatch(f"{task.source}: from the brokers: {error}") from error
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tierlog.spark.options.table import Given, InvalidOption, Use
+from tierlog.spark.options.values import ValueOptions, value_options
 
 EARLIEST, LATEST = -2, -1  # as in the JSON of Spark's Kafka source
 DEFAULT_SPLIT_BYTES = 64 << 20
@@ -63,6 +64,8 @@ class StoreAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
+    """`value`: how values are decoded; None: they stay bytes."""
+
     store: StoreAddress
     cluster: str | None
     table: Table
@@ -81,6 +84,7 @@ class ReadOptions:
     max_records: int | None
     push_filters: bool
     max_lateness_ms: int | None
+    value: ValueOptions | None = None
 
     def partitions_of(self, topic: str) -> frozenset[int] | None:
         """The wanted partitions of a topic; None: all."""
@@ -102,11 +106,12 @@ def read_options(options: Given) -> ReadOptions:
         raise InvalidOption("`kafka.isolation.level` must be read_committed: the bucket has nothing else")
     table = _table(options)
     assigned = _assigned(options.text("assign"))
+    topics = _topics(options, assigned, is_required=table is Table.RECORDS)
     return ReadOptions(
         store=_store(options.text("path") or "", options),
         cluster=options.text("cluster"),
         table=table,
-        topics=_topics(options, assigned, is_required=table is Table.RECORDS),
+        topics=topics,
         pattern=_pattern(options, is_default=table is not Table.RECORDS),
         assigned=assigned,
         partitions=_partitions(options.text("partitions")),
@@ -121,6 +126,7 @@ def read_options(options: Given) -> ReadOptions:
         max_records=_number(options, "maxRecordsPerPartition"),
         push_filters=options.boolean("pushFilters", False),
         max_lateness_ms=options.timestamp("maxLateness"),
+        value=value_options(options, topics),
     )
 
 

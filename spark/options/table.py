@@ -141,6 +141,32 @@ OPTIONS = (
         "partitions without records are no error here",
     ),
     Option("includeHeaders", HISTORY, "false", "adds the column `headers`", True),
+    Option(
+        "value.format", HISTORY, "raw", "format of values: `json`, `avro`, `protobuf`, or `raw` for bytes"
+    ),
+    Option(
+        "value.schema",
+        HISTORY,
+        "that of the registry",
+        "for json, columns as in `id BIGINT, name STRING`; for avro, the schema or the path of its file; for "
+        "protobuf, the path of a descriptor set",
+    ),
+    Option("value.message", HISTORY, "the first", "full name of the message, for protobuf"),
+    Option("value.subject", HISTORY, "topic and `-value`", "subject whose newest schema the column has"),
+    Option("value.schema.id", HISTORY, "", "id of the schema that the column has, instead of the newest one"),
+    Option("value.malformed", HISTORY, "fail", "a value that does not follow its schema: `fail` or `null`"),
+    Option(
+        "schema.registry.url",
+        HISTORY,
+        "",
+        "URL of a schema registry: each value begins with a zero byte and the id of its schema",
+    ),
+    Option(
+        "schema.registry.basic.auth.user.info",
+        HISTORY,
+        "",
+        "user and password for the registry, separated by a colon",
+    ),
     Option("columns", HISTORY, "all", "columns to read, separated by commas; others are not decoded"),
     Option(
         "failOnDataLoss",

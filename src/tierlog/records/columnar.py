@@ -177,14 +177,14 @@ def _column(name: str, data: Array, table: Array, count: int) -> Any:
         case "timestampType":
             return pa.array(table[kernels.TIMESTAMP_TYPE, :count].astype(np.int32))
         case "key":
-            return _binary(data, table[kernels.KEY_AT, :count], table[kernels.KEY_SIZE, :count])
+            return binary_array(data, table[kernels.KEY_AT, :count], table[kernels.KEY_SIZE, :count])
         case "value":
-            return _binary(data, table[kernels.VALUE_AT, :count], table[kernels.VALUE_SIZE, :count])
+            return binary_array(data, table[kernels.VALUE_AT, :count], table[kernels.VALUE_SIZE, :count])
         case _:
             return _headers(data, table, count)
 
 
-def _binary(data: Array, starts: Array, sizes: Array) -> Any:
+def binary_array(data: Array, starts: Array, sizes: Array) -> Any:
     """A binary array of the slices, with Arrow's buffers filled directly."""
     count = len(sizes)
     ends = np.empty(count + 1, np.int32)
@@ -201,10 +201,10 @@ def _headers(data: Array, table: Array, count: int) -> Any:
     places = np.empty((4, int(counts.sum())), np.int64)
     _checked(kernels.scan_headers(data, table, count, places))
     try:
-        keys = _binary(data, places[0], places[1]).cast(pa.string())
+        keys = binary_array(data, places[0], places[1]).cast(pa.string())
     except pa.ArrowInvalid as error:
         raise RecordsError(RecordsFault.INVALID, f"a header key is not UTF-8: {error}") from None
-    values = _binary(data, places[2], places[3])
+    values = binary_array(data, places[2], places[3])
     pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS_TYPE.value_type))
     ends = np.zeros(count + 1, np.int32)
     np.cumsum(counts, out=ends[1:])

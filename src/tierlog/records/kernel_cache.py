@@ -5,7 +5,7 @@ the machines of a cluster. The files here are bound to the bytes of the source, 
 Numba, and the architecture. They hold code for its baseline: every processor of it runs them. A process that
 finds none of its kind compiles as usual.
 
-`tierlog spark package` writes them with `python -m tierlog.records.kernel_cache DIRECTORY`, with
+`tierlog spark package` writes them with `python -m tierlog.spark.values.ahead DIRECTORY`, with
 NUMBA_CPU_NAME=generic.
 """
 
@@ -13,8 +13,9 @@ import hashlib
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from numba.core import caching, compiler
@@ -60,8 +61,9 @@ def _key(sig: Any) -> tuple[str, str]:
     return sys.platform, str(sig)
 
 
-def save_kernels(directory: Path) -> int:
-    """Compile the kernels for all columns, and write them. Returns the number of files of code."""
+def save_kernels(directory: Path, modules: Sequence[ModuleType] = ()) -> int:
+    """Compile the kernels for all columns, and write them, and those of other modules that this process has
+    called. Returns the number of files of code."""
     from tierlog.records import kernels
     from tierlog.records.columnar import COLUMNS, decode_columns
     from tierlog.records.writer import NewRecord, encode_batch
@@ -71,12 +73,10 @@ def save_kernels(directory: Path) -> int:
     list(decode_columns(encode_batch([NewRecord(0, b"key", b"value", [("name", b"")])]), list(COLUMNS)))
     directory.mkdir(parents=True, exist_ok=True)
     saved = 0
-    for function in vars(kernels).values():
-        for sig, result in getattr(function, "overloads", {}).items():
-            _files(function.py_func, directory).save(_key(sig), result._reduce())
-            saved += 1
+    for module in (kernels, *modules):
+        for function in vars(module).values():
+            if getattr(function, "__module__", None) == module.__name__:
+                for sig, result in getattr(function, "overloads", {}).items():
+                    _files(function.py_func, directory).save(_key(sig), result._reduce())
+                    saved += 1
     return saved
-
-
-if __name__ == "__main__":
-    sys.stdout.write(f"{save_kernels(Path(sys.argv[1]))}\n")

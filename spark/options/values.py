@@ -1,0 +1,118 @@
+"""Options of the format of values: `value.format`, `value.schema` and those of the schema registry."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from tierlog.spark.options.table import Given, InvalidOption
+
+
+class ValueFormat(Enum):
+    JSON = "json"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+
+
+class Malformed(Enum):
+    """The effect of a value that cannot be decoded."""
+
+    FAIL = "fail"
+    NULL = "null"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryAddress:
+    """`user`: USER:PASSWORD of basic authentication."""
+
+    url: str
+    user: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueOptions:
+    """`schema`: of the column; empty until `tierlog.spark.values.resolved` has asked the registry. With a
+    registry, each value begins with the id of its schema. `descriptors`: file of `message`, for protobuf."""
+
+    format: ValueFormat
+    schema: str = ""
+    message: str = ""
+    descriptors: bytes = field(default=b"", repr=False)
+    registry: RegistryAddress | None = None
+    subject: str | None = None
+    schema_id: int | None = None
+    malformed: Malformed = Malformed.FAIL
+
+
+OTHERS = ("value.schema", "value.message", "value.subject", "value.schema.id", "value.malformed")
+
+
+def value_options(options: Given, topics: tuple[str, ...]) -> ValueOptions | None:
+    """None: values stay bytes. `topics`: for the default of the subject. Raises InvalidOption."""
+    registry = _registry(options)
+    name = (options.text("value.format") or "raw").strip().lower()
+    if name == "raw":
+        for other in (*OTHERS, *(("schema.registry.url",) if registry else ())):
+            if other in options:
+                raise InvalidOption(f"`{other}` needs `value.format`: json, avro or protobuf")
+        return None
+    try:
+        format = ValueFormat(name)
+    except ValueError:
+        raise InvalidOption(f"`value.format` must be json, avro, protobuf or raw, not {name!r}") from None
+    text = (options.text("value.malformed") or Malformed.FAIL.value).strip().lower()
+    if text not in (one.value for one in Malformed):
+        raise InvalidOption(f"`value.malformed` must be fail or null, not {text!r}")
+    schema, message, descriptors = (
+        options.text("value.schema") or "",
+        options.text("value.message") or "",
+        b"",
+    )
+    if format is ValueFormat.PROTOBUF:
+        if schema:
+            descriptors, schema = _content(schema), ""
+        elif registry is None:
+            raise InvalidOption("`value.format` protobuf needs `value.schema`, the path of a descriptor set")
+        if descriptors and not message:
+            raise InvalidOption("`value.format` protobuf needs `value.message`, the full name of the message")
+    elif format is ValueFormat.JSON and not schema:
+        raise InvalidOption("`value.format` json needs `value.schema`, as in `id BIGINT, name STRING`")
+    elif format is ValueFormat.AVRO and schema and not schema.lstrip().startswith(("{", "[", '"')):
+        schema = _content(schema).decode()
+    elif format is ValueFormat.AVRO and not schema and registry is None:
+        raise InvalidOption("`value.format` avro needs `value.schema` or `schema.registry.url`")
+    subject = options.text("value.subject")
+    schema_id = options.positive("value.schema.id", 1) if "value.schema.id" in options else None
+    needs_registry = not schema and not descriptors
+    if needs_registry and subject is None and schema_id is None:
+        if len(topics) != 1:
+            raise InvalidOption("several topics have no default for `value.subject`: set it")
+        subject = f"{topics[0]}-value"
+    return ValueOptions(
+        format=format,
+        schema=schema,
+        message=message,
+        descriptors=descriptors,
+        registry=registry,
+        subject=subject,
+        schema_id=schema_id,
+        malformed=Malformed(text),
+    )
+
+
+def _registry(options: Given) -> RegistryAddress | None:
+    url = options.text("schema.registry.url")
+    user = options.text("schema.registry.basic.auth.user.info")
+    if url is None:
+        if user is not None:
+            raise InvalidOption("`schema.registry.basic.auth.user.info` needs `schema.registry.url`")
+        return None
+    if not url.startswith(("http://", "https://")):
+        raise InvalidOption(f"`schema.registry.url` must begin with http:// or https://, not {url!r}")
+    return RegistryAddress(url=url.rstrip("/"), user=user)
+
+
+def _content(path: str) -> bytes:
+    try:
+        return Path(path.removeprefix("file://")).read_bytes()
+    except OSError as error:
+        raise InvalidOption(f"`value.schema` is neither a schema nor a readable file: {error}") from None

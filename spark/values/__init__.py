@@ -1,0 +1,135 @@
+"""Values as columns: JSON, Avro and Protobuf decoded into Arrow on the executors.
+
+`column_type` says on the driver which type the column `value` has in Spark. `decoded` decodes a batch.
+"""
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tierlog.spark.options.values import Malformed, ValueFormat, ValueOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tierlog.records.kernels import Array
+
+    Decoder: TypeAlias = "Callable[[Array, Array, Array, Any], tuple[Any, Array]]"
+
+FRAME_BYTES = 5
+DECODERS_MAX = 64
+
+
+class MalformedValue(ValueError):
+    """A value does not follow its schema."""
+
+
+def resolved(options: ValueOptions | None) -> ValueOptions | None:
+    """The options with the schema of the column, which the registry has if the user gave none. Raises
+    RegistryError."""
+    if options is None or options.schema or options.descriptors or options.registry is None:
+        return options
+    from tierlog.spark.values import registry
+
+    address, subject = options.registry, options.subject or ""
+    if options.format is ValueFormat.PROTOBUF:
+        if options.schema_id is not None:
+            return replace(options, descriptors=registry.descriptors_of_id(address, options.schema_id))
+        return replace(options, descriptors=registry.latest_descriptors_of(address, subject))
+    if options.schema_id is not None:
+        return replace(options, schema=registry.schema_of_id(address, options.schema_id))
+    return replace(options, schema=registry.latest_of(address, subject))
+
+
+def column_type(options: ValueOptions) -> str:
+    """The type of the column `value` in Spark. Raises InvalidOption and RegistryError."""
+    found = resolved(options) or options
+    if found.format is ValueFormat.JSON:
+        schema = found.schema.strip()
+        return schema if "<" in schema.split(" ")[0] else f"struct<{schema}>"
+    if found.format is ValueFormat.PROTOBUF:
+        from tierlog.spark.values.protobuf_schema import parse_descriptors
+
+        return parse_descriptors(found.descriptors, found.message).spark
+    from tierlog.spark.values.avro_schema import parse_schema
+
+    return parse_schema(found.schema).spark
+
+
+def decoded(values: Any, options: ValueOptions, type: Any) -> Any:
+    """An Arrow array of the type, of a binary array. Null stays null. Raises MalformedValue."""
+    import numpy as np
+    import pyarrow as pa
+
+    from tierlog.records.columnar_encode import column_bytes
+
+    data, starts, sizes = column_bytes(values)
+    rows = np.flatnonzero(sizes >= 0)
+    starts, ends = starts[rows], (starts + sizes)[rows]
+    arrays, sources = [], []
+    for group, start, decoder in _decoders(data, starts, ends, options):
+        try:
+            array, is_good = decoder(data, starts[group] + start, ends[group], type)
+        except pa.ArrowInvalid as error:
+            raise MalformedValue(f"values do not fit into {type}: {error}") from error
+        arrays.append(array)
+        sources.append(rows[group][is_good])
+    found = pa.concat_arrays(arrays) if arrays else pa.nulls(0, type)
+    if len(found) < len(rows) and options.malformed is Malformed.FAIL:
+        good = np.concatenate(sources) if sources else np.zeros(0, np.int64)
+        first = int(np.setdiff1d(rows, good)[0])
+        shown = values[first].as_py()[:40]
+        raise MalformedValue(
+            f"{len(rows) - len(found)} of {len(rows)} values do not follow the schema, the first is "
+            f"{shown!r}; set `value.malformed` to null to read them as null"
+        )
+    if len(found) == len(values) and len(arrays) == 1:
+        return found
+    places = np.full(len(values), -1, np.int64)
+    at = 0
+    for source in sources:
+        places[source] = np.arange(at, at + len(source))
+        at += len(source)
+    return found.take(pa.array(places, mask=places < 0))
+
+
+def _decoders(data: "Array", starts: "Array", ends: "Array", options: ValueOptions) -> Any:
+    """Groups of values by the schema that wrote them: their numbers, the size of the frame, and a Decoder."""
+    import numpy as np
+
+    if options.registry is None:
+        if len(starts):
+            yield np.arange(len(starts)), 0, _decoder(options, options.schema)
+        return
+    framed = np.flatnonzero(ends - starts >= FRAME_BYTES)
+    framed = framed[data[starts[framed]] == 0]
+    if options.format is not ValueFormat.AVRO:
+        if len(framed):
+            yield framed, FRAME_BYTES, _decoder(options, options.schema)
+        return
+    from tierlog.spark.values.registry import schema_of_id
+
+    ids = np.zeros(len(framed), np.int64)
+    for number in range(1, FRAME_BYTES):
+        ids = ids << 8 | data[starts[framed] + number]
+    for schema_id in np.unique(ids):
+        schema = schema_of_id(options.registry, int(schema_id))
+        yield framed[ids == schema_id], FRAME_BYTES, _decoder(options, schema)
+
+
+@lru_cache(DECODERS_MAX)
+def _decoder(options: ValueOptions, schema: str) -> "Decoder":
+    """Decodes values that this schema wrote: data, starts, ends, type -> array, which are good."""
+    match options.format:
+        case ValueFormat.JSON:
+            from tierlog.spark.values.json_values import decode
+
+            return decode
+        case ValueFormat.AVRO:
+            from tierlog.spark.values.avro import decoder
+
+            return decoder(schema, options.schema)
+        case ValueFormat.PROTOBUF:
+            from tierlog.spark.values.protobuf import decoder as protobuf_decoder
+
+            return protobuf_decoder(options.descriptors, options.message, options.registry is not None)

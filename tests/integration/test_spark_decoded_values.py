@@ -1,0 +1,135 @@
+"""Real Spark reads values as columns, in batches and streams, with the schemas of a registry."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schema_registry
+import shop_values as shop
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from spark_bucket import BucketWriter
+
+from tierlog.records.writer import NewRecord, encode_batch
+from tierlog.spark import session
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+FIRST_MS = shop.FIRST_S * 1_000
+SCHEMA = json.dumps(shop.AVRO_SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    settings = {"spark.driver.memory": "1g", "spark.sql.session.timeZone": "UTC"}
+    made = session("tierlog-values", **settings)
+    made.sparkContext.setLogLevel("OFF")
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[schema_registry.Registry]:
+    with schema_registry.running() as found:
+        yield found
+
+
+def write_topics(directory: Path, topics: dict[str, list[bytes | None]]) -> None:
+    writer = BucketWriter(directory, keeps_rows=False)
+    for topic, values in topics.items():
+        writer.topic(topic, 1)
+        records = [NewRecord(FIRST_MS + n, b"%d" % n, value) for n, value in enumerate(values)]
+        writer.segment(topic, 0, [bytes(encode_batch(records))])
+        writer.commit(topic, 0)
+
+
+def read(spark: SparkSession, path: Path, topic: str, **options: str) -> DataFrame:
+    reader = spark.read.format("tierlog").option("path", str(path)).option("topic", topic)
+    for name, value in options.items():
+        reader = reader.option(name.replace("_", "."), value)
+    return reader.load()
+
+
+def rows_of(frame: DataFrame) -> list[Any]:
+    rows = frame.orderBy("offset").select("value").collect()
+    return [None if row.value is None else row.value.asDict(recursive=True) for row in rows]
+
+
+def with_zones(order: dict[str, Any]) -> dict[str, Any]:
+    """An order as PySpark shows it: local times, maps as dictionaries, bytes as bytearrays."""
+    found = shop.shown(order)
+    found["at"] = order["at"].astimezone().replace(tzinfo=None)
+    return {**found, "attributes": order["attributes"]}
+
+
+def test_avro_of_a_registry_is_a_struct_in_batches_and_streams(
+    spark: SparkSession, registry: schema_registry.Registry, tmp_path: Path
+) -> None:
+    rng = random.Random(1)
+    orders = [shop.avro_order(rng, number) for number in range(200)]
+    frame = b"\0" + registry.register("orders-value", SCHEMA).to_bytes(4, "big")
+    values: list[bytes | None] = [frame + shop.avro_bytes(shop.AVRO_SCHEMA, order) for order in orders]
+    write_topics(tmp_path / "bucket", {"orders": [*values, None], "broken": [values[0], b"broken", None]})
+    given = {
+        "value_format": "avro",
+        "schema_registry_url": registry.url,
+        "schema_registry_basic_auth_user_info": schema_registry.USER,
+    }
+    found = read(spark, tmp_path / "bucket", "orders", **given)
+    assert found.schema["value"].dataType.simpleString() == shop.SPARK_TYPE
+    expected = [*map(with_zones, orders), None]
+    assert rows_of(found) == expected
+    assert found.where("value.state = 'SENT'").count() == sum(o["state"] == "SENT" for o in orders)
+    stream = spark.readStream.format("tierlog").option("path", str(tmp_path / "bucket"))
+    for name, value in {**given, "topic": "orders"}.items():
+        stream = stream.option(name.replace("_", "."), value)
+    query = stream.load().writeStream.format("memory").queryName("orders_stream").trigger(availableNow=True)
+    query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    assert rows_of(spark.table("orders_stream")) == expected
+    given["value_subject"] = "orders-value"
+    with pytest.raises(PySparkException, match=r"broken-0: 1 of 2 values do not follow the schema"):
+        read(spark, tmp_path / "bucket", "broken", **given).collect()
+    lenient = read(spark, tmp_path / "bucket", "broken", **given, value_malformed="null")
+    assert rows_of(lenient) == [expected[0], None, None]
+    narrow = spark.read.format("tierlog").schema("offset BIGINT, value STRUCT<id: BIGINT>")
+    for name, value in {**given, "topic": "orders", "path": str(tmp_path / "bucket")}.items():
+        narrow = narrow.option(name.replace("_", "."), value)
+    assert [row.value.id for row in narrow.load().orderBy("offset").limit(200).collect()] == [
+        order["id"] for order in orders
+    ]
+
+
+def test_protobuf_and_json_are_structs(spark: SparkSession, tmp_path: Path) -> None:
+    rng, order_class = random.Random(2), shop.proto_class()
+    orders = [shop.proto_order(order_class, rng, number) for number in range(200)]
+    (tmp_path / "shop.desc").write_bytes(shop.proto_set())
+    write_topics(
+        tmp_path / "bucket",
+        {
+            "orders": [order.SerializeToString() for order in orders],
+            "events": [b'{"id": 1, "at": "2024-01-01T00:00:00Z", "tags": ["a"]}', b"{}"],
+        },
+    )
+    proto = read(
+        spark,
+        tmp_path / "bucket",
+        "orders",
+        value_format="protobuf",
+        value_schema=str(tmp_path / "shop.desc"),
+        value_message="shop.Order",
+    )
+    for order, row in zip(orders, rows_of(proto), strict=True):
+        expected = shop.proto_shown(order)
+        expected["attributes"] = dict(expected["attributes"])
+        at = expected["at"]
+        expected["at"] = at and at.astimezone().replace(tzinfo=None)
+        assert row == expected
+    schema = "id BIGINT, at TIMESTAMP, tags ARRAY<STRING>"
+    events = read(spark, tmp_path / "bucket", "events", value_format="json", value_schema=schema)
+    rows = events.selectExpr("offset", "value.id", "cast(value.at as string)", "value.tags").orderBy("offset")
+    assert [tuple(row) for row in rows.collect()] == [
+        (0, 1, "2024-01-01 00:00:00", ["a"]),
+        (1, None, None, None),
+    ]
