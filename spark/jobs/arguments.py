@@ -195,10 +195,25 @@ REPLAY = (
     ),
     *SPARK,
 )
-ARGUMENTS = {"backfill": BACKFILL, "audit": AUDIT, "replay": REPLAY}
+STATS = (
+    *BUCKET,
+    *TOPICS,
+    *RANGE,
+    Argument("html", "Write a page of plots to this file.", form="FILE"),
+    Argument(
+        "manifests-only",
+        "Read no records: sizes and growth from the manifests, without keys and skew.",
+        bool,
+        default=False,
+    ),
+    Argument("top", "How many of the most frequent keys to list.", int, default=20, form="NUMBER"),
+    *SPARK,
+)
+ARGUMENTS = {"backfill": BACKFILL, "audit": AUDIT, "replay": REPLAY, "stats": STATS}
 MEANINGS = {
     "backfill": "Export what is new in the bucket to Parquet, Iceberg or Delta, exactly once.",
     "audit": "Read and check every byte of history in the bucket. Exit code 1: something is damaged.",
+    "stats": "Show sizes, rates, keys and skew of topics, as JSON and as a page of plots.",
     "replay": "Write records of topics again, to other topics or another cluster, exactly once.",
 }
 """Arguments and meaning of each job, for the command line of tierlog, which imports a job only to run it."""

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from tierlog.spark import session
 from tierlog.spark.jobs.arguments import Job, JobFailed, NoProgress, parse
 from tierlog.spark.jobs.audit import JOB as AUDIT
 from tierlog.spark.jobs.backfill import JOB as BACKFILL
+from tierlog.spark.jobs.stats import JOB as STATS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -275,3 +277,35 @@ def test_audit_exits_with_one_and_continues_after_a_stop(
     assert found["segments"] == 17
     assert [one["topic"] for one in found["damages"]] == ["weather"]
     assert not state.exists()
+
+
+def test_stats_are_those_of_the_records(spark: SparkSession, history: BucketWriter, tmp_path: Path) -> None:
+    page = tmp_path / "stats.html"
+    found = run(STATS, "--path", history.root, "--html", page)
+    assert set(found["topics"]) == {"flights", "weather"}
+    exported_to = ["--path", history.root, "--topic", "flights", "--to", tmp_path / "flights"]
+    run(BACKFILL, *exported_to, "--columns", COLUMNS, "--partition-by", "none")
+    rows = exported(tmp_path / "flights")
+    topic = found["topics"]["flights"]
+    counts = Counter(row[4] for row in rows if row[4] is not None)
+    assert topic["records"] == len(rows)
+    assert topic["null_keys"] == len(rows) - sum(counts.values())
+    assert topic["value_bytes"] == sum(len(row[5]) for row in rows if row[5] is not None)
+    assert topic["distinct_keys"] == len(counts)
+    assert (topic["first_timestamp"], topic["last_timestamp"]) == (
+        min(row[3] for row in rows),
+        max(row[3] for row in rows),
+    )
+    assert {one["key"]: one["records"] for one in topic["hot_keys"]} == {
+        key.decode(): count
+        for key, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:20]
+    }
+    by_partition = Counter(row[1] for row in rows)
+    assert topic["partition_skew"] == round(max(by_partition.values()) * 3 / len(rows), 3)
+    seconds = found["period_ms"] / 1_000
+    rates = [one["records_per_second"] * seconds for one in topic["rates"]]
+    assert sum(rates) == pytest.approx(len(rows), rel=0.01)
+    assert "flights: skew by time" in page.read_text()
+    sizes = run(STATS, "--path", history.root, "--manifests-only")["topics"]["flights"]
+    assert sizes["bytes"] == topic["bytes"] > 0
+    assert "records" not in sizes

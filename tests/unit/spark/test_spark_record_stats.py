@@ -1,0 +1,81 @@
+"""Statistics of records, against counting one by one."""
+
+import random
+from collections import Counter
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from tierlog.spark.jobs import record_stats
+from tierlog.spark.jobs.record_stats import RecordStats, merged
+from tierlog.spark.jobs.stats import PERIODS, period_of
+
+HOUR_MS = 3_600_000
+
+
+def columns(rows: list[tuple[bytes | None, bytes | None, int]]) -> dict[str, pa.Array]:
+    keys, values, times = zip(*rows, strict=True)
+    stamps = [datetime.fromtimestamp(time / 1000, UTC) for time in times]
+    return {
+        "key": pa.array(keys, pa.binary()),
+        "value": pa.array(values, pa.binary()),
+        "timestamp": pa.array(stamps, pa.timestamp("us", "UTC")),
+    }
+
+
+def test_merged_statistics_are_those_of_all_records() -> None:
+    rng = random.Random(1)
+    rows = [
+        (
+            rng.choice([None, b"", b"k%d" % rng.randrange(40)]),
+            rng.choice([None, b"x" * rng.randrange(300)]),
+            1_700_000_000_000 + n * 60_000 - (n % 9 == 8) * 150_000,
+        )
+        for n in range(1_000)
+    ]
+    parts = []
+    for first in range(0, 1_000, 100):
+        part = RecordStats()
+        newest = part.add(columns(rows[first : first + 60]), HOUR_MS, -(2**62))
+        part.add(columns(rows[first + 60 : first + 100]), HOUR_MS, newest)
+        parts.append(part)
+    total = merged(parts)
+    keys = Counter(key for key, _, _ in rows if key is not None)
+    assert total.records == 1_000
+    assert total.keys == keys
+    assert total.distinct_keys == len(keys)
+    assert total.null_values == sum(value is None for _, value, _ in rows)
+    assert total.value_bytes == sum(len(value or b"") for _, value, _ in rows)
+    assert (total.first_ms, total.last_ms) == (min(row[2] for row in rows), max(row[2] for row in rows))
+    periods = Counter(time // HOUR_MS for _, _, time in rows)
+    assert {period: count for period, (count, _) in total.by_period.items()} == periods
+    sizes = Counter(len(value or b"").bit_length() for _, value, _ in rows)
+    assert {number: int(count) for number, count in enumerate(total.sizes) if count} == sizes
+    late = 0
+    for first in range(0, 1_000, 100):
+        times = [row[2] for row in rows[first : first + 100]]
+        late += sum(time < max(times[: n + 1]) for n, time in enumerate(times))
+    assert total.late_records == late
+
+
+def test_number_of_keys_is_estimated_and_frequent_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_stats, "KEYS_KEPT", 100)
+    stats = RecordStats()
+    for first in range(0, 200_000, 20_000):
+        rows: list[tuple[bytes | None, bytes | None, int]] = [
+            (b"%d" % n, b"", 0) for n in range(first, first + 20_000)
+        ]
+        stats.add(columns([*rows, *[(b"hot", b"", 0)] * 500]), HOUR_MS, 0)
+    stats.trim()
+    assert stats.distinct_keys == pytest.approx(200_001, rel=0.03)
+    assert stats.keys.most_common(1) == [(b"hot", 5_000)]
+    assert len(stats.keys) == 100
+
+
+@pytest.mark.parametrize("days", [0, 1, 400, 20_000])
+def test_width_of_periods_follows_the_span_of_time(days: int) -> None:
+    span = days * 24 * HOUR_MS
+    width = period_of(span)
+    assert span <= width * PERIODS
+    assert width == 1_000 or span > width * PERIODS / 10
