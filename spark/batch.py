@@ -15,6 +15,7 @@ from tierlog.spark.history.bucket import open_bucket
 from tierlog.spark.history.plan import Pruning, Split
 from tierlog.spark.history.snapshot import plan_splits, read_split
 from tierlog.spark.options import ReadOptions
+from tierlog.spark.short_errors import short_errors
 from tierlog.spark.worker import freeze_heap, warn_of_tcp_sockets
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class TierlogReader(DataSourceReader):
         self._schema = schema
         self._pruning = Pruning()
 
+    @short_errors
     def partitions(self) -> list[InputPartition]:
         warn_of_tcp_sockets()
         splits = plan_splits(open_bucket(self._options.store), self._options, self._pruning)

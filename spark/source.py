@@ -14,6 +14,7 @@ from tierlog.spark.history.summary import SCHEMAS
 from tierlog.spark.options import Table, parse_options
 from tierlog.spark.options.read import read_options
 from tierlog.spark.options.table import HISTORY, Given
+from tierlog.spark.short_errors import short_errors
 
 if TYPE_CHECKING:
     from tierlog.spark.write import BatchWriter, StreamWriter
@@ -26,11 +27,13 @@ class TierlogSource(DataSource):
     def name(cls) -> str:
         return "tierlog"
 
+    @short_errors
     def schema(self) -> str:
         options = read_options(Given(self.options, HISTORY))
         columns = columns_of(options) if options.table is Table.RECORDS else SCHEMAS[options.table]
         return ", ".join(f"{name} {type}" for name, type in columns.items())
 
+    @short_errors
     def reader(self, schema: StructType) -> DataSourceReader:
         from tierlog.spark.batch import FilteringReader, TierlogReader
 
@@ -43,6 +46,7 @@ class TierlogSource(DataSource):
         options = with_value_schema(options)
         return (FilteringReader if options.push_filters else TierlogReader)(options, schema)
 
+    @short_errors
     def streamReader(self, schema: StructType) -> "DataSourceStreamReader":  # noqa: N802 (PySpark's name)
         from tierlog.spark.options.stream import parse_stream_options
         from tierlog.spark.stream import stream_reader
@@ -51,6 +55,7 @@ class TierlogSource(DataSource):
         check_schema(schema, options.read)
         return stream_reader(replace(options, read=with_value_schema(options.read)), schema)
 
+    @short_errors
     def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
         from tierlog.spark.options.write import parse_write_options
         from tierlog.spark.write import BatchWriter, check_write_schema
@@ -59,6 +64,7 @@ class TierlogSource(DataSource):
         check_write_schema(schema, options, overwrite)
         return BatchWriter(options)
 
+    @short_errors
     def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":  # noqa: N802 (PySpark's)
         from tierlog.spark.options.write import parse_write_options
         from tierlog.spark.write import StreamWriter, check_write_schema

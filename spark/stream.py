@@ -39,6 +39,7 @@ from tierlog.spark.history.snapshot import plan_splits
 from tierlog.spark.offsets import Offsets
 from tierlog.spark.options import EARLIEST, LATEST, Bound
 from tierlog.spark.options.stream import StreamOptions
+from tierlog.spark.short_errors import short_errors
 from tierlog.spark.worker import freeze_heap
 
 try:  # since PySpark 4.2
@@ -100,6 +101,7 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
 
     # ---- offsets ----
 
+    @short_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (PySpark's name)
         sources, bound = self._positions.sources(), self._options.read.starting
         check_bounds([bound], sources)
@@ -122,6 +124,7 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
         }
         return stream_offsets.encode({**at_timestamps, **at_offsets})
 
+    @short_errors
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
         """The end of the next micro-batch, or `start` if there is nothing to read."""
         is_limited = not (ENGINE_LIMITS and isinstance(limit, ReadAllAvailable))
@@ -150,16 +153,19 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
             return ReadMinRows(self._options.min_offsets)
         return ReadAllAvailable()
 
+    @short_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Later records and partitions are left for the next run."""
         self._target = self._latest({})
 
+    @short_errors
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """For the query's progress: its lag is the difference to `endOffset`."""
         return None if self._newest is None else stream_offsets.encode(self._newest)
 
     # ---- micro-batches ----
 
+    @short_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin, finish = stream_offsets.decode(start), stream_offsets.decode(end)
         stream_offsets.check_topics(begin, finish)
@@ -314,15 +320,18 @@ class UnlimitedStreamReader(TierlogStreamReader):
 
     _begin: dict[str, Any] | None = None
 
+    @short_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         self._begin = super().initialOffset()
         return self._begin
 
+    @short_errors
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
         if self._begin is None:
             return stream_offsets.encode(self._latest({}))
         return super().latestOffset(self._begin, None)
 
+    @short_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         self._begin = end
         return super().partitions(start, end)

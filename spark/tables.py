@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from tierlog.spark.columns import arrow_schema
 from tierlog.spark.history.bucket import open_bucket
 from tierlog.spark.history.summary import SCHEMAS, count_records, table_rows
-from tierlog.spark.options import InvalidOption, ReadOptions, parse_options
+from tierlog.spark.options import InvalidOption, ReadOptions, Table, parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,6 +55,8 @@ def count(path: str, **options: object) -> int:
     """
     given = {name: str(value) for name, value in options.items()}
     parsed = parse_options({"path": path, **given})
+    if parsed.table is not Table.RECORDS:
+        raise InvalidOption("`table` is not an option of count, which counts records")
     return count_records(open_bucket(parsed.store), parsed)
 
 
@@ -85,6 +87,7 @@ def salt(
     that is repeated gives each row the same one, which random numbers do not."""
     from pyspark.sql import functions as F  # noqa: N812
 
+    _check_buckets(buckets)
     is_hot = _broadcast_keys(hot)
     hashed = F.pmod(F.xxhash64(*by), F.lit(buckets)).cast("int")
     salted = F.when(F.col("_hot"), hashed).otherwise(F.lit(0)).alias("salt")
@@ -97,9 +100,15 @@ def replicate(frame: "DataFrame", hot: "DataFrame", buckets: int = 16, *, key: s
     others with salt 0."""
     from pyspark.sql import functions as F  # noqa: N812
 
+    _check_buckets(buckets)
     salts = F.when(F.col("_hot"), F.sequence(F.lit(0), F.lit(buckets - 1))).otherwise(F.array(F.lit(0)))
     joined = frame.join(_broadcast_keys(hot), frame[key].eqNullSafe(F.col("_hot_key")), "left")
     return joined.select(*(frame[name] for name in frame.columns), F.explode(salts).alias("salt"))
+
+
+def _check_buckets(buckets: int) -> None:
+    if buckets < 1:
+        raise InvalidOption(f"`buckets` must be at least 1, not {buckets}")
 
 
 def _broadcast_keys(hot: "DataFrame") -> "DataFrame":

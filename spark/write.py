@@ -33,6 +33,7 @@ from tierlog.spark.live.produce import NO_PARTITION, ColumnProducer, WriteFailed
 from tierlog.spark.live.transactions import OPEN_STATE, BatchCommitter, Prepared, Transactions, check_batch
 from tierlog.spark.options import InvalidOption
 from tierlog.spark.options.write import WriteOptions
+from tierlog.spark.short_errors import short_errors
 
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 RUN_CHARACTERS = 8
@@ -86,6 +87,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._job = f"{PREFIX}job-{secrets.token_hex(8)}"
         self._aborted = f"{self._job}-aborted"
 
+    @short_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
         if self._options.transactional:
             return self._write_transaction(iterator)
@@ -113,6 +115,7 @@ class BatchWriter(DataSourceArrowWriter):
                 raise WriteFailed("another task of this write failed")
             return written
 
+    @short_errors
     def commit(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
         """Commit all transactions. Raises WriteFailed if only some are committed."""
         prepared = _prepared(messages)
@@ -163,6 +166,7 @@ class StreamWriter(_ArrowStreamWriter):  # type: ignore[misc, valid-type]
         self._options = options
         self._schema = schema
 
+    @short_errors
     def write(self, iterator: Iterator[Any]) -> TaskWritten:
         """Write the rows of a task and leave its transaction prepared, unless the batch is decided."""
         context = _task()
@@ -185,6 +189,7 @@ class StreamWriter(_ArrowStreamWriter):  # type: ignore[misc, valid-type]
             written = _write_prepared(cluster, self._options, transactions, begun, rows)
             return TaskWritten(written.records, written.transaction, identity)
 
+    @short_errors
     def commit(self, messages: "Sequence[WriterCommitMessage | None]", batchId: int) -> None:  # noqa: N803 (PySpark's)
         query = _query(messages)
         if query:

@@ -78,10 +78,15 @@ class S3Bucket:
     def __init__(self, options: S3Options) -> None:
         from boto3.session import Session
         from botocore.config import Config
+        from botocore.exceptions import ProfileNotFound
 
         self._bucket = options.bucket
         self._prefix = f"{options.prefix}/" if options.prefix else ""
-        self._client: Any = Session(profile_name=options.profile).client(
+        try:
+            made = Session(profile_name=options.profile)
+        except ProfileNotFound as error:
+            raise InvalidOption(f"`profile`: {error}") from None
+        self._client: Any = made.client(
             "s3",
             endpoint_url=options.endpoint,
             region_name=options.region,
@@ -141,8 +146,9 @@ class S3Bucket:
         )
 
     def _call(self, key: str, call: Callable[[], T]) -> T:
-        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
+        place = f"s3://{self._bucket}/{self._prefix}{key}"
         try:
             return call()
         except ClientError as error:
@@ -150,9 +156,14 @@ class S3Bucket:
                 raise ObjectNotFound(key) from None
             if error.response.get("Error", {}).get("Code") in ("InvalidRange", "416"):
                 raise CorruptObject(f"{key}: the object ends before the range") from None
-            raise ObjectStoreError(f"{key}: {error}") from error
+            raise ObjectStoreError(f"{place}: {error}") from error
+        except NoCredentialsError:
+            raise ObjectStoreError(
+                f"{place}: no credentials found. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the "
+                "option `profile`, or `accessKey` and `secretKey`"
+            ) from None
         except BotoCoreError as error:
-            raise ObjectStoreError(f"{key}: {error}") from error
+            raise ObjectStoreError(f"{place}: {error}") from error
 
 
 def _s3_options(address: StoreAddress) -> S3Options:

@@ -19,6 +19,7 @@ from tierlog.metadata.records import ManifestNode, RemoteSegment
 from tierlog.records.indexes import AbortedTxn, find_aborted
 from tierlog.spark.history.segment_index import SegmentIndex
 from tierlog.spark.options import EARLIEST, LATEST, Bound, InvalidOption, ReadOptions, Table
+from tierlog.spark.options.table import similar
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestRoot, TopicDocument
 
@@ -162,15 +163,19 @@ def choose_sources(documents: Iterable[TopicDocument], options: ReadOptions) -> 
         topics = tuple(sorted(name for name in by_name if re.fullmatch(options.pattern, name)))
         if not topics and options.table is Table.RECORDS:
             raise InvalidOption(f"no topic in the bucket matches {options.pattern!r}")
-    return [source for topic in topics for source in _sources_of(topic, by_name.get(topic, []), options)]
+    for topic in topics:
+        if topic not in by_name:
+            raise InvalidOption(
+                f"topic {topic!r} is not in the bucket.{similar(topic, by_name)} A topic is uploaded if it "
+                "has remote.storage.enable=true"
+            )
+    return [source for topic in topics for source in _sources_of(topic, by_name[topic], options)]
 
 
 def _sources_of(topic: str, found: Sequence[TopicDocument], options: ReadOptions) -> list[Source]:
     if len(found) != 1:
         ids = ", ".join(str(document.topic_id) for document in found)
-        raise InvalidOption(
-            f"topic {topic!r} " + (f"is ambiguous: {ids}" if found else "is not in the bucket")
-        )
+        raise InvalidOption(f"topic {topic!r} is ambiguous: {ids}")
     (document,) = found
     named = options.partitions_of(topic)
     wanted = range(document.partitions) if named is None else sorted(named)

@@ -237,7 +237,8 @@ def find_cluster(bucket: Bucket, wanted: str | None) -> str:
     clusters = [name for name in candidates if _is_cluster(bucket, name)]
     if not clusters:
         raise InvalidOption(
-            f"`path` contains no cluster{'' if wanted is None else f' {wanted!r}'}: no valid cluster.json"
+            f"`path` contains no cluster{'' if wanted is None else f' {wanted!r}'}: give the brokers' "
+            "object.store.url, to which they have uploaded a topic"
         )
     if len(clusters) > 1:
         raise InvalidOption(

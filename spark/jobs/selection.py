@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.spark.history.bucket import Bucket, open_bucket
-from tierlog.spark.history.plan import OffsetsUnavailable, Part, Pruning, Source
+from tierlog.spark.history.plan import OffsetsUnavailable, Part, Pruning, Source, check_bounds
 from tierlog.spark.history.snapshot import (
     READS_AT_ONCE,
     PartitionView,
@@ -111,6 +111,7 @@ def _starting(
     """First offsets: those in `ends`, otherwise those that the arguments select."""
     text, timestamp = values["starting_offsets"], values["starting_timestamp"]
     given = parse_options({"path": ".", "topic": "any", "startingOffsets": text}).starting
+    check_bounds([given], sources)
     found: dict[str, dict[str, int]] = {}
     for source in sources:
         start = ends.get(source.id)

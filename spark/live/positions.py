@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tierlog.client import ClientError, Cluster, TimedOut, UnknownTopic, Unreachable, error_name, is_retriable
+from tierlog.client import ClientError, Cluster, TimedOut, Unreachable, error_name, is_retriable
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -36,6 +36,7 @@ class BrokerPositions:
     def __init__(self, live: LiveOptions, options: StreamOptions) -> None:
         self._cluster = connect(live)
         self._options = options
+        self._known: set[str] = set()
 
     def close(self) -> None:
         self._cluster.close()
@@ -44,8 +45,9 @@ class BrokerPositions:
         """The partitions that the options select, as of now. Raises InvalidOption and BrokerUnavailable."""
         read = self._options.read
         found = []
-        for name in self._names():
-            topic, wanted = self._topic(name), read.partitions_of(name)
+        for topic in self._topics():
+            name = topic.name or ""
+            wanted = read.partitions_of(name)
             count = len(topic.partitions)
             numbers = range(count) if wanted is None else sorted(wanted)
             if numbers and numbers[-1] >= count:
@@ -69,36 +71,43 @@ class BrokerPositions:
         absent = self.latest(source for source in timestamps if found[source] < 0)
         return {**found, **absent}
 
-    def _names(self) -> Sequence[str]:
-        """The topics that the options select, as of now: a pattern may match new ones."""
-        pattern = self._options.read.pattern
-        if pattern is None:
-            return self._options.read.topics
+    def _topics(self) -> "Sequence[MetadataResponseTopic]":
+        """The topics that the options select, as of now, in one request: a pattern may match new ones.
+
+        A topic that was there before is looked for until the timeout, because a broker that has just started
+        may not know it yet."""
+        read = self._options.read
+        pattern = None if read.pattern is None else re.compile(read.pattern)
         deadline = time.monotonic() + TIMEOUTS * self._cluster.timeout_s
         while True:
             try:
-                named = [topic for topic in self._cluster.metadata().topics if topic.name]
+                topics = self._cluster.metadata(None if pattern else list(read.topics)).topics
             except (Unreachable, TimedOut) as failure:
-                _refresh(self._cluster, [pattern], deadline, str(failure))
+                _refresh(self._cluster, (), deadline, str(failure))
+                continue
             except ClientError as failure:
                 raise BrokerUnavailable(f"cannot list topics: {failure}") from failure
-            else:
-                names = (topic.name or "" for topic in named if not topic.is_internal)
-                return sorted(name for name in names if re.fullmatch(pattern, name))
+            if pattern is not None:
+                topics = [one for one in topics if not one.is_internal and pattern.fullmatch(one.name or "")]
+            problem = self._problem(topics)
+            if not problem:
+                self._known.update(topic.name or "" for topic in topics)
+                return sorted(topics, key=lambda topic: topic.name or "")
+            _refresh(self._cluster, (), deadline, problem)
 
-    def _topic(self, name: str) -> "MetadataResponseTopic":
-        deadline = time.monotonic() + TIMEOUTS * self._cluster.timeout_s
-        while True:
-            try:
-                self._cluster.metadata([name])
-                return self._cluster.topic(name)
-            except UnknownTopic:
-                text = f"topic {name!r} does not exist on the brokers; was it deleted?"
-                raise InvalidOption(text) from None
-            except (Unreachable, TimedOut) as failure:
-                _refresh(self._cluster, [name], deadline, str(failure))
-            except ClientError as failure:
-                raise BrokerUnavailable(f"topic {name!r}: {failure}") from failure
+    def _problem(self, topics: "Iterable[MetadataResponseTopic]") -> str:
+        """A problem with one of the named topics that may end by itself, or an empty text."""
+        for topic in topics:
+            name, code = topic.name or "", topic.error_code
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and name not in self._known:
+                raise InvalidOption(
+                    f"topic {name!r} does not exist on the brokers. List them with `tierlog topic list`"
+                )
+            if code and not is_retriable(code):
+                raise BrokerUnavailable(f"topic {name!r}: {error_name(code)}")
+            if code:
+                return f"topic {name!r}: {error_name(code)}"
+        return ""
 
 
 def list_offsets(cluster: Cluster, timestamps: Mapping[Source, int]) -> dict[Source, int]:
@@ -151,7 +160,8 @@ def _list_once(cluster: Cluster, timestamps: Mapping[Source, int], found: dict[S
 def _refresh(cluster: Cluster, topics: Iterable[str], deadline: float, problem: str) -> None:
     """Pause, and look for the leaders again at the next request. After the deadline, raise."""
     try:
-        for topic in topics:
-            cluster.refresh(topic, deadline, problem)
+        cluster.refresh_all(topics, deadline, problem)
     except ClientError as failure:
-        raise BrokerUnavailable(f"brokers did not report their offsets: {failure}") from failure
+        raise BrokerUnavailable(
+            f"brokers did not report their offsets: {failure}. Check `kafka.bootstrap.servers`, and that they run"
+        ) from failure

@@ -24,7 +24,7 @@ from tierlog.client import (
 )
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tierlog.records.columnar_encode import OpenBatch, Producer, RecordColumns, partitions_of_keys
+from tierlog.records.columnar_encode import Bytes, OpenBatch, Producer, RecordColumns, partitions_of_keys
 from tierlog.records.kernels import Array
 from tierlog.spark.options.write import WriteOptions
 
@@ -101,7 +101,8 @@ class ColumnProducer:
         """Add rows, by their numbers, to the batches of their partitions. `partitions`: of each row of the
         columns, NO_PARTITION to choose it by key. Raises WriteFailed."""
         count = len(self._cluster.topic(topic).partitions)
-        chosen = partitions_of_keys(columns.keys, count, self._sticky_partitions(columns, count))[rows]
+        keys, values = columns.keys.of_rows(rows), columns.values.of_rows(rows)
+        chosen = partitions_of_keys(keys, count, self._sticky_partitions(keys, values, count))
         if partitions is not None:
             given = partitions[rows]
             if len(given) and (given.max() >= count or given.min() < NO_PARTITION):
@@ -123,9 +124,9 @@ class ColumnProducer:
         while self._sending:
             self._sending.popleft().result()
 
-    def _sticky_partitions(self, columns: RecordColumns, count: int) -> Array:
+    def _sticky_partitions(self, keys: Bytes, values: Bytes, count: int) -> Array:
         """Partitions of rows without a key: the same one until a batch is full (KIP-480)."""
-        sizes = np.where(columns.keys.sizes < 0, np.maximum(columns.values.sizes, 0) + 16, 0)
+        sizes = np.where(keys.sizes < 0, np.maximum(values.sizes, 0) + 16, 0)
         ends = np.cumsum(sizes) + self._sticky_bytes
         found = (self._sticky + ends // self._options.batch_bytes) % count
         if len(ends):

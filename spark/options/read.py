@@ -107,6 +107,8 @@ def read_options(options: Given) -> ReadOptions:
     table = _table(options)
     assigned = _assigned(options.text("assign"))
     topics = _topics(options, assigned, is_required=table is Table.RECORDS)
+    starting, ending = _bound(options, Edge.STARTING, EARLIEST), _bound(options, Edge.ENDING, LATEST)
+    _check_range(starting, ending)
     return ReadOptions(
         store=_store(options.text("path") or "", options),
         cluster=options.text("cluster"),
@@ -115,8 +117,8 @@ def read_options(options: Given) -> ReadOptions:
         pattern=_pattern(options, is_default=table is not Table.RECORDS),
         assigned=assigned,
         partitions=_partitions(options.text("partitions")),
-        starting=_bound(options, Edge.STARTING, EARLIEST),
-        ending=_bound(options, Edge.ENDING, LATEST),
+        starting=starting,
+        ending=ending,
         include_headers=options.boolean("includeHeaders", False),
         columns=options.names("columns"),
         fail_on_data_loss=options.boolean("failOnDataLoss", True),
@@ -239,6 +241,12 @@ def _bound(options: Given, edge: Edge, default: int) -> Bound:
     if text.strip().lower() in ("earliest", "latest"):
         return Bound(EARLIEST if text.strip().lower() == "earliest" else LATEST)
     return Bound(default, _by_partition(offsets, text, EARLIEST))
+
+
+def _check_range(starting: Bound, ending: Bound) -> None:
+    since, until = starting.timestamp_ms, ending.timestamp_ms
+    if since is not None and until is not None and since > until:
+        raise InvalidOption(f"`startingTimestamp` {since} is after `endingTimestamp` {until}")
 
 
 def _strategy(options: Given) -> str:

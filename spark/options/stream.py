@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tierlog.spark.options.read import ReadOptions, read_options
-from tierlog.spark.options.table import Given, InvalidOption, Use
+from tierlog.spark.options.table import Given, InvalidOption, Use, check_bootstrap
 
 DEFAULT_FETCH_BYTES = 8 << 20
 DEFAULT_TIMEOUT_MS = 30_000
@@ -65,6 +65,7 @@ def _live(options: Given) -> LiveOptions | None:
     bootstrap = options.text("kafka.bootstrap.servers")
     if bootstrap is None:
         return None
+    check_bootstrap(bootstrap)
     isolation = (options.text("kafka.isolation.level") or "read_committed").strip().lower()
     if isolation != "read_committed":
         raise InvalidOption(

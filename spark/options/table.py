@@ -3,7 +3,7 @@
 An option that is not in the table is refused, and the error names the nearest one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Flag, auto
@@ -306,8 +306,26 @@ class Given:
         if text is None:
             return None
         if not text.strip().isdecimal():
-            raise InvalidOption(f"`{name}` must be milliseconds since 1970, not {text!r}")
+            raise InvalidOption(
+                f"`{name}` must be milliseconds since 1970, such as 1740787200000, not {text!r}"
+            )
         return int(text)
+
+
+def check_bootstrap(text: str) -> None:
+    """Raises InvalidOption for addresses of brokers that are not HOST:PORT."""
+    from tierlog.client import ClientError, Cluster
+
+    try:
+        Cluster(text)  # connects at its first request
+    except ClientError as error:
+        raise InvalidOption(f"`kafka.bootstrap.servers`: {error}, as in 127.0.0.1:9092") from None
+
+
+def similar(name: str, known: Iterable[str]) -> str:
+    """A sentence that names the nearest known name, after a space; empty if none is near."""
+    near = get_close_matches(name, sorted(known), 1)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def _misplaced(option: Option) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tierlog.records.codecs import Codec
-from tierlog.spark.options.table import Given, InvalidOption, Use
+from tierlog.spark.options.table import Given, InvalidOption, Use, check_bootstrap
 
 KAFKA = "kafka."
 CODECS = {codec.name.lower(): codec for codec in Codec}
@@ -51,6 +51,7 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
     bootstrap = kafka.get("bootstrap.servers", "").strip()
     if not bootstrap:
         raise InvalidOption("option `kafka.bootstrap.servers` is required: HOST:PORT, separated by commas")
+    check_bootstrap(bootstrap)
     _require(kafka, "acks", ("all", "-1"), "a write is acknowledged by all in-sync replicas")
     _require(kafka, "enable.idempotence", ("true",), "retries must not write a record twice")
     return WriteOptions(

@@ -26,6 +26,9 @@ class Bytes(NamedTuple):
     starts: Array
     sizes: Array
 
+    def of_rows(self, rows: Array) -> "Bytes":
+        return Bytes(self.data, self.starts[rows], self.sizes[rows])
+
 
 class RecordColumns(NamedTuple):
     """Rows to encode. `timestamps`: milliseconds. Row i has headers [header_ends[i], header_ends[i + 1])."""

@@ -3,6 +3,9 @@
 import pytest
 
 from tierlog.spark.options import EARLIEST, LATEST, InvalidOption, StoreAddress, Table, parse_options
+from tierlog.spark.options.stream import parse_stream_options
+from tierlog.spark.options.write import parse_write_options
+from tierlog.spark.tables import count
 
 LEAST = {"path": "/bucket", "topic": "flights"}
 
@@ -107,3 +110,32 @@ def test_a_secret_never_shows() -> None:
 def test_incomplete_keys_are_refused(keys: dict[str, str]) -> None:
     with pytest.raises(InvalidOption, match="set"):
         parse_options({"path": "s3://bucket", "topic": "t", **keys})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"startingTimestamp": "6", "endingTimestamp": "5"}, "`startingTimestamp` 6 is after"),
+        ({"startingTimestamp": "2025-03-01"}, "such as 1740787200000, not '2025-03-01'"),
+    ],
+)
+def test_reversed_ranges_and_dates_as_text_are_errors(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        parse_options({**LEAST, **given})
+
+
+def test_counts_are_of_records_only() -> None:
+    with pytest.raises(InvalidOption, match="`table` is not an option of count"):
+        count("/bucket", table="partitions")
+
+
+def test_bootstrap_addresses_are_checked_on_the_driver() -> None:
+    given = {"kafka.bootstrap.servers": "localhost", "topic": "flights"}
+    for parse in (parse_write_options, parse_stream_options):
+        with pytest.raises(InvalidOption, match="'localhost' is not HOST:PORT, as in"):
+            parse(given)
+
+
+def test_a_streaming_write_may_have_a_name() -> None:
+    given = {"kafka.bootstrap.servers": "b:9092", "topic": "copy", "queryname": "copy"}
+    assert parse_write_options(given).topic == "copy"

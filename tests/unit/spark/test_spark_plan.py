@@ -328,3 +328,9 @@ def test_filters_narrow_and_never_widen() -> None:
         ("offset", "in", ()),
     ):
         assert Pruning().narrow(column, comparison, value) == Pruning()
+
+
+def test_error_of_a_topic_that_is_not_in_the_bucket_names_the_next_step() -> None:
+    documents = [document("orders", 1)]
+    with pytest.raises(InvalidOption, match=r"not in the bucket. Did you mean 'orders'\? .*remote"):
+        choose_sources(documents, parse_options({"path": "/b", "topic": "order"}))
