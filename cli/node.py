@@ -49,16 +49,21 @@ def read_settings(
     return settings
 
 
-def serve(settings: "NodeSettings", *, as_json: bool) -> None:
-    """Run the node until SIGTERM or SIGINT. Raises CliError if it cannot start."""
+def serve(settings: "NodeSettings", *, as_json: bool, with_path: bool = False) -> None:
+    """Run the node until SIGTERM or SIGINT. Raises CliError if it cannot start. `with_path`: also print where
+    Spark finds the history."""
+    path = settings.object_store_url if with_path else ""
 
     def announce(bootstrap: str, admin: str) -> None:
         status = f"serves Kafka clients at {bootstrap}" if bootstrap else "votes in the metadata quorum"
         notify(f"READY=1\nSTATUS={status}")
         if as_json:
-            print_json({"bootstrap": bootstrap or None, "admin": admin, "pid": os.getpid()})
+            served = {"bootstrap": bootstrap or None, "admin": admin, "pid": os.getpid()}
+            print_json({**served, "path": path} if path else served)
             return
         sys.stdout.write(f"tierlog {status}, admin API at {admin} (pid {os.getpid()})\n")
+        if path:
+            sys.stdout.write(f"Spark reads the history of tiered topics from the path {path}\n")
         sys.stdout.flush()
 
     signal.signal(signal.SIGTERM, _exit)  # until the node installs its own handlers

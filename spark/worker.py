@@ -5,6 +5,8 @@ import os
 import sys
 from functools import cache
 
+import pyspark
+
 
 @cache
 def freeze_heap() -> None:
@@ -16,8 +18,9 @@ def freeze_heap() -> None:
 
 @cache
 def warn_of_tcp_sockets() -> None:
-    """Say which setting makes this session faster, if it does not have it."""
-    if os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "false").lower() != "true":
+    """Say which setting makes this session faster, if it does not have it. Spark 4.0 has no such setting."""
+    has_setting = not pyspark.__version__.startswith("4.0.")
+    if has_setting and os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "false").lower() != "true":
         print(
             "tierlog: this session talks to its Python workers over TCP, which delays every task. "
             "Build it with tierlog.spark.session(), or set spark.python.unix.domain.socket.enabled=true",

@@ -125,8 +125,10 @@ def started_message(plan: "ClusterPlan") -> str:
 def next_steps(directory: Path, plan: "ClusterPlan") -> str:
     """Directory, admin API and commands of a detached cluster."""
     kept = "which `tierlog cluster down` removes" if plan.temporary else "which `tierlog cluster down` keeps"
+    store = plan.settings.get("object.store.url") or f"file://{directory.absolute() / 'objects'}"
     return (
         f"Admin API: {plan.nodes[0].admin_url}. Data: {directory}, {kept}.\n"
+        f"Spark reads the history of tiered topics from the path {store}.\n"
         "See its state with `tierlog cluster status` and `tierlog cluster health`; stop it with "
         "`tierlog cluster down`."
     )

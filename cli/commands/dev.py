@@ -1,8 +1,8 @@
 """`tierlog dev`: a temporary single-node broker, for a laptop or a test suite.
 
 Its data and object store are in a temporary directory, removed when the broker stops; `--data-dir` keeps
-them. Once the broker accepts requests, `--json` prints `{"bootstrap": …, "admin": …, "pid": …}` on one line,
-which `cli.process` reads.
+them. Once the broker accepts requests, `--json` prints `{"bootstrap": …, "admin": …, "pid": …, "path": …}` on
+one line, which `cli.process` reads. `path` is the option of that name of Spark's data source.
 """
 
 from pathlib import Path
@@ -78,11 +78,19 @@ def dev(
     chosen_admin = (0 if port == 0 else 9644) if admin_port is None else admin_port
     if data_dir is not None:
         make_directory(data_dir, "--data-dir")
-        serve(_settings(port, chosen_admin, data_dir.absolute(), object_store, sets), as_json=as_json)
+        serve(
+            _settings(port, chosen_admin, data_dir.absolute(), object_store, sets),
+            as_json=as_json,
+            with_path=True,
+        )
         print_status(f"stopped; the data stays in {data_dir.absolute()}")
         return
     with tempfile.TemporaryDirectory(prefix="tierlog-dev-", ignore_cleanup_errors=True) as temporary:
-        serve(_settings(port, chosen_admin, Path(temporary), object_store, sets), as_json=as_json)
+        serve(
+            _settings(port, chosen_admin, Path(temporary), object_store, sets),
+            as_json=as_json,
+            with_path=True,
+        )
     print_status("stopped; the data is deleted")
 
 

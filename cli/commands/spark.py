@@ -15,7 +15,7 @@ import typer
 from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.options import Json
 from tierlog.cli.output import print_json, print_outcome, progress_bar, size
-from tierlog.spark.jobs.arguments import ARGUMENTS, EXPECTED, MEANINGS, Argument, Job
+from tierlog.spark.jobs.arguments import ARGUMENTS, EXPECTED, INVALID, MEANINGS, Argument, Job
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -59,7 +59,8 @@ def command_of(name: str, meaning: str, arguments: tuple[Argument, ...]) -> Call
             with progress_bar(name) as bar:
                 document = job.run({**values, "json": as_json}, BarProgress(bar))
         except EXPECTED as failure:
-            raise CliError(str(failure), hint=f"See `tierlog spark {name} --help`.") from failure
+            code = ExitCode.USAGE if isinstance(failure, INVALID) else ExitCode.FAILED
+            raise CliError(str(failure), hint=f"See `tierlog spark {name} --help`.", code=code) from failure
         if as_json:
             print_json(document)
         else:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 from tierlog.records.errors import RecordsError
 from tierlog.spark.java import NoJava
+from tierlog.spark.options import InvalidOption
 from tierlog.tiering.object_store import ObjectStoreError
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -20,6 +21,10 @@ OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 class JobFailed(Exception):
     """Ends a job with exit code 1; the message says why and what to do next."""
+
+
+class InvalidArgument(JobFailed):
+    """Ends a job with exit code 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +46,9 @@ class Argument:
         return self.name.replace("-", "_")
 
     def check(self, value: Any) -> Any:
-        """The value, if it is allowed. Raises ValueError."""
+        """The value, if it is allowed. Raises InvalidArgument."""
         if self.choices and value not in self.choices:
-            raise ValueError(f"--{self.name} must be {' or '.join(self.choices)}, not {value!r}")
+            raise InvalidArgument(f"--{self.name} must be {' or '.join(self.choices)}, not {value!r}")
         return value
 
 
@@ -92,7 +97,10 @@ SPARK = (
 )
 RANGE = (
     Argument(
-        "starting-offsets", "earliest, or JSON as for the data source.", default="earliest", form="OFFSETS"
+        "starting-offsets",
+        "earliest, or JSON as for the data source. Counts in the first run only.",
+        default="earliest",
+        form="OFFSETS",
     ),
     Argument("ending-offsets", "latest, or JSON as for the data source.", default="latest", form="OFFSETS"),
     Argument("starting-timestamp", "First timestamp, in milliseconds since 1970.", int, form="MS"),
@@ -119,7 +127,8 @@ BACKFILL = (
     Argument("catalog-property", "Property of the catalog. May be repeated.", repeats=True, form="KEY=VALUE"),
     Argument(
         "store-option",
-        "Option of S3 for --to: endpoint_override, region, access_key or secret_key. May be repeated.",
+        "Option of S3 for --to: endpoint_override, region, access_key, secret_key or session_token. May be "
+        "repeated.",
         repeats=True,
         form="KEY=VALUE",
     ),
@@ -220,12 +229,12 @@ MEANINGS = {
 
 
 def pairs(argument: str, given: Sequence[str] | None) -> dict[str, str]:
-    """KEY=VALUE arguments as a dictionary. Raises JobFailed."""
+    """KEY=VALUE arguments as a dictionary. Raises InvalidArgument, without the text: it may be a secret."""
     found = {}
-    for text in given or ():
+    for number, text in enumerate(given or (), 1):
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise JobFailed(f"--{argument} must be KEY=VALUE, not {text!r}")
+            raise InvalidArgument(f"--{argument} must be KEY=VALUE: number {number} has no key, or no `=`")
         found[name] = value
     return found
 
@@ -242,7 +251,7 @@ def main(job: Job, argv: Sequence[str] | None = None) -> int:
         document = job.run(values, StderrProgress())
     except EXPECTED as failure:
         sys.stderr.write(f"{job.name}: {failure}\n")
-        return FAILED
+        return USAGE if isinstance(failure, INVALID) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     sys.stdout.write((json.dumps(document) if values["json"] else job.show(document)) + "\n")
@@ -251,6 +260,8 @@ def main(job: Job, argv: Sequence[str] | None = None) -> int:
 
 EXPECTED = (JobFailed, ObjectStoreError, RecordsError, NoJava, ValueError, OSError)
 """Failures whose message is enough. Options and documents in the bucket raise subclasses of ValueError."""
+INVALID = (InvalidArgument, InvalidOption)
+"""Those of them that are invalid arguments."""
 
 
 def parse(job: Job, argv: Sequence[str] | None) -> Values:

@@ -7,12 +7,14 @@ killed loses at most its current round, and can simply be started again.
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tierlog.spark.history.bucket import open_bucket
 from tierlog.spark.history.plan import Part
 from tierlog.spark.jobs.arguments import (
     ALL_COLUMNS,
+    InvalidArgument,
     Job,
     JobFailed,
     Progress,
@@ -36,8 +38,11 @@ TASKS_OF_A_SMALL_ROUND = 16
 
 def run(values: Values, progress: Progress) -> dict[str, Any]:
     """Export what is new. Raises JobFailed."""
+    if not values["topic"] and values["pattern"] is None:
+        raise InvalidArgument("give --topic or --pattern: --pattern '.*' exports all topics into one table")
     columns = _columns(values["columns"])
-    table = open_table(values, columns)
+    with _errors_of(values):
+        table = open_table(values, columns)
     bucket = open_bucket(parse_options({**reader_options(values), "topic": "any"}).store)
     documents = documents_of(bucket, cluster_keys(bucket, values), values)
     ends = table.ends([source.id for source in sources_of(documents)])
@@ -52,7 +57,8 @@ def run(values: Values, progress: Progress) -> dict[str, Any]:
             sizes = [sum(part.end - part.start for part in task.parts) for task in tasks]
             progress.begin(f"round {number} of {len(rounds)}", sum(sizes))
             files = [file for found in run_tasks(spark, export, tasks, progress, sizes) for file in found]
-            done["commits"].append(table.commit(files, ends_of(chosen)))
+            with _errors_of(values):
+                done["commits"].append(table.commit(files, ends_of(chosen)))
             _count(done, files, sum(sizes))
     return {**done, "is_ok": True}
 
@@ -61,14 +67,14 @@ def open_table(values: Values, columns: Sequence[str]) -> Table:
     """The table of the arguments, which is created if it does not exist. Raises JobFailed."""
     by, schema = values["partition_by"], schema_of(columns)
     if values["format"] == "iceberg":
-        if not values["table"]:
-            raise JobFailed("--format iceberg needs --table NAMESPACE.TABLE")
+        if "." not in (values["table"] or ""):
+            raise InvalidArgument("--format iceberg needs --table NAMESPACE.TABLE")
         from tierlog.spark.jobs.iceberg import IcebergTable
 
         properties = pairs("catalog-property", values["catalog_property"])
         return IcebergTable(values["catalog"], properties, values["table"], schema, by)
     if not values["to"]:
-        raise JobFailed(f"--format {values['format']} needs --to URL")
+        raise InvalidArgument(f"--format {values['format']} needs --to URL")
     options = tuple(sorted(pairs("store-option", values["store_option"]).items()))
     store = FileStore(values["to"].rstrip("/"), options)
     if values["format"] == "delta":
@@ -78,12 +84,33 @@ def open_table(values: Values, columns: Sequence[str]) -> Table:
     return ParquetTable(store, {"columns": list(columns), "partition_by": by})
 
 
+@contextmanager
+def _errors_of(values: Values) -> Iterator[None]:
+    """Failures of the table's library as JobFailed: their types are those of any catalog and store."""
+    try:
+        yield
+    except (JobFailed, FileExistsError):
+        raise
+    except Exception as failure:
+        if values["format"] == "iceberg":
+            where = f"table {values['table']} of the catalog {values['catalog']!r}"
+            advice = "Check --catalog and --catalog-property"
+        else:
+            where, advice = values["to"], "Check --to, --format and --store-option"
+        reason = (str(failure).splitlines() or [""])[0] or type(failure).__name__
+        raise JobFailed(
+            f"{where}: {reason}. {advice}. The same command continues after the last commit"
+        ) from failure
+
+
 def _columns(text: str) -> tuple[str, ...]:
     columns = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if unknown := [name for name in columns if name not in ALL_COLUMNS]:
-        raise JobFailed(f"--columns: unknown {', '.join(unknown)}; the columns are {', '.join(ALL_COLUMNS)}")
+        raise InvalidArgument(
+            f"--columns: unknown {', '.join(unknown)}; the columns are {', '.join(ALL_COLUMNS)}"
+        )
     if missing := {"topic", "partition", "offset", "timestamp"} - set(columns):
-        raise JobFailed(f"--columns must contain {', '.join(sorted(missing))}: they identify a record")
+        raise InvalidArgument(f"--columns must contain {', '.join(sorted(missing))}: they identify a record")
     return columns
 
 
@@ -129,6 +156,7 @@ def _tasks(
             target.folder,
             target.in_folders,
             values["compression"],
+            target.has_far_dates,
         )
         for group in groups
     ]
@@ -144,9 +172,10 @@ def _count(done: dict[str, Any], files: Sequence[WrittenFile], bytes_read: int) 
 def _show(document: dict[str, Any]) -> str:
     if not document["commits"]:
         return "nothing new to export"
+    word = "commit" if len(document["commits"]) == 1 else "commits"
     return (
         f"exported {document['rows']:,} rows into {document['files']:,} files of "
-        f"{document['bytes']:,} bytes, commits {', '.join(document['commits'])}"
+        f"{document['bytes']:,} bytes; {word} {', '.join(document['commits'])}"
     )
 
 

@@ -18,7 +18,7 @@ from tierlog.spark.jobs.arguments import DAY, HOUR, NONE, JobFailed
 from tierlog.spark.jobs.export import WrittenFile
 from tierlog.spark.jobs.file_stores import FileStore
 from tierlog.spark.jobs.selection import Ends
-from tierlog.spark.jobs.tables import Destination, changed_meanwhile, encode_ends
+from tierlog.spark.jobs.tables import STATE, Destination, changed_meanwhile, encode_ends
 
 PARTITIONED_BY = {NONE: [], DAY: ["date"], HOUR: ["date", "hour"]}
 LAST_MS = 253_402_300_799_999
@@ -51,6 +51,8 @@ class DeltaTable:
             storage["AWS_ALLOW_HTTP"] = "true"
         if deltalake.DeltaTable.is_deltatable(store.url, storage):
             self._table = deltalake.DeltaTable(store.url, storage_options=storage)
+        elif STATE in store.children():
+            raise JobFailed(f"{store.url} has an export of --format parquet: give --to another folder")
         else:
             self._table = deltalake.DeltaTable.create(
                 store.url, self._schema, partition_by=self._by, storage_options=storage

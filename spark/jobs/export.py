@@ -43,7 +43,8 @@ _DICTIONARIES = ["topic", "partition", "timestampType"]
 @dataclass(frozen=True, slots=True)
 class ExportTask:
     """Parts to write below `folder` of a store. `by`: NONE, DAY or HOUR, which is the time partition of a
-    file. `in_folders`: files are in a folder for each time partition."""
+    file. `in_folders`: files are in a folder for each time partition. `has_far_dates`: without it, timestamps
+    of other years than 1 to 9999 become the first or last moment of these."""
 
     parts: tuple[Part, ...]
     options: ReadOptions
@@ -53,6 +54,7 @@ class ExportTask:
     folder: str
     in_folders: bool
     codec: str
+    has_far_dates: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +101,12 @@ class _Files:
         self._schema = pa.schema([(name, types[name]) for name in task.columns])
 
     def add(self, part: Part, columns: Columns) -> None:
-        table = self._table(part, columns)
         times = np.asarray(columns.arrays["timestamp"].cast(pa.int64()))
+        if not self._task.has_far_dates and (times.max() > LAST_US or times.min() < FIRST_US):
+            times = np.clip(times, FIRST_US, LAST_US)
+            clipped = pa.array(times).cast(columns.arrays["timestamp"].type)
+            columns = columns._replace(arrays={**columns.arrays, "timestamp": clipped})
+        table = self._table(part, columns)
         offsets = np.asarray(columns.arrays["offset"])
         for period, rows in _periods(times, self._task.by):
             chosen = table if rows is None else _taken(table, rows)
@@ -151,7 +157,8 @@ class _File:
         self._values = partition_values(period, task.by)
         folders = [f"{name}={value}" for name, value in self._values.items()] if task.in_folders else []
         self._path = "/".join([*folders, f"part-{secrets.token_hex(12)}.parquet"])
-        self._stream = task.store.create(f"{task.folder}/{self._path}")
+        self._store, self._name = task.store, f"{task.folder}/{self._path}"
+        self._stream = task.store.create(self._name)
         self._writer = pq.ParquetWriter(
             self._stream,
             schema,
@@ -181,6 +188,7 @@ class _File:
         self._writer.close()
         size = self._stream.tell()
         self._stream.close()
+        self._store.sync(self._name)
         return WrittenFile(self._path, size, self._rows, self._values, self._bounds)
 
     def abandon(self) -> None:

@@ -5,9 +5,10 @@ S3FileSystem. The store is pickled for executors, which open it again.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pyarrow.fs as pafs
@@ -43,6 +44,7 @@ class FileStore:
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, path)
+        self.sync_folders([name])
 
     def create_once(self, name: str, content: bytes) -> None:
         """As `write`, but raises FileExistsError if the file exists. Only a directory excludes that two
@@ -58,8 +60,32 @@ class FileStore:
         _, staged_path = self._open(staged)
         try:
             os.link(staged_path, path)
+            self.sync_folders([name])
         finally:
             os.unlink(staged_path)
+
+    def sync(self, name: str) -> None:
+        """Make a file that was written survive a power failure. Object stores do so by themselves."""
+        if self.is_local:
+            _sync(self._open(name)[1])
+            self.sync_folders([name])
+
+    def sync_folders(self, names: Iterable[str]) -> None:
+        """Make the names of files survive a power failure: sync their folders, up to that of the store."""
+        if not self.is_local:
+            return
+        root = Path(self._open("")[1])
+        folders = {parent for name in names for parent in Path(root / name).parents}
+        for folder in sorted(folders, reverse=True):
+            if folder == root or root in folder.parents:
+                _sync(str(folder))
+        _sync(str(root.parent))
+
+    def children(self) -> list[str]:
+        """Names of the files and folders at the top."""
+        system, path = self._open("")
+        selector = pafs.FileSelector(path, allow_not_found=True)
+        return [info.base_name for info in system.get_file_info(selector)]
 
     def read(self, name: str) -> bytes:
         system, path = self._open(name)
@@ -104,6 +130,14 @@ class FileStore:
     def _open(self, name: str) -> tuple[Any, str]:
         system, path = _file_system(self.url, self.options)
         return system, f"{path}/{name}" if name else path
+
+
+def _sync(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @lru_cache(maxsize=8)

@@ -60,7 +60,8 @@ class IcebergTable:
         }
         location = self._table.location().rstrip("/")
         given = tuple(sorted(options.items())) if location.startswith(S3_SCHEMES) else ()
-        return Destination(FileStore(location, given), "data", in_folders=False)
+        store = FileStore(location, given)
+        return Destination(store, "data", in_folders=False, has_far_dates=False)  # pyiceberg knows none
 
     def commit(self, files: Sequence[WrittenFile], ends: Ends) -> str:
         from pyiceberg.exceptions import CommitFailedException

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tierlog.spark.java import NoJava
 from tierlog.spark.jobs.arguments import JobFailed, Progress, Values, pairs
 from tierlog.spark.worker import freeze_heap
 
@@ -25,6 +26,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 POLL_SECONDS = 0.5
+_GROUP_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from malloc.h of glibc
 KEPT_BYTES = 512 << 20
 _LAST_LINE = re.compile(
@@ -49,19 +51,29 @@ def spark_session(name: str, values: Values) -> Iterator["SparkSession"]:
             builder = builder.remote(values["remote"])
         for key, value in conf.items():
             builder = builder.config(key, value)
-        made = builder.getOrCreate()
+        made = _started(builder.getOrCreate)
     else:
         from tierlog.spark.java import session
 
-        made = session(
-            f"tierlog {name}",
-            master=values["master"],
-            **{"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR", **conf},
-        )
+        settings = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF", **conf}
+        made = _started(lambda: session(f"tierlog {name}", master=values["master"], **settings))
     try:
         yield made
     finally:
         made.stop()
+
+
+def _started(start: "Callable[[], SparkSession]") -> "SparkSession":
+    """Raises JobFailed if there is no session, without the stack traces of both languages."""
+    try:
+        return start()
+    except NoJava:
+        raise
+    except Exception as failure:
+        lines = [line.strip(": ") for line in str(failure).splitlines() if line.strip()]
+        reasons = [line for line in lines if not line.startswith("An error occurred while calling")]
+        reason = next(iter(reasons), type(failure).__name__).rstrip(".")
+        raise JobFailed(f"cannot start Spark: {reason}. Check --master, --remote and --conf") from failure
 
 
 def run_tasks(
@@ -134,6 +146,7 @@ def _watched(spark: "SparkSession", progress: Progress, size: float) -> Iterator
             ]
             progress.reach(int(size * sum(stage.numCompletedTasks for stage in stages if stage)))
 
+    before = {name: context.getLocalProperty(name) for name in _GROUP_PROPERTIES}
     context.setJobGroup(group, "tierlog job")
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -142,6 +155,8 @@ def _watched(spark: "SparkSession", progress: Progress, size: float) -> Iterator
     finally:
         ended.set()
         watcher.join()
+        for name, value in before.items():  # the session's own jobs are not part of this one
+            context.setLocalProperty(name, value)
 
 
 def reason(failure: Exception) -> str:

@@ -21,8 +21,9 @@ from tierlog.spark.history.snapshot import (
     plan_parts,
     topic_documents,
 )
-from tierlog.spark.jobs.arguments import JobFailed, Values, reader_options
+from tierlog.spark.jobs.arguments import InvalidArgument, JobFailed, Values, reader_options
 from tierlog.spark.options import EARLIEST, ReadOptions, parse_options
+from tierlog.spark.options.table import similar
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import TopicDocument
 
@@ -36,11 +37,16 @@ def documents_of(bucket: Bucket, keys: Keys, values: Values) -> list[TopicDocume
         documents = list(topic_documents(bucket, keys, pool))
     names, pattern = set(values["topic"] or ()), values["pattern"]
     if missing := names - {document.name for document in documents}:
-        raise JobFailed(f"not in the bucket: topic {', '.join(sorted(missing))}")
+        first = min(missing)
+        near = similar(first, (document.name for document in documents))
+        raise JobFailed(
+            f"topic {first!r} is not in the bucket.{near} A topic is uploaded if it has "
+            "remote.storage.enable=true"
+        )
     try:
         wanted = re.compile(pattern or "(?!)")
     except re.error as error:
-        raise JobFailed(f"--pattern {pattern!r} is not a regular expression: {error}") from None
+        raise InvalidArgument(f"--pattern {pattern!r} is not a regular expression: {error}") from None
     everything = not names and pattern is None
     found = [
         document

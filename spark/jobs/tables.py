@@ -24,11 +24,13 @@ _DIGITS = 20
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The folder into which executors write the files of the next commit; see `ExportTask`."""
+    """The folder into which executors write the files of the next commit; see `ExportTask`.
+    `has_far_dates`: its readers know timestamps after the year 9999."""
 
     store: FileStore
     folder: str
     in_folders: bool
+    has_far_dates: bool = True
 
 
 class Table(Protocol):
@@ -79,13 +81,12 @@ class ParquetTable:
         self._store = store
         self._settings = settings
         self._number, self._commit = self._newest()
-        if self._commit and self._commit["settings"] != settings:
-            raise JobFailed(
-                f"{store.url} was written with {self._commit['settings']}, not {settings}. Give the "
-                "same arguments, or another folder"
-            )
         if self._commit:
+            self._check(self._commit["settings"])
             self._publish(self._commit)
+        elif others := sorted(set(store.children()) - {STATE}):
+            problem = "is a Delta table" if "_delta_log" in others else f"already has {others[0]}"
+            raise JobFailed(f"{store.url} {problem}, and no export: give --to a new folder")
         self._staged = self._next_folder()
 
     def ends(self, partitions: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, int]:
@@ -113,6 +114,16 @@ class ParquetTable:
         self._staged = self._next_folder()
         return name
 
+    def _check(self, before: dict[str, Any]) -> None:
+        """Raises JobFailed if earlier commits had other settings."""
+        for name, now in self._settings.items():
+            if before[name] != now:
+                was, given = (",".join(one) if name == "columns" else one for one in (before[name], now))
+                raise JobFailed(
+                    f"{self._store.url} was exported with --{name.replace('_', '-')} {was}, not {given}. "
+                    "Give the same arguments, or another folder"
+                )
+
     def _publish(self, commit: dict[str, Any]) -> None:
         """Move the files of a commit to their places, and delete folders of runs that can no longer
         commit."""
@@ -121,6 +132,7 @@ class ParquetTable:
         for file in commit["files"]:
             if f"{staged}/{file['path']}" in left:
                 self._store.move(f"{staged}/{file['path']}", file["path"])
+        self._store.sync_folders(file["path"] for file in commit["files"])
         folders = {name.removeprefix(f"{STAGED}/").partition("/")[0] for name in self._store.names(STAGED)}
         for folder in folders | {staged.rpartition("/")[2]}:
             if int(folder.partition("-")[0]) <= self._number:

@@ -163,5 +163,6 @@ def _refresh(cluster: Cluster, topics: Iterable[str], deadline: float, problem: 
         cluster.refresh_all(topics, deadline, problem)
     except ClientError as failure:
         raise BrokerUnavailable(
-            f"brokers did not report their offsets: {failure}. Check `kafka.bootstrap.servers`, and that they run"
+            f"brokers did not report their offsets: {failure}. Check `kafka.bootstrap.servers`, and that "
+            "they run"
         ) from failure

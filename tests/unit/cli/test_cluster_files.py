@@ -239,6 +239,7 @@ def test_start_without_a_majority_names_the_way_out(tmp_path: Path, monkeypatch:
 def test_detached_cluster_is_described() -> None:
     steps = next_steps(Path("/kept"), cluster_files.new_plan(1, base_port=9092))
     assert "http://127.0.0.1:9644" in steps and "/kept, which `tierlog cluster down` keeps" in steps
+    assert "from the path file:///kept/objects." in steps
     temporary = next_steps(Path("/lost"), cluster_files.new_plan(1, temporary=True))
     assert "/lost, which `tierlog cluster down` removes" in temporary
 

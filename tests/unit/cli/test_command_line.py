@@ -123,10 +123,12 @@ def test_dev_says_what_becomes_of_its_data(is_kept: bool, tmp_path: Path) -> Non
     command = [sys.executable, "-m", "tierlog.cli.main", "dev", "--port", "0", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as dev:
         assert dev.stdout is not None
-        first = dev.stdout.readline()
+        first, second = dev.stdout.readline(), dev.stdout.readline()
         dev.terminate()
         errors = dev.communicate()[1]
     assert first.startswith("tierlog serves Kafka clients at ")
+    path = second.removeprefix("Spark reads the history of tiered topics from the path ").strip()
+    assert path == f"file://{tmp_path}/objects" if is_kept else path.endswith("/objects")
     end = f"stopped; the data stays in {tmp_path}\n" if is_kept else "stopped; the data is deleted\n"
     assert dev.returncode == 0 and errors.endswith(end)
 
