@@ -156,7 +156,7 @@ def _watched(spark: "SparkSession", progress: Progress, size: float) -> Iterator
         ended.set()
         watcher.join()
         for name, value in before.items():  # the session's own jobs are not part of this one
-            context.setLocalProperty(name, value)
+            context.setLocalProperty(name, value)  # type: ignore[arg-type]  # None removes it
 
 
 def reason(failure: Exception) -> str:

@@ -118,6 +118,11 @@ def _starting(
     text, timestamp = values["starting_offsets"], values["starting_timestamp"]
     given = parse_options({"path": ".", "topic": "any", "startingOffsets": text}).starting
     check_bounds([given], sources)
+    if LATEST in (given.default, *given.offsets.values()):
+        raise InvalidArgument(
+            "--starting-offsets must not be latest: each run would begin at the end of then, and export "
+            "nothing. Give offsets, or --starting-timestamp"
+        )
     found: dict[str, dict[str, int]] = {}
     for source in sources:
         start = ends.get(source.id)

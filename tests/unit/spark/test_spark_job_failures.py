@@ -203,7 +203,7 @@ def test_a_session_that_does_not_start_is_one_line() -> None:
 
 
 @pytest.mark.parametrize(("version", "is_warned"), [("4.0.5", False), ("4.1.0", True)])
-def test_spark_4_0_is_not_told_of_a_setting_that_it_lacks(
+def test_sessions_of_spark_4_0_get_no_advice_about_a_newer_setting(
     version: str, is_warned: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr(pyspark, "__version__", version)

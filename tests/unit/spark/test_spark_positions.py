@@ -1,4 +1,4 @@
-"""What the driver of a stream asks the brokers, against a broker that responds as a script says."""
+"""Requests of the driver of a stream, against a broker that responds as a script says."""
 
 import uuid
 
