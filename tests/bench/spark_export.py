@@ -26,7 +26,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from spark_bucket import BucketWriter
 
-from tierlog.records.chunks import CHUNK_BYTES
 from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.spark import session
 from tierlog.spark.jobs.arguments import NoProgress, parse
@@ -42,8 +41,7 @@ RUNS = 3
 def write_bucket(directory: Path, rows: int, value_bytes: int) -> None:
     """Batches are encoded once and repeated at new offsets and timestamps, which no checksum of theirs
     covers but that of the chunk."""
-    writer = BucketWriter(directory, CHUNK_BYTES)
-    writer.rows = _Discarded()
+    writer = BucketWriter(directory, keeps_rows=False)
     writer.topic("bench", PARTITIONS)
     rng = random.Random(1)
     count = max(1, BATCH_BYTES // (value_bytes + 20))
@@ -59,13 +57,6 @@ def write_bucket(directory: Path, rows: int, value_bytes: int) -> None:
                 offset, left, size = offset + count, left - count, size + len(batch)
             writer.segment("bench", partition, batches)
         writer.commit("bench", partition)
-
-
-class _Discarded(dict[Any, Any]):
-    """The rows that a BucketWriter keeps for tests are not needed here."""
-
-    def setdefault(self, key: Any, default: Any = None) -> Any:
-        return default
 
 
 def _batch(rng: random.Random, count: int, value_bytes: int) -> bytes:

@@ -14,6 +14,10 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from spark_bucket import BucketWriter
+
 from tierlog.base.types import TopicIdPartition, random_uuid
 from tierlog.metadata.records import RemoteSegment
 from tierlog.spark.history.bucket import DirectoryBucket
@@ -21,18 +25,6 @@ from tierlog.spark.history.plan import Pruning
 from tierlog.spark.history.snapshot import plan_splits
 from tierlog.spark.history.summary import count_records
 from tierlog.spark.options import parse_options
-from tierlog.tiering.format.keys import Keys
-from tierlog.tiering.format.manifest import (
-    ClusterDocument,
-    ManifestPage,
-    ManifestRoot,
-    TopicDocument,
-    encode_cluster,
-    encode_page,
-    encode_root,
-    encode_topic,
-    page_reference,
-)
 
 PARTITIONS = 100
 PAGE_ENTRIES = 512
@@ -61,36 +53,12 @@ def entry(rng: random.Random, number: int) -> RemoteSegment:
 
 
 def write(directory: Path, entries: int) -> None:
-    rng, keys = random.Random(1), Keys("bench")
-
-    def put(key: str, content: bytes) -> None:
-        (directory / key).parent.mkdir(parents=True, exist_ok=True)
-        (directory / key).write_bytes(content)
-
-    topic_id = random_uuid(rng)
-    put(keys.cluster(), encode_cluster(ClusterDocument(cluster_id="bench")))
-    document = TopicDocument(topic_id=topic_id, name="t", partitions=PARTITIONS, configs={})
-    put(keys.topic(topic_id), encode_topic(document))
+    writer = BucketWriter(directory)
+    topic_id = writer.topic("t", PARTITIONS)
     for partition in range(PARTITIONS):
-        where, pages = TopicIdPartition(topic_id, partition), []
-        made = [entry(rng, number) for number in range(entries // PARTITIONS)]
-        for at in range(0, len(made), PAGE_ENTRIES):
-            some = tuple(made[at : at + PAGE_ENTRIES])
-            page = ManifestPage(topic_id=topic_id, partition=partition, entries=some)
-            encoded = encode_page(page)
-            pages.append(page_reference(random_uuid(rng), page, encoded))
-            put(keys.page(where, pages[-1]), encoded)
-        root = ManifestRoot(
-            topic_id=topic_id,
-            partition=partition,
-            version=1,
-            metadata_index=1,
-            leader_epoch=0,
-            log_start_offset=0,
-            pages=tuple(pages),
-            entries=(),
-        )
-        put(keys.root(where), encode_root(root))
+        made = [entry(writer.rng, number) for number in range(entries // PARTITIONS)]
+        writer.entries[TopicIdPartition(topic_id, partition)] = made
+        writer.commit("t", partition, paged=len(made), page_entries=PAGE_ENTRIES)
 
 
 def main() -> None:

@@ -1,10 +1,16 @@
-"""A real S3 server and a proxy in front of it, for the tests of a slow or failing object store."""
+"""Fixtures of several files: an S3 server and a proxy in front of it, and a Spark session with a bucket."""
 
 from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import s3_servers
 from s3_proxy import S3Proxy
+from spark_bucket import BucketWriter
+from spark_history import write_history
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="module")
@@ -17,3 +23,19 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3_servers.S3Server
 async def proxy(s3: s3_servers.S3Server) -> AsyncIterator[S3Proxy]:
     async with S3Proxy(s3).running() as proxy:
         yield proxy
+
+
+@pytest.fixture(scope="module")
+def spark() -> "Iterator[SparkSession]":
+    from tierlog.spark import session  # here, because most integration tests need no Spark
+
+    made = session("tierlog-tests", **{"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"})
+    made.sparkContext.setLogLevel("OFF")
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> BucketWriter:
+    """A bucket with the history of several topics."""
+    return write_history(tmp_path_factory.mktemp("bucket"))

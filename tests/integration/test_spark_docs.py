@@ -1,7 +1,6 @@
 """The snippets of docs/howto/spark.md run, one after the other, as a reader would run them."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +9,12 @@ from pyspark.sql import SparkSession
 from spark_bucket import BucketWriter
 
 from tierlog.records.writer import NewRecord, encode_batch
-from tierlog.spark import session
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto" / "spark.md"
 MARCH_MS = 1_740_787_200_000
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    made = session("tierlog-docs", **{"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"})
-    made.sparkContext.setLogLevel("OFF")
-    yield made
-    made.stop()
 
 
 def test_snippets_run(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,6 @@
 """Real Spark on a bucket written in tierlog's formats, compared with the records written."""
 
 import json
-from collections.abc import Iterator
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -14,23 +13,9 @@ from spark_bucket import BucketWriter
 from spark_history import CHUNK_BYTES, FIRST_MS, LOG_START, SEGMENTS, UNCOMMITTED, write_history
 
 from tierlog.records.batch import iter_batches
-from tierlog.spark import session
 from tierlog.spark.java import java_version
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    made = session("tierlog-tests", **{"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"})
-    made.sparkContext.setLogLevel("OFF")
-    yield made
-    made.stop()
-
-
-@pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> BucketWriter:
-    return write_history(tmp_path_factory.mktemp("bucket"))
 
 
 def load(

@@ -20,7 +20,6 @@ from pyspark.sql.streaming import StreamingQuery
 
 from tierlog.cli.admin import AdminApi
 from tierlog.records.columnar import decode_columns
-from tierlog.spark import session
 from tierlog.spark.history.plan import OffsetRange, OffsetsUnavailable
 from tierlog.spark.live.fetch import fetch_range
 from tierlog.spark.live.positions import BrokerPositions
@@ -33,14 +32,6 @@ TIMEOUT_S = 30.0
 DRIVER = Path(__file__).parents[1] / "support" / "spark_stream_driver.py"
 Rows = dict[tuple[int, int], bytes]
 """Value by partition and offset."""
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    made = session("tierlog-tests", **{"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"})
-    made.sparkContext.setLogLevel("OFF")
-    yield made
-    made.stop()
 
 
 @pytest.fixture(scope="module")

@@ -1,30 +1,16 @@
 """Real Spark on metadata tables, counts and skewed keys."""
 
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name everyone knows it by)
 from spark_bucket import BucketWriter
-from spark_history import SEGMENTS, write_history
+from spark_history import SEGMENTS
 
-from tierlog.spark import count, hot_keys, replicate, salt, session
+from tierlog.spark import count, hot_keys, replicate, salt
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    made = session("tierlog-tables", **{"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"})
-    made.sparkContext.setLogLevel("OFF")
-    yield made
-    made.stop()
-
-
-@pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> BucketWriter:
-    return write_history(tmp_path_factory.mktemp("bucket"))
 
 
 def load(spark: SparkSession, history: BucketWriter, **options: str) -> DataFrame:

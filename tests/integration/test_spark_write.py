@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from tierlog.spark import session
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -26,14 +24,6 @@ KILLED = Path(__file__).parents[1] / "support" / "spark_stream_killed.py"
 SCHEMA = (
     "key binary, value binary, headers array<struct<key:string,value:binary>>, topic string, partition int"
 )
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    made = session("tierlog-writes", **{"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"})
-    made.sparkContext.setLogLevel("OFF")
-    yield made
-    made.stop()
 
 
 @pytest.fixture

@@ -110,18 +110,26 @@ class BucketWriter:
         return entry
 
     def commit(
-        self, topic: str, partition: int, *, log_start: int = 0, paged: int = 0, uncommitted: int = 0
+        self,
+        topic: str,
+        partition: int,
+        *,
+        log_start: int = 0,
+        paged: int = 0,
+        page_entries: int = 1 << 20,
+        uncommitted: int = 0,
     ) -> None:
-        """Write the manifest root. The first `paged` entries go to a page, and the last `uncommitted` ones
-        are left out."""
+        """Write the manifest root. The first `paged` entries go to pages of `page_entries`, and the last
+        `uncommitted` ones are left out."""
         where = TopicIdPartition(self.topics[topic], partition)
         entries = tuple(self.entries[where][: len(self.entries[where]) - uncommitted])
         pages = []
-        if paged:
-            page = ManifestPage(topic_id=where.topic_id, partition=partition, entries=entries[:paged])
+        for at in range(0, paged, page_entries):
+            some = entries[at : min(at + page_entries, paged)]
+            page = ManifestPage(topic_id=where.topic_id, partition=partition, entries=some)
             encoded = encode_page(page)
             pages.append(page_reference(random_uuid(self.rng), page, encoded))
-            self.put(self.keys.page(where, pages[0]), encoded)
+            self.put(self.keys.page(where, pages[-1]), encoded)
         root = ManifestRoot(
             topic_id=where.topic_id,
             partition=partition,
