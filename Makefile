@@ -127,7 +127,7 @@ history: venv
 # The oldest PySpark, before the newest one of the environment. Each task takes longer there: a part of the tests.
 test-spark-oldest: venv
 	PYTHONPATH="$$(.ci/get-pyspark.sh $(BIN)/python)" $(BIN)/python -m pytest tests/integration/test_spark_read.py \
-	  -k "columns or exactly or unknown or missing" --durations 3
+	  tests/integration/test_spark_tables.py -k "columns or exactly or unknown or missing or metadata" --durations 3
 
 test-clients: venv
 	$(BIN)/pytest -m clients -rs

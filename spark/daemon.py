@@ -5,6 +5,9 @@ Otherwise each new worker imports pyarrow and loads compiled loops for itself, w
 for every task of a query with a limit, because Spark ends a worker whose rows it no longer wants.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import pyarrow  # noqa: F401  (PySpark imports it only in a worker)
 from pyspark import daemon, worker  # noqa: F401
 
@@ -20,7 +23,21 @@ def load_compiled_loops() -> None:
     list(decode_columns(bytes(encode_batch([record])), COLUMNS))
 
 
+def without_broken_pipes(serve: Callable[[Any, bool], int]) -> Callable[[Any, bool], int]:
+    """PySpark's loop of a worker, without its traceback when Spark closes the connection early: that is what
+    happens to a task whose rows a limit no longer wants, as in every `show()`."""
+
+    def serve_quietly(connection: Any, is_authenticated: bool) -> int:
+        try:
+            return serve(connection, is_authenticated)
+        except BrokenPipeError:
+            return 1  # ends the process
+
+    return serve_quietly
+
+
 if __name__ == "__main__":
+    daemon.worker = without_broken_pipes(daemon.worker)
     load_compiled_loops()
     freeze_heap()
     daemon.manager()

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
 from tierlog.base.clock import SystemClock
-from tierlog.client import ClientError, Cluster, is_retriable, raise_for
+from tierlog.client import ClientError, Cluster, UnknownTopic, is_retriable, raise_for
 from tierlog.protocol.messages.init_producer_id import InitProducerIdRequest
 from tierlog.records.columnar_encode import Producer, record_columns
 from tierlog.records.kernels import Array
@@ -95,6 +95,11 @@ class BatchWriter(DataSourceArrowWriter):
             producer = _idempotent_producer(cluster)
             try:
                 return TaskWritten(_write_rows(cluster, self._options, producer, None, iterator))
+            except UnknownTopic as failure:
+                raise WriteFailed(
+                    f"{failure}: create it with `tierlog topic create {failure.topic}`. Rows of this write "
+                    "may be in other topics; repeating it writes them again"
+                ) from failure
             except Exception as failure:
                 raise WriteFailed(
                     f"{failure}. Rows of this write may be in the topic; repeating it writes them again"

@@ -19,7 +19,15 @@ from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
 from tierlog.spark.history.bucket import Bucket, open_bucket
 from tierlog.spark.history.plan import Source
-from tierlog.spark.jobs.arguments import Job, JobFailed, Progress, Values, main, reader_options
+from tierlog.spark.jobs.arguments import (
+    InvalidArgument,
+    Job,
+    JobFailed,
+    Progress,
+    Values,
+    main,
+    reader_options,
+)
 from tierlog.spark.jobs.page import Chart, Page
 from tierlog.spark.jobs.runner import run_tasks, spark_session
 from tierlog.spark.jobs.segment_check import AuditTask, Checked, Damage, SegmentToCheck, check_segments
@@ -54,6 +62,9 @@ class Manifest:
 
 def run(values: Values, progress: Progress) -> dict[str, Any]:
     """Audit the bucket. Raises JobFailed if it cannot be read, not for damage."""
+    for name in ("resume", "html"):  # before hours of work, not after them
+        if values[name] and not Path(values[name]).absolute().parent.is_dir():
+            raise InvalidArgument(f"--{name} {values[name]}: there is no such directory")
     store = parse_options({**reader_options(values), "topic": "any"}).store
     bucket = open_bucket(store)
     keys = cluster_keys(bucket, values)

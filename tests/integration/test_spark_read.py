@@ -221,6 +221,22 @@ def test_error_names_an_unknown_column(spark: SparkSession, history: BucketWrite
         load(spark, history, "nonsense string", topic="flights").count()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topic": "flights", "splitByte": 5}, "Did you mean `splitBytes`"),
+        ({"topic": "flight"}, "Did you mean 'flights'"),
+        ({"topic": "flights", "path": "/nowhere"}, "/nowhere is not a directory"),
+    ],
+)
+def test_unknown_names_are_said_in_few_lines(
+    spark: SparkSession, history: BucketWriter, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(PySparkException, match=message) as failed:
+        load(spark, history, **options).count()
+    assert len(str(failed.value).splitlines()) <= 6
+
+
 @pytest.mark.parametrize("chunk_bytes", (CHUNK_BYTES, None))
 def test_corrupt_bytes_fail_the_query(spark: SparkSession, tmp_path: Path, chunk_bytes: int | None) -> None:
     damaged = write_history(tmp_path, chunk_bytes)

@@ -119,7 +119,7 @@ def test_all_columns_arrive(spark: SparkSession, broker: TierlogBroker) -> None:
         ("'x' as value", {}, "option `topic`"),
         ("'x' as value", {"topic": "out", "kafka.acks": "1"}, "kafka.acks"),
         ("'x' as value", {"topic": "out", "kafka.linger": "1"}, "kafka.linger"),
-        ("'x' as value", {"topic": "nowhere"}, "'nowhere' does not exist"),
+        ("'x' as value", {"topic": "nowhere"}, "'nowhere' does not exist: create it with"),
         ("'x' as value, 9 as partition", {"topic": "out"}, "has no partition 9"),
     ],
 )
@@ -165,7 +165,8 @@ class Stream:
             **options,
         }.items():
             writer = writer.option(name, value)
-        started = writer.option("checkpointLocation", str(self._directory / "checkpoint"))
+        named = writer.queryName("copy")  # Spark hands it over as an option
+        started = named.option("checkpointLocation", str(self._directory / "checkpoint"))
         started.trigger(availableNow=True).start().awaitTermination()
 
     def forget_last_commit(self) -> None:

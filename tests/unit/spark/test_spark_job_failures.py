@@ -15,8 +15,19 @@ from spark_history import write_history
 
 from tierlog.records.columnar import Columns
 from tierlog.spark import worker
+from tierlog.spark.daemon import without_broken_pipes
 from tierlog.spark.jobs import runner
-from tierlog.spark.jobs.arguments import FAILED, USAGE, JobFailed, NoProgress, Values, main, parse
+from tierlog.spark.jobs.arguments import (
+    FAILED,
+    USAGE,
+    InvalidArgument,
+    JobFailed,
+    NoProgress,
+    Values,
+    main,
+    parse,
+)
+from tierlog.spark.jobs.audit import JOB as AUDIT
 from tierlog.spark.jobs.backfill import JOB as BACKFILL
 from tierlog.spark.jobs.backfill import open_table
 from tierlog.spark.jobs.export import LAST_US, ExportTask, _Files
@@ -156,6 +167,21 @@ def test_timestamps_after_the_year_9999_are_clipped_for_readers_that_have_none(
     assert file.values == {"date": "9999-12-31"} and file.bounds["timestamp"] == (expected, expected)
     column = pq.read_table(tmp_path / "data" / file.path, partitioning=None).column("timestamp")
     assert np.asarray(column.cast(pa.int64())).tolist() == [expected]
+
+
+@pytest.mark.parametrize("name", ["resume", "html"])
+def test_an_audit_checks_first_whether_it_can_keep_its_result(tmp_path: Path, name: str) -> None:
+    values = parse(AUDIT, ["--path", str(tmp_path), f"--{name}", str(tmp_path / "missing" / "file")])
+    with pytest.raises(InvalidArgument, match=f"--{name} .*/missing/file: there is no such directory"):
+        AUDIT.run(values, NoProgress())
+
+
+def test_a_worker_whose_rows_are_no_longer_wanted_ends_without_a_traceback() -> None:
+    def closed(connection: Any, is_authenticated: bool) -> int:
+        raise BrokenPipeError
+
+    assert without_broken_pipes(closed)(None, True) == 1
+    assert without_broken_pipes(lambda *_: 0)(None, True) == 0
 
 
 class FakeContext:
