@@ -65,8 +65,9 @@ def test_s3_and_directory_stores_return_the_same(server: s3_servers.S3Server, hi
     assert s3.read(key) == directory.read(key)
     assert s3.read(key, 61, 1_000) == directory.read(key, 61, 1_000)
     size = len(s3.read(key))
-    with pytest.raises(CorruptObject):
-        s3.read(key, size - 10, size + 10)
+    for start in (size - 10, size, size + 1):  # S3 answers 416 to the last two
+        with pytest.raises(CorruptObject):
+            s3.read(key, start, size + 10)
     with pytest.raises(ObjectNotFound):
         s3.read(key + "x")
 

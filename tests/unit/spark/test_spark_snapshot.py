@@ -456,3 +456,18 @@ def test_a_directory_answers_whole_ranges_or_not_at_all(tmp_path: Path) -> None:
     for wrong in (f"{tmp_path}/nowhere", "gs://bucket"):
         with pytest.raises(InvalidOption):
             open_bucket(StoreAddress(path=wrong))
+
+
+def test_missing_credentials_and_profiles_name_the_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    place = StoreAddress(path="s3://bucket/none", endpoint="http://127.0.0.1:1", region="eu")
+    with pytest.raises(ObjectStoreError, match=r"s3://bucket/none/.*no credentials found. Set AWS_ACC"):
+        open_bucket(place).folders()
+    with pytest.raises(InvalidOption, match=r"`profile`: .*absent"):
+        open_bucket(StoreAddress(path="s3://bucket/none", region="eu", profile="absent"))
