@@ -206,8 +206,8 @@ OPTIONS = (
         "maxLateness",
         Use.READ,
         "unlimited",
-        "largest number of milliseconds by which a record is older than one before it in its partition: lets "
-        "a pushed filter `timestamp < …` end the read early; records that are later may be left out",
+        "how much older, in milliseconds, a record may be than an earlier one of its partition. With it, a "
+        "pushed filter `timestamp < …` ends the read early. Records that are later than that may be left out",
     ),
     Option("maxOffsetsPerTrigger", Use.STREAM, "no limit", "most records of a micro-batch, about", True),
     Option("minOffsetsPerTrigger", Use.STREAM, "none", "least records of a micro-batch", True),
