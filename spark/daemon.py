@@ -37,7 +37,7 @@ def without_broken_pipes(serve: Callable[[Any, bool], int]) -> Callable[[Any, bo
 
 
 if __name__ == "__main__":
-    daemon.worker = without_broken_pipes(daemon.worker)
+    daemon.worker = without_broken_pipes(daemon.worker)  # type: ignore[assignment]  # names of parameters
     load_compiled_loops()
     freeze_heap()
     daemon.manager()
