@@ -13,8 +13,10 @@ from pyspark.sql.types import StructType
 
 from tierlog.spark.columns import arrow_schema
 from tierlog.spark.history.bucket import open_bucket
+from tierlog.spark.history.snapshot import find_cluster
 from tierlog.spark.history.summary import SCHEMAS, count_records, table_rows
 from tierlog.spark.options import InvalidOption, ReadOptions, Table, parse_options
+from tierlog.spark.short_errors import short_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,7 +38,9 @@ class TableReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
+    @short_errors
     def partitions(self) -> list[InputPartition]:
+        find_cluster(open_bucket(self._options.store), self._options.cluster)  # a wrong path fails here
         return [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from pyspark.sql.types import StructType
 from spark_bucket import BucketWriter
 from spark_history import LOG_START, SEGMENTS, UNCOMMITTED, write_history
 
@@ -14,7 +15,8 @@ from tierlog.spark import count
 from tierlog.spark.history.bucket import DirectoryBucket
 from tierlog.spark.history.summary import PARTITIONS, count_records, table_rows
 from tierlog.spark.history.summary import SEGMENTS as SEGMENT_COLUMNS
-from tierlog.spark.options import parse_options
+from tierlog.spark.options import InvalidOption, parse_options
+from tierlog.spark.tables import TableReader
 
 
 class ReadKeys(DirectoryBucket):
@@ -98,3 +100,9 @@ def test_tables_have_a_row_for_each_partition_and_segment(history: BucketWriter)
     assert all(row.keys() == PARTITIONS.keys() for row in partitions)
     assert all(row.keys() == SEGMENT_COLUMNS.keys() for row in segments)
     assert all((history.root / row["object"]).stat().st_size == row["bytes"] for row in segments)
+
+
+def test_wrong_path_of_a_metadata_table_is_found_on_the_driver(tmp_path: Path) -> None:
+    reader = TableReader(parse_options({"path": str(tmp_path), "table": "segments"}), StructType())
+    with pytest.raises(InvalidOption, match="`path` contains no cluster: give the brokers'"):
+        reader.partitions()
