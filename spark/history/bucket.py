@@ -159,8 +159,8 @@ class S3Bucket:
             raise ObjectStoreError(f"{place}: {error}") from error
         except NoCredentialsError:
             raise ObjectStoreError(
-                f"{place}: no credentials found. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the "
-                "option `profile`, or `accessKey` and `secretKey`"
+                f"{place}: no credentials found. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+                "AWS_PROFILE, or the options `accessKey` and `secretKey`, or `profile`"
             ) from None
         except BotoCoreError as error:
             raise ObjectStoreError(f"{place}: {error}") from error

@@ -41,7 +41,7 @@ def run(values: Values, progress: Progress) -> dict[str, Any]:
     if not values["topic"] and values["pattern"] is None:
         raise InvalidArgument("give --topic or --pattern: --pattern '.*' exports all topics into one table")
     columns = _columns(values["columns"])
-    with _errors_of(values):
+    with _errors_of(values, "Check " + _arguments_of_table(values)):
         table = open_table(values, columns)
     bucket = open_bucket(parse_options({**reader_options(values), "topic": "any"}).store)
     documents = documents_of(bucket, cluster_keys(bucket, values), values)
@@ -57,7 +57,7 @@ def run(values: Values, progress: Progress) -> dict[str, Any]:
             sizes = [sum(part.end - part.start for part in task.parts) for task in tasks]
             progress.begin(f"round {number} of {len(rounds)}", sum(sizes))
             files = [file for found in run_tasks(spark, export, tasks, progress, sizes) for file in found]
-            with _errors_of(values):
+            with _errors_of(values, "The same command continues after the last commit"):
                 done["commits"].append(table.commit(files, ends_of(chosen)))
             _count(done, files, sum(sizes))
     return {**done, "is_ok": True}
@@ -85,22 +85,23 @@ def open_table(values: Values, columns: Sequence[str]) -> Table:
 
 
 @contextmanager
-def _errors_of(values: Values) -> Iterator[None]:
+def _errors_of(values: Values, advice: str) -> Iterator[None]:
     """Failures of the table's library as JobFailed: their types are those of any catalog and store."""
     try:
         yield
-    except (JobFailed, FileExistsError):
+    except JobFailed:
         raise
     except Exception as failure:
-        if values["format"] == "iceberg":
-            where = f"table {values['table']} of the catalog {values['catalog']!r}"
-            advice = "Check --catalog and --catalog-property"
-        else:
-            where, advice = values["to"], "Check --to, --format and --store-option"
+        is_iceberg = values["format"] == "iceberg"
+        where = (
+            f"table {values['table']} of the catalog {values['catalog']!r}" if is_iceberg else values["to"]
+        )
         reason = (str(failure).splitlines() or [""])[0] or type(failure).__name__
-        raise JobFailed(
-            f"{where}: {reason}. {advice}. The same command continues after the last commit"
-        ) from failure
+        raise JobFailed(f"{where}: {reason.rstrip('.')}. {advice}") from failure
+
+
+def _arguments_of_table(values: Values) -> str:
+    return "--catalog and --catalog-property" if values["format"] == "iceberg" else "--to and --store-option"
 
 
 def _columns(text: str) -> tuple[str, ...]:

@@ -90,7 +90,11 @@ def test_failures_of_a_tables_library_are_one_line_that_names_table_and_argument
     (tmp_path / "file").touch()
     for given, place, advice in (
         (words, "table sales.orders of the catalog 'prod': ", "Check --catalog and --catalog-property"),
-        (["--format", "delta", "--to", tmp_path / "file"], f"{tmp_path}/file: ", "Check --to, --format"),
+        (
+            ["--format", "delta", "--to", tmp_path / "file"],
+            f"{tmp_path}/file: ",
+            "Check --to and --store-option",
+        ),
     ):
         with pytest.raises(JobFailed) as failed:
             BACKFILL.run(values_of("--path", tmp_path, *given), NoProgress())
