@@ -22,7 +22,7 @@ from tierlog.spark.history.snapshot import (
     topic_documents,
 )
 from tierlog.spark.jobs.arguments import InvalidArgument, JobFailed, Values, reader_options
-from tierlog.spark.options import EARLIEST, ReadOptions, parse_options
+from tierlog.spark.options import EARLIEST, LATEST, ReadOptions, parse_options
 from tierlog.spark.options.table import similar
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import TopicDocument
