@@ -10,8 +10,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from tierlog.spark.columns import check_schema, columns_of, with_value_schema
+from tierlog.spark.history.bucket import open_bucket
+from tierlog.spark.history.snapshot import choose_snapshot
 from tierlog.spark.history.summary import SCHEMAS
-from tierlog.spark.options import Table, parse_options
+from tierlog.spark.options import InvalidOption, Table, parse_options
 from tierlog.spark.options.read import read_options
 from tierlog.spark.options.table import HISTORY, Given
 from tierlog.spark.short_errors import short_errors
@@ -22,6 +24,20 @@ if TYPE_CHECKING:
 
 class TierlogSource(DataSource):
     """`format("tierlog")`: records with the columns of Spark's Kafka source."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        """Spark creates one for each DataFrame and sends copies of it to workers. So it chooses the snapshot
+        here, once: all queries of the DataFrame read the same one."""
+        super().__init__(options)
+        given = {name.lower(): value for name, value in options.items()}
+        if "snapshot" not in given:
+            return
+        try:
+            parsed = parse_options(given)
+        except InvalidOption:
+            return  # `reader` refuses it too, or this is a stream or a write, which has no snapshots
+        snapshot = choose_snapshot(open_bucket(parsed.store), parsed).snapshot
+        self.options = {**given, "snapshot": snapshot or ""}
 
     @classmethod
     def name(cls) -> str:

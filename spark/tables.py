@@ -1,4 +1,5 @@
-"""Metadata tables (`option("table", "partitions")` and `"segments"`), counts, and helpers for skewed keys.
+"""Metadata tables (`option("table", "partitions")`, `"segments"` and `"snapshots"`), counts, and helpers for
+skewed keys.
 
 PySpark cannot push an aggregate into a data source, so that `count` is a plain function.
 """

@@ -142,6 +142,8 @@ class BucketAuditor:
     def _kind_of_document(self, image: ClusterImage, key: str) -> str:
         if key == self._keys.cluster() or key.startswith(self._keys.probes()):
             return LISTED
+        if key.startswith(self._keys.snapshots()):
+            return LISTED
         topic_id = self._keys.topic_of(key)
         if topic_id in image.delete_queue:
             return QUEUED

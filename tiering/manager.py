@@ -40,6 +40,7 @@ from tierlog.tiering.format.manifest import (
     encode_topic,
     page_reference,
 )
+from tierlog.tiering.format.snapshots import proves_removal
 from tierlog.tiering.object_store import (
     Absent,
     Condition,
@@ -51,6 +52,7 @@ from tierlog.tiering.object_store import (
     deadline,
 )
 from tierlog.tiering.rate_limit import RateLimit
+from tierlog.tiering.snapshots import Snapshots
 from tierlog.tiering.upload_watch import PORTION_BYTES, UploadTimes, UploadWatch
 
 _log = structlog.get_logger("tierlog.tiering")
@@ -110,6 +112,7 @@ class TierManager:
     ) -> None:
         self._store = store
         self.keys = keys
+        self.snapshots = Snapshots(store, keys)
         self._limits = limits or TierLimits()
         self.copies = CopySlots(self._limits.copies_at_once)
         """The caller holds a slot from StartCopy on, so that an upload follows soon after its
@@ -126,6 +129,11 @@ class TierManager:
     def check_s(self) -> float:
         """Timeout of one disk read while a segment is checked and copied."""
         return self._limits.check_seconds
+
+    @property
+    def small_s(self) -> float:
+        """Deadline of a call for small objects."""
+        return self._limits.small_seconds
 
     async def pay(self, size: int) -> int:
         """Wait until the copy rate permits the beginning of a segment. Returns the bytes paid for."""
@@ -296,6 +304,30 @@ class TierManager:
         self._roots[where] = root, etag
         return root
 
+    async def settle_root(
+        self,
+        where: TopicIdPartition,
+        remote: RemotePartition,
+        leader_epoch: int,
+        metadata_index: int,
+        dropped: Sequence[QueuedDelete],
+    ) -> bool:
+        """Make sure that the bucket's root is from after these objects left the manifest, so that no reader
+        finds them from now on. The leader has usually written such a root; if it has not, as it cannot or
+        needs none, this writes it. Returns False if the image is older than the bucket's root."""
+        async with deadline(self._limits.small_seconds, f"manifest of {where}"):
+            found = await self._read_root(where)
+            if found is not None and found[0].metadata_index > metadata_index:
+                return False
+            if found is not None and all(
+                proves_removal(found[0], remote.nodes, line.base_offset, line.last_offset) for line in dropped
+            ):
+                return True
+            root = _root(where, remote, leader_epoch, metadata_index, found and found[0])
+            written = await self._put_root(where, root, found)
+        self.forget(where)  # another broker may lead
+        return written is not None
+
     async def write_page(
         self, where: TopicIdPartition, page_id: UUID, nodes: Sequence[ManifestNode]
     ) -> PageRef:
@@ -387,6 +419,19 @@ class TierManager:
                 await self._store.delete(roots)
         async with deadline(self._limits.small_seconds, f"description of {document.name}"):
             await self._store.delete([self.keys.topic(document.topic_id)])
+
+    async def settle_deleted_topic(self, topic_id: UUID) -> bool:
+        """Make sure that the bucket does not describe a deleted topic, so that no reader finds it from now
+        on. Returns False if it did: a late write may have put the description back."""
+        found = await self.topic_document(topic_id)
+        if found == MISSING:
+            return True
+        if isinstance(found, TopicDocument):
+            await self.forget_topic(found)
+        else:
+            async with deadline(self._limits.small_seconds, f"description of {topic_id}"):
+                await self._store.delete([self.keys.topic(topic_id)])
+        return False
 
     async def abort_uploads(self) -> None:
         """Remove the parts of uploads that crashes interrupted, which no listing of objects shows."""

@@ -3,11 +3,11 @@ objects.
 
 It runs on the live broker with the lowest id. Two brokers may briefly both run it, without harm, since every
 step can be repeated. Topics without tiering have no document. Objects are deleted a grace period after the
-manifest dropped them. The controller decides when that has passed, in the quorum's time, and marks the
-entries of the delete queue before any deletion; this broker's clock only decides when to ask the controller
-(docs/adr/0011-the-quorums-time.md). The queue is in the quorum's log, so it survives crashes. A document or
-an entry of the queue that fails while the store responds is retried with a growing back-off, and does not
-delay the others. Owned by `tiering`.
+manifest dropped them, and later if a reader's snapshot holds them (docs/adr/0041). The controller decides
+when the grace has passed, in the quorum's time, and marks the entries of the delete queue before any
+deletion; this broker's clock only decides when to ask the controller (docs/adr/0011-the-quorums-time.md). The
+queue is in the quorum's log, so it survives crashes. A document or an entry of the queue that fails while the
+store responds is retried with a growing back-off, and does not delay the others. Owned by `tiering`.
 """
 
 import asyncio
@@ -25,11 +25,13 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
 from tierlog.config.topic import TOPIC_SETTINGS
 from tierlog.metadata.controller.commands import ConfirmRemoteDeleted, StartRemoteDeletes
-from tierlog.metadata.delete_queue import DeletedTopic, Deletion
+from tierlog.metadata.controller.remote import held_lines
+from tierlog.metadata.delete_queue import DeletedTopic, Deletion, QueuedDelete
 from tierlog.metadata.image import ClusterImage, TopicImage, changed_topics
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.tiering.format.manifest import TopicDocument
+from tierlog.tiering.held_snapshots import LOOK_INTERVAL_MS, HeldSnapshots
 from tierlog.tiering.manager import DELETES_PER_REQUEST, OUTDATED, TierManager
 from tierlog.tiering.object_store import ObjectStoreError
 from tierlog.tiering.store_health import BreakerOpen
@@ -48,6 +50,9 @@ FAILED_ENTRIES_MAX = 500
 ITEM_BACKOFF_MAX_S = 600.0
 ABORT_INTERVAL_MS = 3_600_000
 """Time between two searches for unfinished uploads, each one request for 50 of them."""
+
+HELD_PER_REQUEST = 100_000
+"""Ranges of offsets in a request to the controller, 5 MB. Entries beyond them are marked, and wait here."""
 
 LONGEST_SLEEP_S = 60.0
 """Also the longest time between two requests to the controller while entries are queued. Each request commits
@@ -99,6 +104,11 @@ class RemoteStorageCleaner:
         self._first_backoff_s = self._deletes_backoff_s = first_backoff_s
         self._next_delete_ms = 0  # monotonic
         self._time_seen_ms = clock.monotonic_ms()  # when the image's time last advanced
+        self.snapshots = HeldSnapshots(manager.snapshots, clock, manager.small_s)
+        self._waiting: dict[UUID, int] = {}
+        """Marked entries that a snapshot holds, or whose removal no root shows: when to try again
+        (monotonic)."""
+        self._next_mark_ms = 0  # monotonic
 
     def start(self) -> None:
         """Start the task."""
@@ -147,6 +157,8 @@ class RemoteStorageCleaner:
             self._described = self._described_of = None
             self._deleted.clear()
             self._wrong.clear()
+            self._waiting.clear()
+            self.snapshots.forget()
             self.failing.clear()
             self._was_interrupted = False
         if not self._is_cleaner(image):
@@ -160,11 +172,12 @@ class RemoteStorageCleaner:
         if self._described_of != (image.topics, image.configs) or self.failing.are_due:
             await self._describe(image, self._described)
             self._described_of = (image.topics, image.configs)
-        pause_s = await self._delete_due(image)
+        look_s = await self._look_at_snapshots()
+        pause_s = min(look_s, await self._delete_due(image))
         self.failing.keep("delete", self._metadata.image.deleting)
         wait_s = (self._next_delete_ms - self._clock.monotonic_ms()) / 1000
         if wait_s > 0:  # entries that are due wait, too
-            return min(wait_s, self.failing.next_s_without("delete"))
+            return min(wait_s, look_s, self.failing.next_s_without("delete"))
         return min(pause_s, self.failing.next_s)
 
     async def check_documents(self) -> AsyncIterator[tuple[str, str | None]]:
@@ -271,6 +284,16 @@ class RemoteStorageCleaner:
             TopicIdPartition(topic.topic_id, n) in image.remote for n in range(len(topic.partitions))
         )
 
+    async def _look_at_snapshots(self) -> float:
+        """Read the snapshots from time to time, so that leases end. Returns the seconds until the next time.
+        Raises ObjectStoreError."""
+        now_ms, held = self._clock.monotonic_ms(), self.snapshots.held
+        if self.snapshots.next_look_ms <= now_ms:
+            await self.snapshots.look()
+            if self.snapshots.held != held:
+                self._next_mark_ms = 0
+        return (self.snapshots.next_look_ms - now_ms) / 1000
+
     async def _delete_due(self, image: ClusterImage) -> float:
         """Delete the objects of marked entries. If no entry is marked, ask the controller to mark the due
         ones, as soon as some may be due. Returns the seconds until the next round."""
@@ -278,14 +301,17 @@ class RemoteStorageCleaner:
             return LONGEST_SLEEP_S
         ready = self._ready(image)
         if not ready:
-            wait_s = self._wait_s(image)
+            wait_s = max(self._wait_s(image), (self._next_mark_ms - self._clock.monotonic_ms()) / 1000)
             if wait_s > 0:
                 return wait_s
-            if len(image.deleting) > FAILED_ENTRIES_MAX:  # all of them have failed
+            if len(image.deleting) - len(self._waiting) > FAILED_ENTRIES_MAX:  # all of them have failed
                 return LONGEST_SLEEP_S
-            await self._metadata.submit(StartRemoteDeletes(grace_ms=self.grace_ms))
+            held = self.snapshots.held[:HELD_PER_REQUEST]
+            await self._metadata.submit(StartRemoteDeletes(grace_ms=self.grace_ms, held=held))
             image = self._metadata.image
             ready = self._ready(image)
+            if held and not ready:  # all that is due may be held
+                self._next_mark_ms = self._clock.monotonic_ms() + LOOK_INTERVAL_MS
         if not ready:
             return max(self._wait_s(image), RETRY_S)
         failed = self.failing.has  # last, so that they do not delay the others
@@ -294,8 +320,55 @@ class RemoteStorageCleaner:
         return 0.0
 
     def _ready(self, image: ClusterImage) -> list[Deletion]:
-        """Marked entries without those that have failed and are to be tried later."""
-        return [image.delete_queue[uuid] for uuid in image.deleting if self.failing.is_due(("delete", uuid))]
+        """Marked entries without those that have failed or wait, and are to be tried later."""
+        now_ms = self._clock.monotonic_ms()
+        self._waiting = {
+            uuid: due_ms
+            for uuid, due_ms in self._waiting.items()
+            if uuid in image.deleting and due_ms > now_ms
+        }
+        return [
+            image.delete_queue[uuid]
+            for uuid in image.deleting
+            if uuid not in self._waiting and self.failing.is_due(("delete", uuid))
+        ]
+
+    async def _without_listed(self, image: ClusterImage, batch: list[Deletion]) -> list[Deletion]:
+        """The entries whose objects no manifest in the bucket lists any more, so that a reader cannot find
+        them from now on. The leaders have usually written such manifests before the grace was over. The
+        others wait. Raises ObjectStoreError."""
+        places: dict[TopicIdPartition | UUID, list[Deletion]] = {}
+        for line in batch:
+            topic_id = _topic_of(line)
+            is_there = isinstance(line, QueuedDelete) and topic_id in image.topics
+            place = TopicIdPartition(topic_id, line.partition) if is_there else topic_id  # type: ignore[union-attr]
+            places.setdefault(place, []).append(line)
+        due_ms = self._clock.monotonic_ms() + round(1000 * RETRY_S)
+        for place, lines in places.items():
+            if not await self._is_settled(image, place, lines):
+                self._waiting |= dict.fromkeys((line.uuid for line in lines), due_ms)
+        return [line for line in batch if line.uuid not in self._waiting]
+
+    async def _is_settled(
+        self, image: ClusterImage, place: TopicIdPartition | UUID, lines: list[Deletion]
+    ) -> bool:
+        if isinstance(place, UUID):
+            return await self._manager.settle_deleted_topic(place)
+        if place in image.unread_manifests:
+            return False  # the bucket knows more than this image: its root must not be replaced
+        epoch = image.topics[place.topic_id].partitions[place.partition].leader_epoch
+        dropped = [line for line in lines if isinstance(line, QueuedDelete)]
+        return await self._manager.settle_root(
+            place, image.remote_partition(*place), epoch, image.index, dropped
+        )
+
+    @safeguard("the storage cleaner keeps what a snapshot holds")
+    def _without_held(self, batch: list[Deletion]) -> list[Deletion]:
+        """The entries that no snapshot holds, as of the last look. The others wait."""
+        is_held = held_lines(self.snapshots.held)
+        due_ms = self._clock.monotonic_ms() + LOOK_INTERVAL_MS
+        self._waiting |= {line.uuid: due_ms for line in batch if is_held(line)}
+        return [line for line in batch if line.uuid not in self._waiting]
 
     @safeguard("the storage cleaner waits for the grace")
     def _wait_s(self, image: ClusterImage) -> float:
@@ -313,21 +386,27 @@ class RemoteStorageCleaner:
         return min(LONGEST_SLEEP_S, due_ms / 1000) - passed_ms / 1000
 
     async def _delete(self, ready: list[Deletion]) -> None:
-        """Delete one batch. If it fails, the next one is smaller, until the entry that fails is alone."""
+        """Delete one batch. If it fails, the next one is smaller, until the entry that fails is alone.
+
+        The order of steps keeps what snapshots hold: only after no manifest in the bucket lists the objects,
+        the snapshots are read (`tierlog.tiering.snapshots`)."""
         image = self._metadata.image
         batch = ready[:1] if isinstance(ready[0], DeletedTopic) else ready[: self._deletes_at_once]
+        try:
+            batch = await self._without_listed(image, batch)
+        except ITEM_FAILURES as failure:
+            await self._failed(batch, failure)
+            return
+        await self.snapshots.look()
+        batch = self._without_held(batch)
+        if not batch:
+            return
         try:
             gone = await self._manager.delete(
                 batch, lambda where: image.remote_partition(*where).log_start_offset
             )
         except ITEM_FAILURES as failure:
-            await self._manager.probe()
-            self.deletes.requests.add(_topic_of(batch[0]))
-            self.deletes.errors.add(_topic_of(batch[0]))
-            if len(batch) == 1:
-                self.failing.add(("delete", batch[0].uuid), failure)
-                self._failed_alone(failure)
-            self._deletes_at_once = max(1, len(batch) // 2)
+            await self._failed(batch, failure)
             return
         self._failed_in_a_row, self._deletes_backoff_s = 0, self._first_backoff_s
         for uuid in gone:
@@ -336,6 +415,16 @@ class RemoteStorageCleaner:
         self._deletes_at_once = min(2 * self._deletes_at_once, DELETES_PER_REQUEST)
         await self._metadata.submit(ConfirmRemoteDeleted(uuids=gone))
         _log.info("remote objects deleted", lines=len(gone), waiting=len(ready) - len(gone))
+
+    async def _failed(self, batch: list[Deletion], failure: Exception) -> None:
+        """Raises ObjectStoreError if the store does not respond at all."""
+        await self._manager.probe()
+        self.deletes.requests.add(_topic_of(batch[0]))
+        self.deletes.errors.add(_topic_of(batch[0]))
+        if len(batch) == 1:
+            self.failing.add(("delete", batch[0].uuid), failure)
+            self._failed_alone(failure)
+        self._deletes_at_once = max(1, len(batch) // 2)
 
     def _failed_alone(self, failure: Exception) -> None:
         """After several failures in a row, one entry is tried per back-off until one succeeds."""

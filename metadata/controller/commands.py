@@ -486,12 +486,23 @@ class LogStartReply(Acknowledged, frozen=True, kw_only=True, tag=True):
     log_start_offset: int = -1
 
 
+class HeldOffsets(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Offsets [start, end) of a partition. What has one of them is not deleted, nor is the topic."""
+
+    topic_id: UUID
+    partition: int
+    start_offset: int
+    end_offset: int
+
+
 class StartRemoteDeletes(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
     """Mark deletions that have been queued for `grace_ms`, oldest first and a limited number. Only then may
     the objects be deleted. Without any, only the quorum's time advances, so that a new controller loses
-    little of it."""
+    little of it. Deletions of objects that a snapshot holds are not marked: `held` has their topics,
+    partitions and offsets."""
 
     grace_ms: int
+    held: tuple[HeldOffsets, ...] = ()
 
 
 class ConfirmRemoteDeleted(Command[Acknowledged], frozen=True, kw_only=True, tag=True):

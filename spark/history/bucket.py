@@ -1,18 +1,30 @@
-"""Blocking read access to the bucket, for Spark's driver and executors.
+"""Blocking access to the bucket, for Spark's driver and executors. Only snapshots write.
 
 Accepts the same addresses as the broker's `object.store.url`. A read returns the complete range or fails.
 boto3 is imported at the first use of S3, so a directory does not need it.
 """
 
-from collections.abc import Callable
-from functools import lru_cache
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from tierlog.spark.options import InvalidOption, StoreAddress
-from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStoreError, check_range
+from tierlog.tiering.object_store import (
+    Absent,
+    Condition,
+    CorruptObject,
+    ObjectNotFound,
+    ObjectStoreError,
+    PreconditionFailed,
+    check_range,
+)
 from tierlog.tiering.s3_options import S3Options
+
+if TYPE_CHECKING:
+    from tierlog.tiering.local_store import LocalStore
 
 T = TypeVar("T")
 
@@ -26,6 +38,15 @@ class Bucket(Protocol):
     def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         """Bytes [start, end) of an object, or all bytes. Raises ObjectNotFound, or CorruptObject if
         truncated."""
+
+    def read_with_etag(self, key: str) -> tuple[bytes, str]:
+        """A complete small object, and its ETag for a conditional write. Raises ObjectNotFound."""
+
+    def write(self, key: str, body: bytes, condition: Condition) -> str:
+        """Put an object and return its ETag. Raises PreconditionFailed."""
+
+    def delete(self, keys: list[str]) -> None:
+        """Delete objects; a missing one is no error."""
 
     def keys(self, prefix: str) -> list[str]:
         """All keys with the prefix, sorted. The prefix ends with a slash."""
@@ -63,6 +84,29 @@ class DirectoryBucket:
         except FileNotFoundError:
             raise ObjectNotFound(key) from None
         return content if end is None else check_range(key, content, start, end)
+
+    def read_with_etag(self, key: str) -> tuple[bytes, str]:
+        return self._in_store(lambda store: store.get_with_etag(key))
+
+    def write(self, key: str, body: bytes, condition: Condition) -> str:
+        return self._in_store(lambda store: store.put(key, body, condition=condition)).etag
+
+    def delete(self, keys: list[str]) -> None:
+        self._in_store(lambda store: store.delete(keys))
+
+    def _in_store(self, call: "Callable[[LocalStore], Coroutine[Any, Any, T]]") -> T:
+        """Brokers write to the directory too, so the locks and ETags of their store apply."""
+
+        from tierlog.tiering.local_store import LocalStore  # here: only snapshots write
+
+        async def once() -> T:
+            store = LocalStore(self._root)
+            try:
+                return await call(store)
+            finally:
+                await store.close()
+
+        return asyncio.run(once())
 
     def keys(self, prefix: str) -> list[str]:
         files = (path for path in (self._root / prefix).rglob("*") if path.is_file())
@@ -125,6 +169,26 @@ class S3Bucket:
                     raise
                 tries += 1
 
+    def read_with_etag(self, key: str) -> tuple[bytes, str]:
+        def get() -> tuple[bytes, str]:
+            response = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)
+            return bytes(response["Body"].read()), str(response["ETag"])
+
+        return self._call(key, get)
+
+    def write(self, key: str, body: bytes, condition: Condition) -> str:
+        wanted = {"IfNoneMatch": "*"} if isinstance(condition, Absent) else {"IfMatch": condition}
+
+        def put() -> str:
+            where = {"Bucket": self._bucket, "Key": self._prefix + key}
+            return str(self._client.put_object(**where, Body=body, **wanted)["ETag"])
+
+        return self._call(key, put)
+
+    def delete(self, keys: list[str]) -> None:
+        for key in keys:
+            self._call(key, partial(self._client.delete_object, Bucket=self._bucket, Key=self._prefix + key))
+
     def keys(self, prefix: str) -> list[str]:
         return [
             found["Key"][len(self._prefix) :]
@@ -152,10 +216,13 @@ class S3Bucket:
         try:
             return call()
         except ClientError as error:
-            if error.response.get("Error", {}).get("Code") in ("NoSuchKey", "404", "NotFound"):
+            code = error.response.get("Error", {}).get("Code")
+            if code in ("NoSuchKey", "404", "NotFound"):
                 raise ObjectNotFound(key) from None
-            if error.response.get("Error", {}).get("Code") in ("InvalidRange", "416"):
+            if code in ("InvalidRange", "416"):
                 raise CorruptObject(f"{key}: the object ends before the range") from None
+            if code in ("PreconditionFailed", "ConditionalRequestConflict", "412", "409"):
+                raise PreconditionFailed(key) from None
             raise ObjectStoreError(f"{place}: {error}") from error
         except NoCredentialsError:
             raise ObjectStoreError(

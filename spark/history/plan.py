@@ -172,6 +172,13 @@ def choose_sources(documents: Iterable[TopicDocument], options: ReadOptions) -> 
     return [source for topic in topics for source in _sources_of(topic, by_name[topic], options)]
 
 
+def selects_topic(topic: str, options: ReadOptions) -> bool:
+    """Whether the options select a topic of this name."""
+    if options.pattern is not None:
+        return re.fullmatch(options.pattern, topic) is not None
+    return topic in options.topics
+
+
 def _sources_of(topic: str, found: Sequence[TopicDocument], options: ReadOptions) -> list[Source]:
     if len(found) != 1:
         ids = ", ".join(str(document.topic_id) for document in found)

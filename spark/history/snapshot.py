@@ -10,6 +10,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import replace
 from itertools import chain, groupby, islice
 from typing import TypeAlias, TypeVar
 
@@ -22,6 +23,7 @@ from tierlog.records.chunks import CHUNK_BYTES
 from tierlog.records.errors import RecordsError
 from tierlog.records.record import iter_records
 from tierlog.spark.history.bucket import Bucket
+from tierlog.spark.history.held import HeldSnapshot, find, keep, take
 from tierlog.spark.history.plan import (
     PART_BYTES,
     OffsetRange,
@@ -66,6 +68,9 @@ from tierlog.tiering.format.manifest import (
     decode_topic,
 )
 from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStoreError
+
+NOW = "now"
+"""As the option `snapshot`: one that is taken when the data source is loaded."""
 
 READS_AT_ONCE = 16
 PARTS_AHEAD = 2
@@ -152,11 +157,33 @@ def open_partitions(
     Keys of topic documents do not contain names, so that all documents are read, in parallel. Raises
     InvalidOption."""
     keys = Keys(find_cluster(bucket, options.cluster))
+    held = None if options.snapshot is None else HeldSnapshot(bucket, keys, options.snapshot)
     if sources is None:
-        chosen = choose_sources(topic_documents(bucket, keys, pool), options)
+        documents = topic_documents(bucket, keys, pool) if held is None else held.documents()
+        chosen = choose_sources(documents, options)
         check_bounds((options.starting, options.ending), chosen)
         sources = [source for source in chosen if pruning is None or pruning.keeps(source)]
-    return list(pool.map(lambda source: PartitionView(bucket, keys, source, page_pool), sources))
+    return list(pool.map(lambda source: PartitionView(bucket, keys, source, page_pool, held), sources))
+
+
+def choose_snapshot(bucket: Bucket, options: ReadOptions) -> ReadOptions:
+    """The options with the id of their snapshot: taken now, or found. Raises InvalidOption."""
+    if options.snapshot is None:
+        return options
+    if options.snapshot.strip().lower() == NOW:
+        return replace(options, snapshot=take_snapshot(bucket, options))
+    keys = Keys(find_cluster(bucket, options.cluster))
+    return replace(options, snapshot=find(bucket, keys, options.snapshot.strip(), options.topics))
+
+
+def take_snapshot(bucket: Bucket, options: ReadOptions, name: str | None = None) -> str:
+    """Hold what the topics of these options have now. Returns the id. Raises InvalidOption."""
+    keys = Keys(find_cluster(bucket, options.cluster))
+    with ThreadPoolExecutor(READS_AT_ONCE) as pool:
+        documents = list(topic_documents(bucket, keys, pool))
+    wanted = {source.topic_id for source in choose_sources(documents, options)}
+    topics = [document for document in documents if document.topic_id in wanted]
+    return take(bucket, keys, topics, options.snapshot_lease_ms, name)
 
 
 def topic_documents(bucket: Bucket, keys: Keys, pool: Executor) -> Iterator[TopicDocument]:
@@ -174,7 +201,9 @@ def topic_documents(bucket: Bucket, keys: Keys, pool: Executor) -> Iterator[Topi
 
 def read_split(bucket: Bucket, options: ReadOptions, split: Split) -> Iterator[tuple[Part, bytes]]:
     """The batches of each part, in order. The next parts are read while the caller decodes one. Raises
-    CorruptObject, and ObjectStoreError if the batches are no longer there."""
+    CorruptObject, ObjectStoreError if the batches are no longer there, and SnapshotEnded."""
+    if options.snapshot is not None:
+        keep(bucket, Keys(find_cluster(bucket, options.cluster)), options.snapshot)
     parts, reads = iter(split), deque[tuple[Part, Future[list[bytes]]]]()
 
     def start(part: Part) -> None:
@@ -255,13 +284,21 @@ class BelowLogStart(ObjectNotFound):
 class PartitionView:
     """One partition as of its manifest root. Pages and indexes are read when needed."""
 
-    def __init__(self, bucket: Bucket, keys: Keys, source: Source, pool: Executor | None = None) -> None:
-        """`pool`: reads pages, if there are several; it must not be the one that the caller runs in."""
+    def __init__(
+        self,
+        bucket: Bucket,
+        keys: Keys,
+        source: Source,
+        pool: Executor | None = None,
+        held: HeldSnapshot | None = None,
+    ) -> None:
+        """`pool`: reads pages, if there are several; it must not be the one that the caller runs in. `held`:
+        has the root, instead of the newest one."""
         self._pool = pool
         self._bucket = bucket
         self._keys = keys
         self._source = source
-        self._root = self._read_root()
+        self._root = self._read_root() if held is None else held.root(source.id)
         self.committed = committed_range(self._root) if self._root else OffsetRange(0, 0)
 
     @property

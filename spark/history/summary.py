@@ -10,9 +10,20 @@ from typing import Any
 
 from tierlog.metadata.records import RemoteSegment
 from tierlog.spark.history.bucket import Bucket
-from tierlog.spark.history.plan import PART_BYTES, OffsetRange, Part, Pruning
-from tierlog.spark.history.snapshot import READS_AT_ONCE, PartitionView, open_partitions, read_split
+from tierlog.spark.history.held import BucketStore, run
+from tierlog.spark.history.plan import PART_BYTES, OffsetRange, Part, Pruning, selects_topic
+from tierlog.spark.history.snapshot import (
+    READS_AT_ONCE,
+    PartitionView,
+    choose_snapshot,
+    find_cluster,
+    open_partitions,
+    read_split,
+)
 from tierlog.spark.options import ReadOptions, Table
+from tierlog.tiering.format.keys import Keys
+from tierlog.tiering.format.snapshots import HeldPartition, HeldTopic, Lease
+from tierlog.tiering.snapshots import Snapshots
 
 PARTITIONS = {
     "topic": "string",
@@ -45,7 +56,21 @@ SEGMENTS = {
     "leader_epoch": "int",
     "object": "string",
 }
-SCHEMAS = {Table.PARTITIONS: PARTITIONS, Table.SEGMENTS: SEGMENTS}
+SNAPSHOTS = {
+    "snapshot_id": "string",
+    "name": "string",
+    "created_at": "timestamp",
+    "lease_ms": "bigint",
+    "watched_ms": "bigint",
+    "is_complete": "boolean",
+    "metadata_index": "bigint",
+    "topic": "string",
+    "topic_id": "string",
+    "partition": "int",
+    "start_offset": "bigint",
+    "end_offset": "bigint",
+}
+SCHEMAS = {Table.PARTITIONS: PARTITIONS, Table.SEGMENTS: SEGMENTS, Table.SNAPSHOTS: SNAPSHOTS}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST_MS = 253_402_300_799_999
 """The end of the year 9999. Later timestamps (microseconds, sent as milliseconds) are shown as null."""
@@ -53,6 +78,9 @@ LATEST_MS = 253_402_300_799_999
 
 def table_rows(bucket: Bucket, options: ReadOptions) -> Iterator[dict[str, Any]]:
     """Rows of a metadata table, sorted by topic, partition and offset. Offsets of options have no effect."""
+    if options.table is Table.SNAPSHOTS:
+        yield from _snapshot_rows(bucket, options)
+        return
     with ThreadPoolExecutor(READS_AT_ONCE) as pool, ThreadPoolExecutor(READS_AT_ONCE) as page_pool:
         for view in open_partitions(bucket, options, pool, page_pool):
             if options.table is Table.PARTITIONS:
@@ -65,6 +93,7 @@ def count_records(bucket: Bucket, options: ReadOptions) -> int:
     """The number of rows that a query with these options has. A segment is read if the manifest does not
     count its rows: some are outside of the wanted offsets, or aborted, or it does not say how many are
     transaction markers."""
+    options = choose_snapshot(bucket, options)
     with ThreadPoolExecutor(READS_AT_ONCE) as pool, ThreadPoolExecutor(READS_AT_ONCE) as page_pool:
         views = open_partitions(bucket, options, pool, page_pool)
         return sum(pool.map(lambda view: _count(bucket, options, view), views))
@@ -114,6 +143,37 @@ def _partition_row(view: PartitionView) -> dict[str, Any]:
         "manifest_version": root.version if root else None,
         "metadata_index": root.metadata_index if root else None,
         "leader_epoch": root.leader_epoch if root else None,
+    }
+
+
+def _snapshot_rows(bucket: Bucket, options: ReadOptions) -> Iterator[dict[str, Any]]:
+    """What live snapshots hold, one row for each of their partitions, oldest snapshot first."""
+    snapshots = Snapshots(BucketStore(bucket), Keys(find_cluster(bucket, options.cluster)))
+    leases = [lease for lease, _ in run(snapshots.leases()) if not lease.is_ended]
+    for lease in sorted(leases, key=lambda one: (one.created_ms, one.id)):
+        for topic in lease.topics:
+            if not selects_topic(topic.name, options):
+                continue
+            wanted = options.partitions_of(topic.name)
+            for held in topic.held:
+                if wanted is None or held.partition in wanted:
+                    yield _snapshot_row(lease, topic, held)
+
+
+def _snapshot_row(lease: Lease, topic: HeldTopic, held: HeldPartition) -> dict[str, Any]:
+    return {
+        "snapshot_id": str(lease.id),
+        "name": lease.name,
+        "created_at": _time(lease.created_ms),
+        "lease_ms": lease.lease_ms,
+        "watched_ms": lease.watched_ms,
+        "is_complete": lease.is_ready,
+        "metadata_index": lease.metadata_index,
+        "topic": topic.name,
+        "topic_id": str(topic.topic_id),
+        "partition": held.partition,
+        "start_offset": held.start_offset,
+        "end_offset": held.end_offset,
     }
 
 

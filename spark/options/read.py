@@ -47,6 +47,7 @@ class Table(Enum):
     RECORDS = "records"
     PARTITIONS = "partitions"
     SEGMENTS = "segments"
+    SNAPSHOTS = "snapshots"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,8 @@ class ReadOptions:
     max_records: int | None
     push_filters: bool
     max_lateness_ms: int | None
+    snapshot: str | None
+    snapshot_lease_ms: int
     value: ValueOptions | None = None
 
     def partitions_of(self, topic: str) -> frozenset[int] | None:
@@ -128,6 +131,8 @@ def read_options(options: Given) -> ReadOptions:
         max_records=_number(options, "maxRecordsPerPartition"),
         push_filters=options.boolean("pushFilters", False),
         max_lateness_ms=options.timestamp("maxLateness"),
+        snapshot=options.text("snapshot"),
+        snapshot_lease_ms=options.positive("snapshotLeaseMs", 3_600_000, "number of milliseconds"),
         value=value_options(options, topics),
     )
 

@@ -62,7 +62,7 @@ OPTIONS = (
     Option("sessionToken", HISTORY, "", "session token of temporary keys, with `accessKey` and `secretKey`"),
     Option("profile", HISTORY, "that of the environment", "profile of the AWS configuration files"),
     Option("cluster", HISTORY, "the only one", "id of the cluster, if the bucket has several"),
-    Option("table", Use.READ, "records", "what to read: `records`, `partitions` or `segments`"),
+    Option("table", Use.READ, "records", "what to read: `records`, `partitions`, `segments` or `snapshots`"),
     Option("subscribe", HISTORY, "", "topics to read, separated by commas", True),
     Option(
         "subscribePattern",
@@ -178,6 +178,19 @@ OPTIONS = (
     ),
     Option("compression", Use.WRITE, "none", "codec of record batches: `gzip`, `snappy`, `lz4` or `zstd`"),
     Option("transactional", Use.WRITE, "false", "batch writes: all tasks write in transactions"),
+    Option(
+        "snapshot",
+        Use.READ,
+        "none",
+        "reads what a snapshot holds: `now` takes one, `NAME` or an id reads that one, and a time "
+        "(`2026-11-28T12:00:00Z`) or `@INDEX` reads the newest one that was taken by then",
+    ),
+    Option(
+        "snapshotLeaseMs",
+        Use.READ,
+        "3600000",
+        "how long the snapshot of `snapshot=now` holds objects while no task starts",
+    ),
     Option("splitBytes", HISTORY, "67108864", "bytes that one task reads, at most"),
     Option(
         "minPartitions",

@@ -16,6 +16,7 @@ from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.records import PageRef, RemoteSegment
 
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_.-]{1,200}")
+_SNAPSHOT = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ATTEMPT = re.compile(rf"(\d{{20}})-(\d{{20}})-(\d+)-({_UUID.pattern})\.(log|idx)")
 _OBJECT = re.compile(rf"(\d{{20}})-(\d{{20}})-(?:\d+-)?({_UUID.pattern})\.(?:log|idx|page)")
@@ -89,6 +90,32 @@ class Keys:
 
     def topic(self, topic_id: uuid.UUID) -> str:
         return f"{self.topics()}{topic_id}.json"
+
+    def snapshots(self) -> str:
+        """Prefix of everything of snapshots."""
+        return f"{self.cluster_id}/snapshots/"
+
+    def snapshot_leases(self) -> str:
+        """Prefix of the leases of snapshots."""
+        return f"{self.snapshots()}leases/"
+
+    def snapshot_lease(self, snapshot_id: uuid.UUID) -> str:
+        return f"{self.snapshot_leases()}{snapshot_id}.json"
+
+    def snapshot_name(self, name: str) -> str:
+        """The object that says which snapshot has a name. Raises InvalidKey."""
+        if not _SNAPSHOT.fullmatch(name):
+            raise InvalidKey(
+                f"invalid snapshot name {name!r}: use 1 to 100 letters, digits, underscores and hyphens"
+            )
+        return f"{self.snapshots()}names/{name}.json"
+
+    def snapshot_roots(self, snapshot_id: uuid.UUID) -> str:
+        """Prefix of the roots that a snapshot has copied."""
+        return f"{self.snapshots()}roots/{snapshot_id}/"
+
+    def snapshot_root(self, snapshot_id: uuid.UUID, partition: TopicIdPartition) -> str:
+        return f"{self.snapshot_roots(snapshot_id)}{partition.topic_id}-{partition.partition}"
 
     def data(self, partition: TopicIdPartition) -> str:
         """Prefix of a partition's segments."""

@@ -151,12 +151,12 @@ def encode_root(root: ManifestRoot) -> bytes:
             "entries": _entry_documents(root.entries),
         }
     )
-    return _compress(_seal("tierlog.manifest.root", body, _version_of(root.pages, root.entries)))
+    return _compress(seal("tierlog.manifest.root", body, _version_of(root.pages, root.entries)))
 
 
 def decode_root(data: bytes) -> ManifestRoot:
     """Decode a root. Raises ManifestError, also if pages and entries have gaps or overlap."""
-    body = _open(_decompress(data), "tierlog.manifest.root", _RootBody)
+    body = unseal(_decompress(data), "tierlog.manifest.root", _RootBody)
     pages, entries = _pages(body.pages), _segments(body.entries)
     _check_contiguous([*pages, *entries])
     return ManifestRoot(**{**msgspec.structs.asdict(body), "pages": pages, "entries": entries})
@@ -170,7 +170,7 @@ def encode_page(page: ManifestPage) -> bytes:
         pages=_page_documents(page.pages),
     )
     version = 2 if page.pages else _version_of((), page.entries)
-    return _compress(_seal("tierlog.manifest.page", body, version))
+    return _compress(seal("tierlog.manifest.page", body, version))
 
 
 def decode_page(data: bytes, ref: PageRef | None = None) -> ManifestPage:
@@ -178,7 +178,7 @@ def decode_page(data: bytes, ref: PageRef | None = None) -> ManifestPage:
     ManifestError."""
     if ref is not None and crc32c.crc32c(data) != ref.crc32c:
         raise ManifestError(f"manifest page {ref.uuid}: checksum differs from the reference")
-    body = _open(_decompress(data), "tierlog.manifest.page", _PageBody)
+    body = unseal(_decompress(data), "tierlog.manifest.page", _PageBody)
     page = ManifestPage(
         topic_id=body.topic_id,
         partition=body.partition,
@@ -210,19 +210,19 @@ def page_reference(page_id: uuid.UUID, page: ManifestPage, encoded: bytes) -> Pa
 
 
 def encode_cluster(document: ClusterDocument) -> bytes:
-    return _seal("tierlog.cluster", document)
+    return seal("tierlog.cluster", document)
 
 
 def decode_cluster(data: bytes) -> ClusterDocument:
-    return _open(data, "tierlog.cluster", ClusterDocument)
+    return unseal(data, "tierlog.cluster", ClusterDocument)
 
 
 def encode_topic(document: TopicDocument) -> bytes:
-    return _seal("tierlog.topic", document)
+    return seal("tierlog.topic", document)
 
 
 def decode_topic(data: bytes) -> TopicDocument:
-    return _open(data, "tierlog.topic", TopicDocument)
+    return unseal(data, "tierlog.topic", TopicDocument)
 
 
 def _version_of(pages: Sequence[PageRef], entries: Sequence[RemoteSegment]) -> int:
@@ -230,7 +230,8 @@ def _version_of(pages: Sequence[PageRef], entries: Sequence[RemoteSegment]) -> i
     return 1 if is_first else 2
 
 
-def _seal(format: str, body: msgspec.Struct, version: int = 1) -> bytes:
+def seal(format: str, body: msgspec.Struct, version: int = 1) -> bytes:
+    """A document of this format: the envelope with the body's checksum."""
     raw = msgspec.json.encode(body, order="deterministic")
     envelope = _Envelope(
         format=format, format_version=version, crc32c=crc32c.crc32c(raw), body=msgspec.Raw(raw)
@@ -238,7 +239,8 @@ def _seal(format: str, body: msgspec.Struct, version: int = 1) -> bytes:
     return msgspec.json.encode(envelope)
 
 
-def _open(data: bytes, format: str, body_type: type[Body]) -> Body:
+def unseal(data: bytes, format: str, body_type: type[Body]) -> Body:
+    """The body of a document. Raises ManifestError for another format, a newer version, or damage."""
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
         if envelope.format != format:

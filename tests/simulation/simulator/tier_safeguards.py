@@ -208,3 +208,32 @@ def _(original: Function, image: Any, record: Any) -> Any:
 )
 def _(original: Function, *_: Any) -> Any:
     return iter(())
+
+
+# --- snapshots of readers
+
+
+@without(
+    "deletions of what a snapshot holds are not marked",
+    breaks="a reader's object is deleted",
+    of_tier=True,
+)
+def _(original: Function, *_: Any) -> Any:
+    return lambda line: False
+
+
+@and_without(
+    "the storage cleaner keeps what a snapshot holds",
+    row="deletions of what a snapshot holds are not marked",
+)
+def _(original: Function, cleaner: Any, batch: Any) -> Any:
+    return batch
+
+
+@without(
+    "a lease ends after its time has passed on the storage cleaner's clock",
+    breaks="a reader's lease ends early",
+    of_tier=True,
+)
+def _(original: Function, lease: Any, passed_ms: int) -> int:
+    return int(lease.lease_ms)

@@ -15,11 +15,12 @@ from simulator.broker import SimBroker
 from simulator.contents import checked_batches, decoded_root, end_of, local_batches, records_of
 from simulator.object_store import Bucket
 from simulator.retention import Batch, RetentionWitness, batches_of
+from simulator.snapshots import SnapshotWitness
 from simulator.witness import Violation
 from tierlog.base.types import TopicIdPartition
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.controller.commands import DropRemoteLog, MoveLogStart, StartCopy
-from tierlog.metadata.controller.remote import is_tiered
+from tierlog.metadata.controller.remote import held_lines, is_tiered
 from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import ClusterImage, RemotePartition
 from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
@@ -61,13 +62,14 @@ class TierWitness:
         deleted local segments up to there."""
         self.is_damaged: Callable[[SimBroker], bool] = lambda broker: False
         """Whether the broker's disk has flipped bits, so that its log is not compared."""
-        self._image: ClusterImage | None = None  # the newest that any node has had
+        self.image: ClusterImage | None = None  # the newest that any node has had
         self._pages: dict[uuid.UUID, tuple[ManifestNode, ...]] = {}
         self._committed: set[uuid.UUID] = set()  # copies and pages that a manifest has ever listed
         self._named: dict[TopicIdPartition, frozenset[uuid.UUID]] = {}
         self._roots: dict[TopicIdPartition, ManifestRoot] = {}  # the newest intact roots in the bucket
         self._leader_starts: dict[tuple[int, TopicIdPartition], tuple[int, int]] = {}  # -> epoch, local start
         self._removed: set[str] = set()
+        self.snapshots = SnapshotWitness(keys, done, time, self._below)
         self._late_objects: set[str] = set()
         """Objects that arrived after their last deletion, which no store can refuse."""
 
@@ -75,10 +77,10 @@ class TierWitness:
 
     def on_published(self, image: ClusterImage) -> None:
         """A node published this image. Raises Violation."""
-        before = self._image
+        before = self.image
         if before is not None and image.index <= before.index:
             return
-        self._image = image
+        self.image = image
         if before is None or before.time_ms != image.time_ms:
             self._time_seen_s = self._time()
         for line in image.delete_queue.values():
@@ -157,7 +159,7 @@ class TierWitness:
         self, where: TopicIdPartition, before: RemotePartition, remote: RemotePartition, old: ClusterImage
     ) -> None:
         """Remote data is dropped only while tiering is off, and with it nothing that was never remote."""
-        image = self._image
+        image = self.image
         if is_tiered(old, where.topic_id) and remote.log_start_offset >= (before.end_offset or 0):
             return  # retention may have deleted all that was remote
         self._dropped_ends[where] = end = max(before.end_offset or 0, self._dropped_ends.get(where, 0))
@@ -214,10 +216,10 @@ class TierWitness:
 
     def remote_segments(self, topic: str) -> Iterator[tuple[TopicIdPartition, RemoteSegment]]:
         """The segments of a topic that the newest manifest lists and the log start has not passed."""
-        known = None if self._image is None else self._image.topic(topic)
+        known = None if self.image is None else self.image.topic(topic)
         for number in range(0 if known is None else len(known.partitions)):
             where = TopicIdPartition(known.topic_id, number)  # type: ignore[union-attr]
-            remote = self._image.remote_partition(*where)  # type: ignore[union-attr]
+            remote = self.image.remote_partition(*where)  # type: ignore[union-attr]
             for entry in self._entries(where, remote):
                 if entry.end_offset > remote.log_start_offset:
                     yield where, entry
@@ -225,7 +227,7 @@ class TierWitness:
     def listed_objects(self) -> list[tuple[str, str]]:
         """Kind and key of each object of the newest manifests: segments and their indexes, pages, roots."""
         found = []
-        for where, remote in () if self._image is None else self._image.remote.items():
+        for where, remote in () if self.image is None else self.image.remote.items():
             pages, entries = self._below(where, remote.nodes)
             found += [("pages", self._keys.page(where, page)) for page in pages]
             found += [("segments", self._keys.log(where, entry)) for entry in entries]
@@ -235,10 +237,10 @@ class TierWitness:
 
     def log_start(self, topic: str, partition: int) -> int:
         """The committed log start offset."""
-        known = None if self._image is None else self._image.topic(topic)
-        if known is None or self._image is None:
+        known = None if self.image is None else self.image.topic(topic)
+        if known is None or self.image is None:
             return 0
-        return self._image.remote_partition(known.topic_id, partition).log_start_offset
+        return self.image.remote_partition(known.topic_id, partition).log_start_offset
 
     def on_remote_request(
         self, broker: SimBroker, replica: Replica, command: MoveLogStart | DropRemoteLog | StartCopy
@@ -264,7 +266,7 @@ class TierWitness:
     def _retained(self, where: TopicIdPartition, replica: Replica, wanted: int) -> Iterator[Batch]:
         """The leader's batches in both tiers, oldest first. Above the requested log start, an object counts
         as one."""
-        remote = RemotePartition() if self._image is None else self._image.remote_partition(*where)
+        remote = RemotePartition() if self.image is None else self.image.remote_partition(*where)
         for entry in self._entries(where, remote):
             content = self._content(where, entry)
             if entry.base_offset < wanted:
@@ -299,7 +301,7 @@ class TierWitness:
         self._done["segments with gaps tiered"] += is_gapped and gaps > 0
 
     def _topic(self, where: TopicIdPartition) -> str | None:
-        topic = None if self._image is None else self._image.topics.get(where.topic_id)
+        topic = None if self.image is None else self.image.topics.get(where.topic_id)
         return None if topic is None else topic.name
 
     def _content(self, where: TopicIdPartition, entry: RemoteSegment) -> bytes:
@@ -313,7 +315,7 @@ class TierWitness:
         return content
 
     def _holders(self, where: TopicIdPartition, entry: RemoteSegment) -> Iterator[tuple[int, Replica]]:
-        partition = None if self._image is None else self._image.partition(*where)
+        partition = None if self.image is None else self.image.partition(*where)
         for node, broker in self._brokers.items() if partition is not None else ():
             replica = None if broker.replicas is None else broker.replicas.get(*where)
             if (
@@ -330,6 +332,9 @@ class TierWitness:
     # --- the bucket
 
     def put_done(self, key: str, content: bytes, before: bytes | None, sender: str | None = None) -> None:
+        if key.startswith(self._keys.snapshots()):
+            self.snapshots.put_done(key, content)
+            return
         if self._arrives_after_delete(key, sender):
             self._late_objects.add(key)
         if key.endswith("/root"):
@@ -338,7 +343,7 @@ class TierWitness:
         elif not key.endswith(".json") and before is not None:
             raise Violation(f"{key} is overwritten")
         elif key.endswith(".log"):
-            partition = None if self._image is None else self._image.partition(*self._partition_of(key))
+            partition = None if self.image is None else self.image.partition(*self._partition_of(key))
             if partition is not None and parse_attempt(key).leader_epoch < partition.leader_epoch:
                 self._done["late uploads"] += 1
 
@@ -351,17 +356,17 @@ class TierWitness:
     def _describes_deleted_topic(self, key: str) -> bool:
         name = key.removeprefix(self._keys.topics()).removesuffix(".json")
         is_description = key == f"{self._keys.topics()}{name}.json"
-        return is_description and self._image is not None and uuid.UUID(name) not in self._image.topics
+        return is_description and self.image is not None and uuid.UUID(name) not in self.image.topics
 
     def _is_storage_cleaner(self, sender: str | None) -> bool:
         """The cleaner deletes topic descriptions that it wrote, and its successor deletes those that it
         finds."""
-        live = () if self._image is None else self._image.live_brokers()
+        live = () if self.image is None else self.image.live_brokers()
         return sender is not None and bool(live) and self._brokers[live[0].broker_id].name == sender
 
     def _deletion_has_begun(self, topic_id: uuid.UUID) -> bool:
         """Whether the objects of a deleted topic are being listed and deleted, or have been."""
-        image = self._image
+        image = self.image
         if image is None or topic_id in image.topics:
             return False
         return topic_id not in image.delete_queue or topic_id in image.deleting
@@ -382,11 +387,14 @@ class TierWitness:
         self._roots[where] = root
 
     def deleted(self, keys: Sequence[str]) -> None:
+        self.snapshots.deleted(keys)
         for key in keys:
+            if key.startswith(self._keys.snapshots()):
+                continue
             stem = key.rpartition(".")[0]
             if key.endswith("/root"):
                 where = self._partition_of(key)
-                if self._image is not None and where.topic_id in self._image.topics:
+                if self.image is not None and where.topic_id in self.image.topics:
                     raise Violation(f"{key} is deleted, and its topic is there")
                 self._roots.pop(where, None)
             elif not key.endswith(".json"):
@@ -406,7 +414,7 @@ class TierWitness:
 
     def orphans(self) -> list[str]:
         """Objects that no manifest or queue has, except those that arrived after their deletion."""
-        image = self._image
+        image = self.image
         if image is None:
             return []
         known = {self._keys.cluster(), *map(self._keys.topic, image.topics)}
@@ -422,7 +430,13 @@ class TierWitness:
         for line in image.delete_queue.values():
             if isinstance(line, QueuedDelete):
                 known.update(self._objects_of(line))
-        left = [key for key in self.bucket.names() if key not in known and key not in self._late_objects]
+        left = [
+            key
+            for key in self.bucket.names()
+            if key not in known
+            and key not in self._late_objects
+            and not key.startswith(self._keys.snapshots())
+        ]
         return [
             key
             for key in left
@@ -448,7 +462,7 @@ class TierWitness:
 
     def check(self) -> list[str]:
         """Check log start offsets. Returns the changes, one line each, for the trace. Raises Violation."""
-        image, lines = self._image, []
+        image, lines = self.image, []
         for number, broker in self._brokers.items() if image is not None else ():
             for replica in broker.replicas or ():
                 where = TopicIdPartition(replica.topic_id, replica.name.partition)
@@ -494,7 +508,7 @@ class TierWitness:
         """The log from the log start on, twice: with as many local and with as many remote records as
         possible."""
         where = TopicIdPartition(replica.topic_id, replica.name.partition)
-        remote = RemotePartition() if self._image is None else self._image.remote_partition(*where)
+        remote = RemotePartition() if self.image is None else self.image.remote_partition(*where)
         first, start = remote.log_start_offset, replica.local_log_start_offset
         if where in self._dropped_ends and start > max(first, remote.end_offset or 0):
             return  # it has less than its leader, which nothing made up for after tiering was off
@@ -516,7 +530,7 @@ class TierWitness:
     def has_gap(self, topic: str) -> bool:
         """Whether a leader's local log starts above all that is remote or deleted, so that nothing can be
         uploaded."""
-        image, known = self._image, None if self._image is None else self._image.topic(topic)
+        image, known = self.image, None if self.image is None else self.image.topic(topic)
         for number in range(0 if known is None or image is None else len(known.partitions)):
             where = TopicIdPartition(known.topic_id, number)  # type: ignore[union-attr]
             remote = image.remote_partition(*where)  # type: ignore[union-attr]
@@ -531,12 +545,12 @@ class TierWitness:
         return False
 
     def is_tiered(self, topic: str) -> bool:
-        known = None if self._image is None else self._image.topic(topic)
-        return known is not None and self._image is not None and is_tiered(self._image, known.topic_id)
+        known = None if self.image is None else self.image.topic(topic)
+        return known is not None and self.image is not None and is_tiered(self.image, known.topic_id)
 
     def pending_work(self) -> str | None:
         """Describes an upload or deletion that is still to be done; None if there is none."""
-        image = self._image
+        image = self.image
         for number, broker in self._brokers.items() if image is not None else ():
             for replica in broker.replicas or ():
                 where = TopicIdPartition(replica.topic_id, replica.name.partition)
@@ -576,7 +590,9 @@ class TierWitness:
         if image is not None:
             now_ms = image.time_ms + 1000 * (self._time() - self._time_seen_s)
             latest_ms = now_ms - self._grace_ms
-            overdue = sum(line.queued_ms <= latest_ms for line in image.delete_queue.values())
+            is_held = held_lines(self.snapshots.held())
+            lines = [line for line in image.delete_queue.values() if not is_held(line)]
+            overdue = sum(line.queued_ms <= latest_ms for line in lines)
             if overdue:
                 return f"{overdue} deletions are due"
         orphans = self.orphans()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from simulator import gapped, remote_damage, tier_switch
+from simulator import gapped, remote_damage, snapshots, tier_switch
 from simulator.broker import SimBroker
 from simulator.compacted import TOPIC as COMPACTED
 from simulator.compacted import CompactedHistory, draw_history, scan_in_the_end
@@ -18,11 +18,13 @@ from simulator.merger import merge_segments
 from simulator.object_store import Bucket, SimStore, store_outages
 from simulator.remote_damage import RemoteDamage
 from simulator.retention import SHARE, RetentionWitness, draw_limits
+from simulator.snapshots import SnapshotReader
 from simulator.tier_switch import TierSwitch
 from simulator.tier_witness import TierWitness
 from simulator.witness import Violation
 from simulator.workload import FETCH, TOPIC, Client, earliest, values_of
 from tierlog.broker.maintenance.disk_pressure import DROP, DiskPressure
+from tierlog.broker.remote import remote_storage_cleaner
 from tierlog.broker.remote.tier_state_machine import EARLIEST_PENDING_UPLOAD, TierStateMachine
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.controller import remote
@@ -30,7 +32,8 @@ from tierlog.metadata.controller.commands import NewTopic
 from tierlog.metadata.image import ClusterImage
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tierlog.tiering import page_tree, quarantine
+from tierlog.tiering import held_snapshots, page_tree, quarantine
+from tierlog.tiering import snapshots as product_snapshots
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.page_tree import TreeLimits
 
@@ -98,7 +101,8 @@ class Tiering:
         self.is_on = rng.random() < TIERED
         self._rng, self._brokers, self._failed = rng, brokers, failed
         self._keys, self._done = Keys(cluster_id), done
-        self.merging: asyncio.Task[None] | None = None
+        self.until_completion: list[asyncio.Task[None]] = []
+        """Merges, and readers of snapshots."""
         self._segment_bytes = rng.choice(SEGMENT_BYTES), rng.choice(SEGMENT_BYTES)
         self._local_bytes, self._grace_ms = rng.choice(LOCAL_BYTES), rng.choice(GRACE_MS)
         self._spill_ms = random.Random(f"pages {seed}").choice(SPILL_MS)
@@ -128,7 +132,13 @@ class Tiering:
         )
         self.witness.gapped = frozenset((gapped.TOPIC,))
         self.bucket = Bucket(loop, random.Random(rng.random()), self.witness, failed)
-        self.witness.bucket = self.bucket
+        self.witness.bucket = self.witness.snapshots.bucket = self.bucket
+        holds = random.Random(f"snapshots {seed}")
+        self._reader = (
+            SnapshotReader(self.bucket, self._keys, holds, done, lambda: self.witness.image)
+            if self.is_on and holds.random() < snapshots.SHARE
+            else None
+        )
         self._damages = random.Random(f"remote damage {seed}")
         damaged = self.is_on and self._damages.random() < remote_damage.SHARE
         self._damage = RemoteDamage(self.bucket, self._keys, done) if damaged else None
@@ -216,6 +226,11 @@ class Tiering:
         rng = random.Random(f"merges {self._rng.random()}")
         return merge_segments(self._brokers, self._keys, rng, self._done)
 
+    async def snapshots(self) -> None:
+        """Readers that hold snapshots, if the run has them."""
+        if self._reader is not None:
+            await self._reader.play()
+
     def operators(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Operators that change the settings of topics, and damage of objects, until the faults end."""
         if self._switch is not None:
@@ -254,6 +269,11 @@ class Tiering:
                 stack.enter_context(
                     patch.object(quarantine, "RECHECK_FIRST_MS", remote_damage.RECHECK_FIRST_MS)
                 )
+                stack.enter_context(
+                    patch.object(product_snapshots, "SHORTEST_LEASE_MS", snapshots.SHORTEST_LEASE_MS)
+                )
+                for module in (held_snapshots, remote_storage_cleaner):
+                    stack.enter_context(patch.object(module, "LOOK_INTERVAL_MS", snapshots.LOOK_INTERVAL_MS))
                 stack.enter_context(patch.object(DiskPressure, "drop_before", self._counted_drop()))
                 stack.enter_context(patch.object(TierStateMachine, "ask_leader", self._counted_start()))
             yield
@@ -308,9 +328,12 @@ class Tiering:
         if not self.is_on:
             return
         remote.SPILL_TIMEOUT_MS = max(SPILL_MS)  # else every page may time out
-        if self.merging is not None:
+        if self.until_completion:
             await asyncio.sleep(MERGE_S)
-            self.merging.cancel()
+            for task in self.until_completion:
+                task.cancel()
+        if self._reader is not None:
+            await self._reader.end_all()
         deadline = asyncio.get_running_loop().time() + timeout_s
         while why := self.witness.pending_work():
             raise_violation()

@@ -1,0 +1,110 @@
+"""Held snapshots: what the storage cleaner must not delete, and when the leases of snapshots end.
+
+A lease ends once cleaners have seen the same renewal for its length. Each adds up time on its monotonic
+clock, and notes it in the lease for the cleaner after it. A cleaner sees a renewal later than it was written,
+so no lease ends early, whatever wall clocks say (docs/adr/0041). Owned by the storage cleaner.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+import structlog
+
+from tierlog.base.clock import Clock
+from tierlog.base.safeguards import safeguard
+from tierlog.metadata.controller.commands import HeldOffsets
+from tierlog.tiering.format.snapshots import SHARES, Lease
+from tierlog.tiering.object_store import deadline
+from tierlog.tiering.snapshots import Snapshots
+
+_log = structlog.get_logger("tierlog.tiering")
+
+
+LOOK_INTERVAL_MS = 30_000
+"""Time between two looks: one request, and one for each snapshot. Less while there are short leases."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What a lease was when this cleaner saw it first: since then, no one has renewed it."""
+
+    renewals: int
+    watched_ms: int
+    since_ms: int  # monotonic
+
+
+class HeldSnapshots:
+    """The snapshots in the bucket, as one cleaner sees them."""
+
+    def __init__(self, snapshots: Snapshots, clock: Clock, look_s: float) -> None:
+        """`look_s`: deadline of a look, in seconds."""
+        self._snapshots = snapshots
+        self._clock = clock
+        self._look_s = look_s
+        self._seen: dict[UUID, _Seen] = {}
+        self.live: tuple[Lease, ...] = ()
+        """As of the last look."""
+        self.held: tuple[HeldOffsets, ...] = ()
+        self.next_look_ms = 0  # monotonic
+
+    def forget(self) -> None:
+        """Another broker may have been the cleaner."""
+        self._seen.clear()
+        self.live, self.held, self.next_look_ms = (), (), 0
+
+    async def look(self) -> None:
+        """Read all leases, and end those whose time is over. Raises ObjectStoreError, also for one that
+        cannot be read: nothing may be deleted then."""
+        async with deadline(self._look_s, "snapshots"):
+            leases = await self._snapshots.leases()
+            now_ms = self._clock.monotonic_ms()
+            live = [lease for lease, etag in leases if not await self._has_ended(lease, etag, now_ms)]
+        self._seen = {lease.id: self._seen[lease.id] for lease in live}
+        self.live, self.held = tuple(live), tuple(_merged(live))
+        shortest_ms = min((lease.lease_ms for lease in live), default=LOOK_INTERVAL_MS)
+        self.next_look_ms = now_ms + min(LOOK_INTERVAL_MS, shortest_ms // SHARES)
+
+    async def _has_ended(self, lease: Lease, etag: str, now_ms: int) -> bool:
+        """Note for how long the lease was seen. Returns whether it holds nothing any more."""
+        if lease.is_ended:
+            await self._snapshots.remove(lease.id)
+            return True
+        seen = self._seen.get(lease.id)
+        if seen is None or (seen.renewals, seen.watched_ms) != (lease.renewals, lease.watched_ms):
+            seen = self._seen[lease.id] = _Seen(lease.renewals, lease.watched_ms, now_ms)
+        passed_ms = now_ms - seen.since_ms
+        noted = lease.watched(_watched_ms(lease, passed_ms))
+        if not noted.is_ended and passed_ms < lease.lease_ms / SHARES:
+            return False
+        if not await self._snapshots.write(noted, etag):
+            return False  # it was renewed at the same time
+        self._seen[lease.id] = _Seen(noted.renewals, noted.watched_ms, now_ms)
+        if noted.is_ended:
+            _log.info(
+                "a snapshot has ended", snapshot=str(lease.id), name=lease.name, lease_ms=lease.lease_ms
+            )
+        return noted.is_ended
+
+
+@safeguard("a lease ends after its time has passed on the storage cleaner's clock")
+def _watched_ms(lease: Lease, passed_ms: int) -> int:
+    return lease.watched_ms + passed_ms
+
+
+def _merged(leases: Iterable[Lease]) -> Iterable[HeldOffsets]:
+    """What the leases hold together: disjoint ranges of each partition."""
+    ranges: dict[tuple[UUID, int], list[tuple[int, int]]] = {}
+    for lease in leases:
+        for topic in lease.topics:
+            for held in topic.held:
+                place = topic.topic_id, held.partition
+                ranges.setdefault(place, []).append((held.start_offset, held.end_offset))
+    for (topic_id, partition), found in ranges.items():
+        start, end = min(found)
+        for following in sorted(found):
+            if following[0] > end:
+                yield HeldOffsets(topic_id, partition, start, end)
+                start, end = following
+            end = max(end, following[1])
+        yield HeldOffsets(topic_id, partition, start, end)
