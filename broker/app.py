@@ -366,6 +366,7 @@ class Broker(NodeBase):
                 merger=self.tiering.merger,
                 manifest_recovery=self.tiering.manifest_recovery,
                 remote_repair=self.tiering.remote_repair,
+                snapshots=self.tiering.snapshots,
                 remote=self.tier,
                 disk_pressure=self.disk_pressure,
                 moves=self.moves,

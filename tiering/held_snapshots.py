@@ -5,7 +5,7 @@ clock, and notes it in the lease for the cleaner after it. A cleaner sees a rene
 so no lease ends early, whatever wall clocks say (docs/adr/0041). Owned by the storage cleaner.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -61,7 +61,7 @@ class HeldSnapshots:
             now_ms = self._clock.monotonic_ms()
             live = [lease for lease, etag in leases if not await self._has_ended(lease, etag, now_ms)]
         self._seen = {lease.id: self._seen[lease.id] for lease in live}
-        self.live, self.held = tuple(live), tuple(_merged(live))
+        self.live, self.held = tuple(live), tuple(held_offsets(live))
         shortest_ms = min((lease.lease_ms for lease in live), default=LOOK_INTERVAL_MS)
         self.next_look_ms = now_ms + min(LOOK_INTERVAL_MS, shortest_ms // SHARES)
 
@@ -92,7 +92,7 @@ def _watched_ms(lease: Lease, passed_ms: int) -> int:
     return lease.watched_ms + passed_ms
 
 
-def _merged(leases: Iterable[Lease]) -> Iterable[HeldOffsets]:
+def held_offsets(leases: Iterable[Lease]) -> Iterator[HeldOffsets]:
     """What the leases hold together: disjoint ranges of each partition."""
     ranges: dict[tuple[UUID, int], list[tuple[int, int]]] = {}
     for lease in leases:

@@ -191,7 +191,8 @@ class Snapshots:
             try:
                 await self._store.get(self._keys.topic(topic.topic_id))
             except ObjectNotFound:  # its manifests may be gone
-                raise SnapshotError(f"topic {topic.name!r} was deleted") from None
+                message = f"topic {topic.name!r} is not in the bucket: it is not tiered, or was deleted"
+                raise SnapshotError(message) from None
             places = [TopicIdPartition(topic.topic_id, number) for number in range(topic.partitions)]
             roots = await _gather(self._copy_root(lease.id, where) for where in places)
             held.append(_held_of(topic, roots))

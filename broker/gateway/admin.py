@@ -25,6 +25,7 @@ from tierlog.broker.gateway.node import Node, Serving
 from tierlog.broker.gateway.operations import operation_routes
 from tierlog.broker.gateway.request_guard import BODY_BYTES_MAX, request_guard
 from tierlog.broker.gateway.requests import http_error, parsing_parameters
+from tierlog.broker.gateway.snapshots import snapshot_routes
 from tierlog.broker.gateway.tier_checks import tier_check_routes
 from tierlog.broker.remote.tier_views import PartitionTierStatus, TierConflict, TierRefused
 from tierlog.config.node import NodeSettings
@@ -121,6 +122,7 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
         *_scrub_routes(node),
         *_tier_routes(lambda: _serving(node)),
         *tier_check_routes(lambda: _serving(node), node.metadata),
+        *snapshot_routes(lambda: _serving(node)),
     ]
 
 

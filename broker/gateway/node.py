@@ -29,6 +29,7 @@ from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.remote_repair import RemoteRepair
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
 from tierlog.broker.remote.segment_merger import SegmentMerger
+from tierlog.broker.remote.tier_snapshots import TierSnapshots
 from tierlog.broker.remote.tiering import RemoteTier
 from tierlog.broker.replication.alter_partition_manager import AlterPartitionManager
 from tierlog.broker.replication.group_commit import GroupCommit
@@ -60,6 +61,7 @@ class Serving:
     merger: SegmentMerger
     manifest_recovery: ManifestRecovery
     remote_repair: RemoteRepair
+    snapshots: TierSnapshots
     remote: RemoteTier
     cleaner: LogCleaner
     scrubber: Scrubber

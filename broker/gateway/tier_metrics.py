@@ -11,6 +11,7 @@ from tierlog.broker.gateway.exposition import PAUSE, Family, Sample, lazy_slices
 from tierlog.broker.gateway.node import Serving
 from tierlog.broker.remote.tier_views import remote_bytes
 from tierlog.broker.remote.tiering import RemoteTier
+from tierlog.metadata.controller.remote import held_lines
 from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import ClusterImage, RemotePartition
 from tierlog.tiering.bucket_audit import UNKNOWN
@@ -36,6 +37,7 @@ def tier_families(serving: Serving, image: ClusterImage) -> Iterator[Family]:
     yield from _attempts("remotedelete", serving.storage_cleaner.deletes, image)
     yield "tierlog_remote_cleanup_failing", single(len(serving.storage_cleaner.failing))
     yield "tierlog_remote_delete_overdue_seconds", single(_overdue_s(serving, image))
+    yield from _snapshots(serving, image)
     yield from _attempts("buildremotelogauxstate", tier.state_machine.starts, image)
     yield from _reads(tier)
     yield "tierlog_remote_restored_objects_total", single(serving.remote_repair.restored)
@@ -157,6 +159,20 @@ def _overdue_s(serving: Serving, image: ClusterImage) -> float:
     if oldest_ms is None:
         return 0.0
     return max(0, serving.clock.now_ms() - oldest_ms - serving.storage_cleaner.grace_ms) / 1000
+
+
+def _snapshots(serving: Serving, image: ClusterImage) -> Iterator[Family]:
+    """As the storage cleaner saw them last."""
+    snapshots, total = serving.storage_cleaner.snapshots, 0
+    is_held = held_lines(snapshots.held)
+    for batch in lazy_slices(image.delete_queue.values() if snapshots.held else ()):
+        yield PAUSE
+        total += sum(line.log_bytes for line in batch if isinstance(line, QueuedDelete) and is_held(line))
+    now_ms = serving.clock.now_ms()
+    oldest_ms = min((lease.created_ms for lease in snapshots.live), default=now_ms)
+    yield "tierlog_remote_snapshots", single(len(snapshots.live))
+    yield "tierlog_remote_snapshot_oldest_seconds", single(max(0, now_ms - oldest_ms) / 1000)
+    yield "tierlog_remote_snapshot_held_bytes", single(total)
 
 
 def _reads(tier: RemoteTier) -> Iterator[Family]:

@@ -26,6 +26,7 @@ from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.remote_repair import RemoteRepair
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
 from tierlog.broker.remote.segment_merger import SegmentMerger
+from tierlog.broker.remote.tier_snapshots import TierSnapshots
 from tierlog.broker.remote.tier_state_machine import TierStateMachine
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.config.node import NodeSettings
@@ -211,6 +212,7 @@ class Tiering:
         self.scrubber = BucketScrubber(
             settings, metadata, tier.verifier, tier.auditor, self.manifest_check, tier.tasks, rng
         )
+        self.snapshots = TierSnapshots(metadata, tier.manager.snapshots, clock, rng)
         rate = RateLimit(settings.remote_log_merge_max_bytes_per_second)
         rewrites = settings, metadata, self.log_manager, tier.manager, tier.log, tier.store, tier.keys
         compactor = RemoteCompactor(*rewrites, files, clock, tier.scratch, rate)

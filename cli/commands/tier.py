@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tierlog.cli.commands import tier_checks
+from tierlog.cli.commands import tier_checks, tier_snapshots
 from tierlog.cli.options import INT64_MAX, Admin, Bootstrap, Json, OnlyTopic, Partition, Topic
 from tierlog.cli.output import duration, print_json, print_outcome, print_rows, size
 
@@ -94,6 +94,7 @@ def explain(
 
 app.command()(tier_checks.verify)
 app.command()(tier_checks.gc)
+app.add_typer(tier_snapshots.app, name="snapshots")
 
 
 def _merged(responses: list[dict[str, Any]]) -> dict[str, Any]:

@@ -273,6 +273,6 @@ async def test_snapshot_holds_what_its_roots_list_and_no_more(node: TierNode) ->
 async def test_topic_that_is_deleted_during_the_creation_is_refused(node: TierNode) -> None:
     await tiered(node)
     gone = TopicDocument(topic_id=uuid.UUID(int=5), name="gone", partitions=1, configs={})
-    with pytest.raises(SnapshotError, match="'gone' was deleted"):
+    with pytest.raises(SnapshotError, match="'gone' is not in the bucket"):
         await node.manager.snapshots.create(uuid.UUID(int=1), [gone], LEASE_MS, 0)
     assert await node.manager.snapshots.leases() == []
