@@ -27,7 +27,7 @@ LOOK_INTERVAL_MS = 30_000
 
 @dataclass(slots=True)
 class _Seen:
-    """What a lease was when this cleaner saw it first: since then, no one has renewed it."""
+    """A version of a lease, and since when this cleaner has seen it."""
 
     renewals: int
     watched_ms: int
@@ -93,7 +93,7 @@ def _watched_ms(lease: Lease, passed_ms: int) -> int:
 
 
 def held_offsets(leases: Iterable[Lease]) -> Iterator[HeldOffsets]:
-    """What the leases hold together: disjoint ranges of each partition."""
+    """The offsets that the leases hold together: disjoint ranges of each partition."""
     ranges: dict[tuple[UUID, int], list[tuple[int, int]]] = {}
     for lease in leases:
         for topic in lease.topics:

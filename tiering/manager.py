@@ -304,7 +304,7 @@ class TierManager:
         self._roots[where] = root, etag
         return root
 
-    async def settle_root(
+    async def ensure_unlisted(
         self,
         where: TopicIdPartition,
         remote: RemotePartition,
@@ -420,7 +420,7 @@ class TierManager:
         async with deadline(self._limits.small_seconds, f"description of {document.name}"):
             await self._store.delete([self.keys.topic(document.topic_id)])
 
-    async def settle_deleted_topic(self, topic_id: UUID) -> bool:
+    async def ensure_undescribed(self, topic_id: UUID) -> bool:
         """Make sure that the bucket does not describe a deleted topic, so that no reader finds it from now
         on. Returns False if it did: a late write may have put the description back."""
         found = await self.topic_document(topic_id)

@@ -48,7 +48,8 @@ from tierlog.tiering.object_store import (
 T = TypeVar("T")
 
 AT_ONCE = 16  # objects that are read or copied at a time
-WRITE_TRIES = 8  # of a conditional put; the cleaner and each worker of a job may write between
+WRITE_TRIES = 8
+"""Attempts of a conditional put: the cleaner and each worker of a job write the same lease."""
 DELETES_AT_ONCE = 500
 
 
@@ -247,7 +248,7 @@ class Snapshots:
         return max(candidates, key=lambda lease: (lease.created_ms, lease.metadata_index, lease.id))
 
     async def _take_name(self, name: str, snapshot_id: UUID) -> None:
-        """Of several creators of one name, the first one to put it has it."""
+        """The first creator to put the name has it. Raises SnapshotError for others."""
         etag, key = await self._check_name(name), self._keys.snapshot_name(name)
         body = encode_name(SnapshotName(name=name, id=snapshot_id))
         try:

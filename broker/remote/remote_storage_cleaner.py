@@ -345,20 +345,20 @@ class RemoteStorageCleaner:
             places.setdefault(place, []).append(line)
         due_ms = self._clock.monotonic_ms() + round(1000 * RETRY_S)
         for place, lines in places.items():
-            if not await self._is_settled(image, place, lines):
+            if not await self._is_unlisted(image, place, lines):
                 self._waiting |= dict.fromkeys((line.uuid for line in lines), due_ms)
         return [line for line in batch if line.uuid not in self._waiting]
 
-    async def _is_settled(
+    async def _is_unlisted(
         self, image: ClusterImage, place: TopicIdPartition | UUID, lines: list[Deletion]
     ) -> bool:
         if isinstance(place, UUID):
-            return await self._manager.settle_deleted_topic(place)
+            return await self._manager.ensure_undescribed(place)
         if place in image.unread_manifests:
             return False  # the bucket knows more than this image: its root must not be replaced
         epoch = image.topics[place.topic_id].partitions[place.partition].leader_epoch
         dropped = [line for line in lines if isinstance(line, QueuedDelete)]
-        return await self._manager.settle_root(
+        return await self._manager.ensure_unlisted(
             place, image.remote_partition(*place), epoch, image.index, dropped
         )
 

@@ -487,7 +487,7 @@ class LogStartReply(Acknowledged, frozen=True, kw_only=True, tag=True):
 
 
 class HeldOffsets(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Offsets [start, end) of a partition. What has one of them is not deleted, nor is the topic."""
+    """Offsets [start, end) of a partition that a snapshot holds: no object with any of them is deleted."""
 
     topic_id: UUID
     partition: int

@@ -147,7 +147,7 @@ def _partition_row(view: PartitionView) -> dict[str, Any]:
 
 
 def _snapshot_rows(bucket: Bucket, options: ReadOptions) -> Iterator[dict[str, Any]]:
-    """What live snapshots hold, one row for each of their partitions, oldest snapshot first."""
+    """Held offsets of live snapshots, one row for each of their partitions, oldest snapshot first."""
     snapshots = Snapshots(BucketStore(bucket), Keys(find_cluster(bucket, options.cluster)))
     leases = [lease for lease, _ in run(snapshots.leases()) if not lease.is_ended]
     for lease in sorted(leases, key=lambda one: (one.created_ms, one.id)):

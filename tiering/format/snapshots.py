@@ -23,7 +23,7 @@ SHORTEST_LEASE_MS = 10_000
 LONGEST_LEASE_MS = 30 * 24 * 3_600_000
 MAX_SNAPSHOTS = 1_000
 MAX_PARTITIONS = 10_000
-"""Of one snapshot. The cleaner reads all leases before it deletes."""
+"""Bounds of all snapshots, and of one: the cleaner reads all leases before it deletes."""
 
 ALL_OFFSETS = 2**63 - 1  # end of the offsets of a snapshot whose roots are not copied yet
 

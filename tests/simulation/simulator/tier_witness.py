@@ -7,7 +7,7 @@ start offsets. It compares a copy with the in-sync replicas when the manifest fi
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import filterfalse, pairwise
 
 import crc32c
 
@@ -332,7 +332,7 @@ class TierWitness:
     # --- the bucket
 
     def put_done(self, key: str, content: bytes, before: bytes | None, sender: str | None = None) -> None:
-        if key.startswith(self._keys.snapshots()):
+        if self._is_of_snapshot(key):
             self.snapshots.put_done(key, content)
             return
         if self._arrives_after_delete(key, sender):
@@ -388,9 +388,7 @@ class TierWitness:
 
     def deleted(self, keys: Sequence[str]) -> None:
         self.snapshots.deleted(keys)
-        for key in keys:
-            if key.startswith(self._keys.snapshots()):
-                continue
+        for key in filterfalse(self._is_of_snapshot, keys):
             stem = key.rpartition(".")[0]
             if key.endswith("/root"):
                 where = self._partition_of(key)
@@ -407,6 +405,9 @@ class TierWitness:
                     raise Violation(f"{key} is deleted {age_s:.0f} s after the manifest dropped it")
                 self._done["objects deleted"] += self.bucket.content(key) is not None
         self._removed.update(keys)
+
+    def _is_of_snapshot(self, key: str) -> bool:
+        return key.startswith(self._keys.snapshots())
 
     def _partition_of(self, key: str) -> TopicIdPartition:
         *_, topic_id, partition, _ = key.split("/")
@@ -430,13 +431,8 @@ class TierWitness:
         for line in image.delete_queue.values():
             if isinstance(line, QueuedDelete):
                 known.update(self._objects_of(line))
-        left = [
-            key
-            for key in self.bucket.names()
-            if key not in known
-            and key not in self._late_objects
-            and not key.startswith(self._keys.snapshots())
-        ]
+        known |= self._late_objects
+        left = [key for key in self.bucket.names() if key not in known and not self._is_of_snapshot(key)]
         return [
             key
             for key in left
@@ -591,8 +587,8 @@ class TierWitness:
             now_ms = image.time_ms + 1000 * (self._time() - self._time_seen_s)
             latest_ms = now_ms - self._grace_ms
             is_held = held_lines(self.snapshots.held())
-            lines = [line for line in image.delete_queue.values() if not is_held(line)]
-            overdue = sum(line.queued_ms <= latest_ms for line in lines)
+            queued = image.delete_queue.values()
+            overdue = sum(line.queued_ms <= latest_ms and not is_held(line) for line in queued)
             if overdue:
                 return f"{overdue} deletions are due"
         orphans = self.orphans()
