@@ -23,7 +23,7 @@ from tierlog.tiering.snapshots import SnapshotError, Snapshots
 
 T = TypeVar("T")
 
-_renewed_s: dict[str, float] = {}  # snapshot id -> monotonic time of this worker's next renewal
+_next_renewal_s: dict[str, float] = {}  # by snapshot id; monotonic
 
 
 class BucketStore:
@@ -92,13 +92,16 @@ def find(bucket: Bucket, keys: Keys, which: str, topics: Iterable[str]) -> str:
     return str(ask(Snapshots(BucketStore(bucket), keys).find(which, set(topics))).id)
 
 
-def keep(bucket: Bucket, keys: Keys, snapshot_id: str) -> None:
-    """Renew the lease, once in a share of it in this process. Raises SnapshotEnded."""
+def needs_renewal(snapshot_id: str) -> bool:
+    """Whether this process has not renewed the lease within a share of it."""
+    return _next_renewal_s.get(snapshot_id, 0.0) <= time.monotonic()
+
+
+def renew(bucket: Bucket, keys: Keys, snapshot_id: str) -> None:
+    """Raises SnapshotEnded."""
     now_s = time.monotonic()
-    if _renewed_s.get(snapshot_id, now_s) > now_s:
-        return
     lease = run(Snapshots(BucketStore(bucket), keys).renew(uuid.UUID(snapshot_id)))
-    _renewed_s[snapshot_id] = now_s + lease.lease_ms / SHARES / 1000
+    _next_renewal_s[snapshot_id] = now_s + lease.lease_ms / SHARES / 1000
 
 
 def ask(work: Coroutine[Any, Any, T]) -> T:

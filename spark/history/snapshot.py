@@ -23,7 +23,7 @@ from tierlog.records.chunks import CHUNK_BYTES
 from tierlog.records.errors import RecordsError
 from tierlog.records.record import iter_records
 from tierlog.spark.history.bucket import Bucket
-from tierlog.spark.history.held import HeldSnapshot, find, keep, take
+from tierlog.spark.history.held import HeldSnapshot, find, needs_renewal, renew, take
 from tierlog.spark.history.plan import (
     PART_BYTES,
     OffsetRange,
@@ -202,8 +202,8 @@ def topic_documents(bucket: Bucket, keys: Keys, pool: Executor) -> Iterator[Topi
 def read_split(bucket: Bucket, options: ReadOptions, split: Split) -> Iterator[tuple[Part, bytes]]:
     """The batches of each part, in order. The next parts are read while the caller decodes one. Raises
     CorruptObject, ObjectStoreError if the batches are no longer there, and SnapshotEnded."""
-    if options.snapshot is not None:
-        keep(bucket, Keys(find_cluster(bucket, options.cluster)), options.snapshot)
+    if options.snapshot is not None and needs_renewal(options.snapshot):
+        renew(bucket, Keys(find_cluster(bucket, options.cluster)), options.snapshot)
     parts, reads = iter(split), deque[tuple[Part, Future[list[bytes]]]]()
 
     def start(part: Part) -> None:

@@ -121,7 +121,7 @@ def test_named_snapshot_is_created_read_listed_and_ended(writer: BucketWriter) -
 def test_tasks_renew_the_lease_and_fail_once_it_has_ended(
     writer: BucketWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held, "_renewed_s", {})
+    monkeypatch.setattr(held, "_next_renewal_s", {})
     bucket = DirectoryBucket(writer.root)
     given = {"path": str(writer.root), "topic": "t", "snapshot": "now"}
     options = choose_snapshot(bucket, parse_options(given))
@@ -136,6 +136,6 @@ def test_tasks_renew_the_lease_and_fail_once_it_has_ended(
     assert len(list(read_split(bucket, options, split))) == 1
     assert renewals() == before + 1  # one worker, within a share of the lease
     asyncio.run(known.end(str(options.snapshot)))
-    held._renewed_s.clear()
+    held._next_renewal_s.clear()
     with pytest.raises(SnapshotEnded, match="has ended"):
         list(read_split(bucket, options, split))
