@@ -143,6 +143,14 @@ def test_snapshot_gives_the_same_rows_while_history_is_deleted_and_merged(
     path, options = bucket["path"], {name: value for name, value in bucket.items() if name != "path"}
     assert count(path, topic="held", snapshot="audit", **options) == len(first)
 
+    wait_for_metric(broker, 1, "tierlog_remote_snapshot_held_bytes")
+    wait_for_metric(broker, 2, "tierlog_remote_snapshots")
+    assert metric(broker, "tierlog_remote_snapshots") == 2
+    listed = {one["id"]: one for one in cli(broker, "list")["snapshots"]}
+    assert listed[created["id"]]["name"] == "audit" and listed[created["id"]]["held_bytes"] > 0
+    table = spark.read.format("tierlog").options(**bucket, table="snapshots").load().collect()
+    assert {row.snapshot_id for row in table} == set(listed)
+
     admin = admin_of(broker)
     admin.delete_topics(["held"])["held"].result(30)
     until(
@@ -153,12 +161,6 @@ def test_snapshot_gives_the_same_rows_while_history_is_deleted_and_merged(
     assert rows(read(spark, bucket, "held", snapshot="audit")) == first
     assert rows(now) == first
 
-    wait_for_metric(broker, 1, "tierlog_remote_snapshot_held_bytes")
-    assert metric(broker, "tierlog_remote_snapshots") == 2
-    listed = {one["id"]: one for one in cli(broker, "list")["snapshots"]}
-    assert listed[created["id"]]["name"] == "audit" and listed[created["id"]]["held_bytes"] > 0
-    table = spark.read.format("tierlog").options(**bucket, table="snapshots").load().collect()
-    assert {row.snapshot_id for row in table} == set(listed)
     for snapshot_id in listed:
         cli(broker, "end", snapshot_id)
     until(lambda: not data_of(s3, place), "the objects stay after the snapshots have ended", WAIT_S)
@@ -201,7 +203,7 @@ def test_objects_are_deleted_after_a_lease_that_nothing_renews(
     spark: SparkSession, broker: TierlogBroker, s3: s3_servers.S3Server, bucket: dict[str, str]
 ) -> None:
     fill(broker, "expiring", CONFIG, segments=6)
-    frame = read(spark, bucket, "expiring", snapshot="now", snapshotLeaseMs="10000")
+    frame = read(spark, bucket, "expiring", snapshot="now", snapshotLeaseMs="30000")
     place = topic_id(broker, "expiring")
     old = data_of(s3, place)
     delete_records(broker, "expiring", 6 * RECORDS)

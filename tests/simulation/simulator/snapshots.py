@@ -25,7 +25,7 @@ from tierlog.tiering.snapshots import SnapshotError, Snapshots
 SHARE = 0.5
 """Share of the tiered runs with readers that hold snapshots."""
 
-PAUSE_S = 1.0
+PAUSE_S = 0.5
 """Mean of the virtual seconds between two snapshots."""
 
 LEASES_MS = (300, 2_000, 3_600_000)
