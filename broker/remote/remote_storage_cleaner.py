@@ -333,7 +333,6 @@ class RemoteStorageCleaner:
             if uuid not in self._waiting and self.failing.is_due(("delete", uuid))
         ]
 
-    @safeguard("objects are deleted after no manifest in the bucket lists them")
     async def _without_listed(self, image: ClusterImage, batch: list[Deletion]) -> list[Deletion]:
         """The entries whose objects no manifest in the bucket lists any more, so that a reader cannot find
         them from now on. The leaders have usually written such manifests before the grace was over. The

@@ -26,6 +26,7 @@ from tierlog.testing import TierlogBroker
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PREFIX, SEGMENTS, RECORDS = "snapshots", 30, 5
+FEW = 3  # segments, too few to merge them
 WAIT_S = 120.0
 SETTINGS = {
     "remote.log.manager.task.interval.ms": 200,
@@ -118,25 +119,27 @@ def cli(broker: TierlogBroker, *arguments: str) -> Any:
 def test_snapshot_gives_the_same_rows_while_history_is_deleted_and_merged(
     spark: SparkSession, broker: TierlogBroker, s3: s3_servers.S3Server, bucket: dict[str, str]
 ) -> None:
-    fill(broker, "held", CONFIG)
+    fill(broker, "held", CONFIG, segments=FEW)
     now = read(spark, bucket, "held", snapshot="now")
     first = rows(now)
-    assert len(first) == SEGMENTS * RECORDS
+    assert len(first) == FEW * RECORDS
     created = cli(broker, "create", "audit", "held", "--lease", "1h")
     assert rows(read(spark, bucket, "held", snapshot="audit")) == first
     place = topic_id(broker, "held")
     before = data_of(s3, place)
 
-    delete_records(broker, "held", 100)
+    fill_more(broker, "held")
+    wait_for_metric(broker, 1, "tierlog_remote_merges_total")
+    until(lambda: not before & listed_objects(spark, bucket), "the first segments are not merged", WAIT_S)
+    delete_records(broker, "held", FEW * RECORDS)
     fill(broker, "passing", CONFIG)
     passing = topic_id(broker, "passing")
     old = data_of(s3, passing)
     delete_records(broker, "passing", SEGMENTS * RECORDS)
     until(lambda: not old & data_of(s3, passing), "objects of another topic are not deleted", WAIT_S)
-    wait_for_metric(broker, 1, "tierlog_remote_merges_total")
     assert before <= data_of(s3, place)
-
-    assert [offset for offset, _ in rows(read(spark, bucket, "held"))] == list(range(100, len(first)))
+    ends = FEW * RECORDS, (FEW + SEGMENTS) * RECORDS
+    assert [offset for offset, _ in rows(read(spark, bucket, "held"))] == list(range(*ends))
     for _ in range(2):
         assert rows(now) == first
         assert rows(read(spark, bucket, "held", snapshot="audit")) == first
@@ -168,6 +171,12 @@ def test_snapshot_gives_the_same_rows_while_history_is_deleted_and_merged(
         rows(now)
 
 
+def listed_objects(spark: SparkSession, bucket: dict[str, str]) -> set[str]:
+    """Keys of all segments of the newest manifests."""
+    frame = spark.read.format("tierlog").options(**bucket, table="segments").load()
+    return {f"{PREFIX}/{row.object}" for row in frame.select("object").collect()}
+
+
 def spark_topics(spark: SparkSession, bucket: dict[str, str]) -> list[Any]:
     frame = spark.read.format("tierlog").options(**bucket, table="partitions").load()
     return frame.select("topic").distinct().collect()
@@ -193,10 +202,9 @@ def fill_more(broker: TierlogBroker, topic: str) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(SEGMENTS * RECORDS):
         producer.produce(topic, b"later %d" % number, b"%d" % (number % 7))
-        if not number % RECORDS:
+        if number % RECORDS == RECORDS - 1:
             producer.flush()
             AdminApi(broker.admin_url, timeout_s=60).post("/v1/tier/flush", {"topic": topic})
-    producer.flush()
 
 
 def test_objects_are_deleted_after_a_lease_that_nothing_renews(

@@ -77,6 +77,9 @@ DONE = {
     "static members that left",
     "late heartbeats of consumers",
     "late commits of consumers",
+    "snapshots taken",
+    "snapshots renewed",
+    "leases that ended",
 }
 """Operations other than records and faults. Each must happen at least once in the seeds below."""
 

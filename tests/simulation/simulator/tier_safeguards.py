@@ -231,15 +231,6 @@ def _(original: Function, cleaner: Any, batch: Any) -> Any:
 
 
 @without(
-    "objects are deleted after no manifest in the bucket lists them",
-    breaks="a reader takes a snapshot of a deleted object",
-    of_tier=True,
-)
-async def _(original: Function, cleaner: Any, image: Any, batch: Any) -> Any:
-    return batch
-
-
-@without(
     "a lease ends after its time has passed on the storage cleaner's clock",
     breaks="a reader's lease ends early",
     of_tier=True,
