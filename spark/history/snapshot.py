@@ -218,6 +218,8 @@ def read_split(bucket: Bucket, options: ReadOptions, split: Split) -> Iterator[t
             try:
                 contents = read.result()
             except ObjectNotFound as missing:
+                if options.snapshot is not None:  # says so if the snapshot has ended
+                    renew(bucket, Keys(find_cluster(bucket, options.cluster)), options.snapshot)
                 if isinstance(missing, BelowLogStart) and not options.fail_on_data_loss:
                     warnings.warn(f"{part.place}: lost, as retention deleted it", stacklevel=2)
                     for following in islice(parts, 1):

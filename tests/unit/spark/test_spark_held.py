@@ -136,6 +136,9 @@ def test_tasks_renew_the_lease_and_fail_once_it_has_ended(
     assert len(list(read_split(bucket, options, split))) == 1
     assert renewals() == before + 1  # one worker, within a share of the lease
     asyncio.run(known.end(str(options.snapshot)))
+    (writer.root / split[0].key).unlink()
+    with pytest.raises(SnapshotEnded, match="has ended"):
+        list(read_split(bucket, options, split))
     held._next_renewal_s.clear()
     with pytest.raises(SnapshotEnded, match="has ended"):
         list(read_split(bucket, options, split))
