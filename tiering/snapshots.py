@@ -61,6 +61,10 @@ class SnapshotEnded(SnapshotError):
     """The snapshot's lease has ended: its objects may be gone."""
 
 
+class SnapshotNotFound(SnapshotError):
+    """No snapshot has ever had the name."""
+
+
 class SnapshotStore(Protocol):
     """The calls of an ObjectStore that snapshots need."""
 
@@ -265,7 +269,9 @@ class Snapshots:
         try:
             return decode_name(await self._store.get(key)).id
         except ObjectNotFound:
-            raise SnapshotError(f"there is no snapshot {which!r}: `tierlog tier snapshots create`") from None
+            raise SnapshotNotFound(
+                f"there is no snapshot {which!r}: `tierlog tier snapshots create` takes one"
+            ) from None
         except ManifestError as error:
             raise CorruptObject(f"{key}: {error}") from error
 

@@ -12,7 +12,7 @@ from tierlog.broker.gateway.requests import decode_body, http_error
 from tierlog.broker.remote.tier_views import TierRefused
 from tierlog.tiering.format.keys import InvalidKey
 from tierlog.tiering.object_store import ObjectStoreError
-from tierlog.tiering.snapshots import SnapshotError
+from tierlog.tiering.snapshots import SnapshotError, SnapshotNotFound
 
 DEFAULT_LEASE_MS = 24 * 3_600_000
 
@@ -52,7 +52,7 @@ def snapshot_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef
 async def _errors_as_http() -> AsyncIterator[None]:
     try:
         yield
-    except TierRefused as refused:
+    except (TierRefused, SnapshotNotFound) as refused:
         raise http_error(web.HTTPNotFound, str(refused)) from None
     except (SnapshotError, InvalidKey) as wrong:
         raise http_error(web.HTTPConflict, str(wrong)) from None

@@ -1,14 +1,20 @@
 """`tierlog tier snapshots …`: lists, creates and ends snapshots, which hold remote data for readers."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
+from tierlog.cli.errors import CliError
 from tierlog.cli.options import Admin, Bootstrap, Json
 from tierlog.cli.output import counted, duration, listed, print_json, print_outcome, print_rows, size
 
 app = typer.Typer(no_args_is_help=True, help="List, create and end snapshots, which hold remote data.")
+
+LIST_HINT = "`tierlog tier snapshots list` shows all snapshots."
+NOT_FOUND, CONFLICT = 404, 409
 
 COLUMNS = {
     "name": "name",
@@ -63,7 +69,8 @@ def create(
     from tierlog.cli.group_offsets import parse_duration
 
     body = {"name": name, "topics": topics, "lease_ms": parse_duration(lease)}
-    found = admin_api(admin, bootstrap, changes=True).post("/v1/tier/snapshots", body)
+    with _hints(of_snapshot=False):
+        found = admin_api(admin, bootstrap, changes=True).post("/v1/tier/snapshots", body)
     partitions = counted(found["partitions"], "partition")
     print_outcome(f"snapshot {name} holds {partitions} for {lease}", found, as_json=as_json)
 
@@ -78,8 +85,21 @@ def end(
     """End a snapshot: jobs that read it fail, and what it holds may be deleted."""
     from tierlog.cli.admin import admin_api
 
-    found = admin_api(admin, bootstrap, changes=True).delete(f"/v1/tier/snapshots/{quote(snapshot, safe='')}")
+    path = f"/v1/tier/snapshots/{quote(snapshot, safe='')}"
+    with _hints(of_snapshot=True):
+        found = admin_api(admin, bootstrap, changes=True).delete(path)
     print_outcome(f"snapshot {snapshot} has ended", found, as_json=as_json)
+
+
+@contextmanager
+def _hints(*, of_snapshot: bool) -> Iterator[None]:
+    """`of_snapshot`: the request names a snapshot, and no topic, that may not exist."""
+    try:
+        yield
+    except CliError as refused:
+        if refused.status == CONFLICT or (refused.status == NOT_FOUND and of_snapshot):
+            raise CliError(str(refused), hint=LIST_HINT, code=refused.code, status=refused.status) from None
+        raise
 
 
 def _row(snapshot: dict[str, Any]) -> dict[str, Any]:
