@@ -7,6 +7,7 @@ the local copy of a segment, it reads the records from the bucket itself.
 
 import time
 import warnings
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -178,6 +179,8 @@ def aborted_ranges(
             markers.setdefault(header.producer_id, []).append(header.base_offset)
     ranges = []
     for txn in aborted:
-        ends = (at for at in markers.get(txn.producer_id, ()) if at > txn.first_offset)
-        ranges.append(AbortedRange(txn.producer_id, txn.first_offset, next(ends, MAX_OFFSET)))
+        ends = markers.get(txn.producer_id, [])
+        at = bisect_right(ends, txn.first_offset)
+        end = ends[at] if at < len(ends) else MAX_OFFSET
+        ranges.append(AbortedRange(txn.producer_id, txn.first_offset, end))
     return ranges

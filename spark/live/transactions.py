@@ -34,6 +34,9 @@ from tierlog.spark.live.produce import WriteFailed
 DECISION_TIMEOUT_MS = 60_000
 """Timeout of the transaction that stores a decision."""
 
+ABORT_S = 15.0
+"""Time in which brokers abort a transaction after its timeout: Kafka looks for such every 10 s."""
+
 OFFSETS_TOPIC = "__consumer_offsets"
 """A decision is stored as the group's offsets of this topic, which always exists and has many partitions."""
 
@@ -120,8 +123,10 @@ class Transactions:
             found |= {each.transactional_id for each in response.transaction_states}
         return sorted(each for each in found if re.fullmatch(pattern, each))
 
-    def ask_group(self, group: str, request: Any, code: Callable[[Any], int]) -> Any:
-        return self.ask(group, request, code, CoordinatorType.GROUP)
+    def ask_group(
+        self, group: str, request: Any, code: Callable[[Any], int], least_wait_s: float = 0.0
+    ) -> Any:
+        return self.ask(group, request, code, CoordinatorType.GROUP, least_wait_s)
 
     def _require_two_phase(self, transactional_id: str) -> None:
         node = self._cluster.coordinator(CoordinatorType.TRANSACTION, transactional_id)
@@ -137,10 +142,11 @@ class Transactions:
         request: Any,
         code: Callable[[Any], int],
         kind: CoordinatorType = CoordinatorType.TRANSACTION,
+        least_wait_s: float = 0.0,
     ) -> Any:
-        """The response of the coordinator, repeated while the error is retriable and the client's timeout
-        lasts."""
-        deadline = time.monotonic() + self._cluster.timeout_s * 2
+        """The response of the coordinator, repeated while the error is retriable, for twice the client's
+        timeout and at least `least_wait_s`."""
+        deadline = time.monotonic() + max(self._cluster.timeout_s * 2, least_wait_s)
         while True:
             try:
                 response = self._cluster.call(request, self._cluster.coordinator(kind, key))
@@ -174,10 +180,12 @@ class BatchCommitter:
         raise WriteFailed(f"{MOST_SLOTS} transactions of partition {partition} are open: {self._identity}")
 
     def decision(self) -> Decision:
-        """The last decision. Waits for one that is being stored."""
+        """The last decision. Waits for one that is being stored, also by a driver that was killed: then for
+        the timeout of its transaction."""
         group = OffsetFetchRequestGroup(group_id=self._identity, topics=None)
         request = OffsetFetchRequest(groups=[group], require_stable=True)
-        response = self._transactions.ask_group(self._identity, request, _offsets_error)
+        wait_s = DECISION_TIMEOUT_MS / 1_000 + ABORT_S
+        response = self._transactions.ask_group(self._identity, request, _offsets_error, wait_s)
         raise_for(_offsets_error(response), None, f"decisions of {self._identity}")
         parts = [part for topic in response.groups[0].topics for part in topic.partitions]
         newest = max((part.committed_offset for part in parts), default=NO_DECISION.batch_id)

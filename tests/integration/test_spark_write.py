@@ -14,6 +14,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from tierlog.client import Cluster
+from tierlog.spark.live import transactions as live_transactions
+from tierlog.spark.live.transactions import NO_DECISION, BatchCommitter, Prepared, Transactions
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -226,6 +229,26 @@ def test_killed_process_leaves_nothing_lost_or_doubled(
     stream.add(*range(1_000, 1_100))
     stream.run()
     assert values(broker) == sorted(str(n) for n in range(1_100))
+
+
+def test_decision_of_a_killed_driver_is_waited_for_until_brokers_abort_it(
+    tierlog_broker_factory: TierlogBrokerFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver dies while it stores its decision. Tasks of the next one ask for it, with short timeouts."""
+    monkeypatch.setattr(live_transactions, "DECISION_TIMEOUT_MS", 3_000)
+    broker = tierlog_broker_factory({"transaction.two.phase.commit.enable": "true"})
+
+    class Dying(Transactions):
+        def end(self, transaction: Prepared, *, commit: bool) -> None:
+            raise KeyboardInterrupt
+
+    def cluster() -> Cluster:
+        return Cluster(broker.bootstrap, timeout_s=0.5)
+
+    with cluster() as dying, pytest.raises(KeyboardInterrupt):
+        BatchCommitter(Dying(dying), "query").decide(0, [])
+    with cluster() as next_driver:
+        assert BatchCommitter(Transactions(next_driver), "query").decision() == NO_DECISION
 
 
 def test_broker_without_two_phase_commit_is_refused(
