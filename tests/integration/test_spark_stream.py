@@ -278,14 +278,15 @@ def test_deleted_records_are_an_error_unless_the_user_accepts_their_loss(broker:
     deleted = topic.admin.delete_records([TopicPartition(topic.name, 0, 60)])
     next(iter(deleted.values())).result(TIMEOUT_S)
     options = parse_stream_options(topic.live())
-    assert options.live is not None
-    [source] = BrokerPositions(options.live, options).sources()
+    live = options.live
+    assert live is not None
+    [source] = BrokerPositions(live, options).sources()
 
     def offsets(first: int, *, fail_on_data_loss: bool) -> list[int]:
         wanted = OffsetRange(first, 100)
         return [
             offset
-            for fetched in fetch_range(options.live, source, wanted, fail_on_data_loss=fail_on_data_loss)
+            for fetched in fetch_range(live, source, wanted, fail_on_data_loss=fail_on_data_loss)
             for columns in decode_columns(fetched.batches, ["offset"], first_offset=60)
             for offset in columns.arrays["offset"].to_pylist()
         ]
