@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 class TierlogSource(DataSource):
     """`format("tierlog")`: records with the columns of Spark's Kafka source."""
 
+    @short_errors
     def __init__(self, options: dict[str, str]) -> None:
         """Spark creates one for each DataFrame and sends copies of it to workers. So it chooses the snapshot
         here, once: all queries of the DataFrame read the same one."""
