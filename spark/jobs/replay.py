@@ -27,13 +27,13 @@ from tierlog.spark.options.write import parse_write_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from tierlog.spark.jobs.replay_stream import Function
 
 TOPIC = "{topic}"
 KEEP = "keep"
-POLL_SECONDS = 0.5
+POLL_SECONDS = 1
 COUNTED = "tierlog_replay"
 
 
@@ -71,7 +71,7 @@ def load_function(name: str) -> "Function":
         raise JobFailed(f"--function must be MODULE:NAME of an importable function: {failure}") from None
     from pyspark import cloudpickle
 
-    cloudpickle.register_pickle_by_value(module)
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return function
 
 

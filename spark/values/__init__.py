@@ -128,8 +128,12 @@ def _decoder(options: ValueOptions, schema: str) -> "Decoder":
         case ValueFormat.AVRO:
             from tierlog.spark.values.avro import decoder
 
-            return decoder(schema, options.schema)
+            of_avro: Decoder = decoder(schema, options.schema)
+            return of_avro
         case ValueFormat.PROTOBUF:
             from tierlog.spark.values.protobuf import decoder as protobuf_decoder
 
-            return protobuf_decoder(options.descriptors, options.message, options.registry is not None)
+            of_messages: Decoder = protobuf_decoder(
+                options.descriptors, options.message, options.registry is not None
+            )
+            return of_messages

@@ -6,7 +6,7 @@ Two passes run the same program. The first counts the entries of each column and
 second writes the entries of the others. Every position is checked against the end before it is read.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -91,7 +91,7 @@ def run_once(
                     out[arrays[depth, PLACE]] = arrays[depth, TOTAL]
             pc = pc + 1 if has_item else argument
             continue
-        value = np.int64(0)
+        value: Any = np.int64(0)
         if operation == ARRAY:
             if depth == DEPTH:
                 return False
@@ -115,7 +115,7 @@ def run_once(
 
 
 @compiled
-def read_value(data: "Array", at: int, end: int, operation: int, argument: int) -> tuple[int, int]:
+def read_value(data: "Array", at: int, end: int, operation: int, argument: int) -> tuple[Any, int]:
     """The entry of an operation and the position after what was read, which is -1 if it is malformed. The
     bytes of BYTES are not passed over. `argument`: size of FIXED, number of symbols or branches."""
     if operation == BOOLEAN:
@@ -157,7 +157,7 @@ def next_item(data: "Array", at: int, end: int, arrays: "Array", depth: int) -> 
 
 
 @compiled
-def varint_at(data: "Array", at: int, end: int) -> tuple[int, int]:
+def varint_at(data: "Array", at: int, end: int) -> tuple[Any, int]:
     """The bits of a varint and the position after it, which is -1 if it is truncated or over-long."""
     raw, shift = np.uint64(0), np.uint64(0)
     while at < end and shift < np.uint64(70):
@@ -178,7 +178,7 @@ def unzigzag(value: int) -> int:
 
 
 @compiled
-def bits_at(data: "Array", at: int, end: int, size: int) -> tuple[int, int]:
+def bits_at(data: "Array", at: int, end: int, size: int) -> tuple[Any, int]:
     """A little-endian number of `size` bytes and the position after it, or -1."""
     if size > end - at:
         return np.int64(0), -1

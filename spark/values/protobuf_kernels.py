@@ -6,7 +6,7 @@ the entry. As for Avro, the first pass counts entries and finds malformed messag
 Every position is checked against the end before it is read.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -130,7 +130,7 @@ def find_field(fields: "Array", messages: "Array", stack: "Array", depth: int, n
         candidate = first + (hint + step) % count
         if fields[candidate, NUMBER] == number:
             stack[depth, HINT] = candidate - first
-            return candidate
+            return int(candidate)
     return -1
 
 
@@ -175,7 +175,7 @@ def read_entries(
 
 
 @compiled
-def read_scalar(data: "Array", at: int, end: int, kind: int) -> tuple[int, int]:
+def read_scalar(data: "Array", at: int, end: int, kind: int) -> tuple[Any, int]:
     """The bits of a number and the position after it, or -1."""
     if kind == FIXED64:
         return bits_at(data, at, end, 8)

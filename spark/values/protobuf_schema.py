@@ -184,6 +184,7 @@ def _has_presence(document: Message, file: Message) -> bool:
 def read_message(content: bytes) -> Message:
     """All fields by number. Raises IndexError if it is truncated."""
     found: Message = {}
+    value: Any
     at = 0
     while at < len(content):
         tag, at = _varint(content, at)
