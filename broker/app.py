@@ -364,6 +364,7 @@ class Broker(NodeBase):
                 bucket_scrubber=self.tiering.scrubber,
                 manifest_check=self.tiering.manifest_check,
                 merger=self.tiering.merger,
+                replacements=self.tiering.replacements,
                 manifest_recovery=self.tiering.manifest_recovery,
                 remote_repair=self.tiering.remote_repair,
                 snapshots=self.tiering.snapshots,

@@ -7,16 +7,14 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tierlog.base.network import host_port
 from tierlog.cli.errors import CliError, ExitCode, unknown_broker, unreachable, usage
 from tierlog.cli.options import DEFAULT_ADMIN
 from tierlog.cli.output import print_status
 from tierlog.cli.targets import Target, announce_target, local_target
-
-if TYPE_CHECKING:
-    import ssl
+from tierlog.client.admin import admin_tls
 
 PROBE_TIMEOUT_S = 3.0
 """Time to wait for a node's response: a paused node accepts connections and never responds."""
@@ -118,7 +116,7 @@ class AdminApi:
         if method != "GET":
             request.add_header("Content-Type", "application/json")
         try:
-            return urllib.request.urlopen(request, timeout=self._timeout_s, context=_tls(url))
+            return urllib.request.urlopen(request, timeout=self._timeout_s, context=admin_tls(url))
         except urllib.error.HTTPError as refused:
             location = refused.headers.get("Location")
             if refused.code == 307 and location and not redirected:  # urllib follows redirects only for GET
@@ -243,18 +241,6 @@ def _check_url(url: str) -> None:
     if not url.startswith(("http://", "https://")):
         hint = f"Give its scheme, host and port, for example {DEFAULT_ADMIN}."
         raise usage(f"{url!r} is not the URL of an admin API", hint)
-
-
-def _tls(url: str) -> "ssl.SSLContext | None":
-    """TLS context with the operator's certificate and CA, for nodes with mutual TLS. Raises OSError."""
-    if not url.startswith("https:"):
-        return None
-    import ssl
-
-    context = ssl.create_default_context(cafile=os.environ.get("TIERLOG_ADMIN_CA"))
-    if certificate := os.environ.get("TIERLOG_ADMIN_CERTIFICATE"):
-        context.load_cert_chain(certificate, os.environ.get("TIERLOG_ADMIN_KEY"))
-    return context
 
 
 def _reason(refused: urllib.error.HTTPError) -> str:

@@ -7,7 +7,7 @@ no random number: the proposer writes both into the record. `at_ms` and `expires
 """
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -51,11 +51,35 @@ records. It does not read these records again to learn their keys."""
 COMPACTED_AT = "compacted.at"
 """Tag of a remote segment: when compaction last replaced it, in milliseconds since 1970."""
 
+CODEC = "codec"
+"""Tag of a remote segment: all of its compressible batches have this codec, by Kafka's name. A job has
+written it with this codec, and need not read it again to know."""
+
+GROUPED_BYTES = "grouped.bytes"
+"""Tag of a remote segment: a job has put as many segments into it as fit into one of this size."""
+
 
 def compaction_tags(compacted_to: int, compacted_at_ms: int) -> tuple[tuple[str, str], ...]:
     """Tags of a segment. A negative value leaves its tag out."""
     tags = (COMPACTED_TO, compacted_to), (COMPACTED_AT, compacted_at_ms)
     return tuple((name, str(value)) for name, value in tags if value >= 0)
+
+
+def codec_tags(old: Sequence["RemoteSegment"]) -> tuple[tuple[str, str], ...]:
+    """The tag CODEC of a segment with batches of these, if all of them have the same."""
+    codecs = {entry.codec for entry in old}
+    return tuple((CODEC, codec) for codec in codecs if codec is not None and len(codecs) == 1)
+
+
+def merged_tags(old: Sequence["RemoteSegment"]) -> tuple[tuple[str, str], ...]:
+    """Tags of a segment with the batches of successive ones: how far it is compacted, up to the first one
+    that is not, or not completely; and their codec."""
+    compacted_to = -1
+    for entry in old:
+        compacted_to = max(compacted_to, entry.compacted_to)
+        if entry.compacted_to < entry.end_offset:
+            break
+    return compaction_tags(compacted_to, max(entry.compacted_at for entry in old)) + codec_tags(old)
 
 
 class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
@@ -97,6 +121,16 @@ class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, kw_only=True, 
     def compacted_at(self) -> int:
         """When compaction last replaced it, in milliseconds since 1970; -1: never."""
         return self._number(COMPACTED_AT)
+
+    @property
+    def codec(self) -> str | None:
+        """The codec of all batches (CODEC); None if it is not known."""
+        return next((value for name, value in self.tags if name == CODEC), None)
+
+    @property
+    def grouped_bytes(self) -> int:
+        """The size of segments for which a job has filled this one (GROUPED_BYTES); -1: none has."""
+        return self._number(GROUPED_BYTES)
 
     def _number(self, tag: str) -> int:
         return next((int(value) for name, value in self.tags if name == tag), -1) if self.tags else -1

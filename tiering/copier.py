@@ -96,8 +96,8 @@ async def copy_segment(store: ObjectStore, keys: Keys, body: SegmentBody, attemp
     entry = _entry(exported, chunks, attempt, index)
     await asyncio.to_thread(_check_index, index_key, index, entry, attempt.partition, walked.walk)
     await store.put(index_key, index, crc32c=entry.index_crc32c)
-    await _verify(store, index_key, entry.index_bytes, entry.index_crc32c)
-    await _verify(store, log_key, entry.log_bytes, entry.log_crc32c)
+    await verify_object(store, index_key, entry.index_bytes, entry.index_crc32c)
+    await verify_object(store, log_key, entry.log_bytes, entry.log_crc32c)
     return entry
 
 
@@ -133,8 +133,9 @@ def _check_index(
 
 
 @safeguard("an upload is verified before it is committed")
-async def _verify(store: ObjectStore, key: str, size: int, checksum: int) -> None:
-    """Check the stored object's size and checksum; reads it back if the store has no checksum of it."""
+async def verify_object(store: ObjectStore, key: str, size: int, checksum: int) -> None:
+    """Check a stored object's size and checksum; reads it back if the store has no checksum of it. Raises
+    CorruptObject or another ObjectStoreError."""
     found = await store.head(key)
     if found.size != size:
         raise CorruptObject(f"{key}: the stored object has {found.size} bytes, expected {size}")

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import crc32c as crc
 
@@ -229,6 +229,36 @@ class LocalStore:
                 continue
             with suppress(FileNotFoundError):  # deleted during the walk
                 yield self._info(key, entry.stat())
+
+
+def put_new_file(root: Path, key: str, source: IO[bytes], checksum: int) -> None:
+    """Put an object into a directory store, as LocalStore does, for a caller without an event loop. Raises
+    FileExistsError if there is one, ObjectStoreError if the source has another CRC-32C, or OSError."""
+    private, target = root / _PRIVATE, root / key
+    private.mkdir(parents=True, exist_ok=True)
+    temporary = _Temporary(private)
+    try:
+        while piece := source.read(_COPY_BYTES):
+            temporary.append(memoryview(piece))
+        if temporary.checksum != checksum:
+            raise checksum_error(key, temporary.checksum, checksum)
+        temporary.sync()
+        _link(temporary.path, target)
+        _sync_directory(target.parent)
+    finally:
+        temporary.close()
+
+
+def _link(temporary: Path, target: Path) -> None:
+    while True:
+        _make_directories(target.parent)
+        try:
+            os.link(temporary, target)
+            return
+        except FileNotFoundError:
+            if target.parent.is_dir():
+                raise
+            # a concurrent delete removed the empty directory
 
 
 class _Temporary:

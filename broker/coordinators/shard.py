@@ -38,11 +38,11 @@ from tierlog.broker.coordinators.core.effects import (
 from tierlog.broker.coordinators.core.stored import FormatError
 from tierlog.broker.coordinators.timers import Timers
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.storage.core.producer_state import NO_PRODUCER_ID, EndMarker
-from tierlog.broker.storage.recovery import read_marker
+from tierlog.broker.storage.core.producer_state import NO_PRODUCER_ID
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import check_batch, iter_batches
 from tierlog.records.errors import RecordsError
+from tierlog.records.markers import EndMarker, read_marker
 from tierlog.records.record import Record, iter_records
 from tierlog.records.writer import NewRecord, encode_batch
 

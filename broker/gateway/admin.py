@@ -23,6 +23,7 @@ from tierlog.broker.gateway.directories import directory_routes
 from tierlog.broker.gateway.metrics import render
 from tierlog.broker.gateway.node import Node, Serving
 from tierlog.broker.gateway.operations import operation_routes
+from tierlog.broker.gateway.replacements import replacement_routes
 from tierlog.broker.gateway.request_guard import BODY_BYTES_MAX, request_guard
 from tierlog.broker.gateway.requests import http_error, parsing_parameters
 from tierlog.broker.gateway.snapshots import snapshot_routes
@@ -123,6 +124,7 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
         *_tier_routes(lambda: _serving(node)),
         *tier_check_routes(lambda: _serving(node), node.metadata),
         *snapshot_routes(lambda: _serving(node)),
+        *replacement_routes(lambda: _serving(node)),
     ]
 
 

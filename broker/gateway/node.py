@@ -28,6 +28,7 @@ from tierlog.broker.remote.manifest_recovery import ManifestRecovery
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.remote_repair import RemoteRepair
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
+from tierlog.broker.remote.replacements import Replacements
 from tierlog.broker.remote.segment_merger import SegmentMerger
 from tierlog.broker.remote.tier_snapshots import TierSnapshots
 from tierlog.broker.remote.tiering import RemoteTier
@@ -59,6 +60,7 @@ class Serving:
     bucket_scrubber: BucketScrubber
     manifest_check: ManifestCheck
     merger: SegmentMerger
+    replacements: Replacements
     manifest_recovery: ManifestRecovery
     remote_repair: RemoteRepair
     snapshots: TierSnapshots

@@ -18,7 +18,6 @@ from tierlog.broker.groups.core.offsets import OffsetsByPartition
 from tierlog.broker.groups.core.turn import ConsumerSettings, GroupSettings, MigrationPolicy
 from tierlog.broker.groups.group_lag import GroupLag
 from tierlog.broker.groups.image_topics import ImageTopics
-from tierlog.broker.storage.core.producer_state import EndMarker
 from tierlog.config.coordinators import CONSUMER_PROTOCOL
 from tierlog.config.dynamic import effective_settings
 from tierlog.config.groups import consumer_settings
@@ -31,6 +30,7 @@ from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages import consumer_group_describe
 from tierlog.protocol.messages.describe_groups import DescribedGroup
 from tierlog.protocol.primitives import STRING_BYTES_MAX
+from tierlog.records.markers import EndMarker
 
 R = TypeVar("R")
 

@@ -13,7 +13,6 @@ from tierlog.broker.handlers.context import Pending, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.purgatory import Write
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.storage.core.producer_state import EndMarker
 from tierlog.broker.transactions.marker_sender import LocalResponse
 from tierlog.config.topic import OFFSETS_TOPIC
 from tierlog.protocol.errors import ErrorCode
@@ -25,6 +24,7 @@ from tierlog.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from tierlog.records.markers import EndMarker
 
 ACKS_ALL = -1
 TIMEOUT_MS = 5_000

@@ -65,6 +65,9 @@ class ManifestEditor:
         self._submit = submit
         self.copies: set[UUID] = set()
         """Copies in progress that will replace segments. A copy that is not among them was interrupted."""
+        self.leased: set[TopicIdPartition] = set()
+        """Partitions in which a job outside of the broker replaces segments (`replacements`). The segment
+        merger leaves them alone."""
 
     async def spill(self, where: TopicIdPartition, leader_epoch: int, spill: Spill, *, is_tree: bool) -> None:
         """Write a page, which takes the place of its nodes in the quorum. Raises ObjectStoreError, as the
@@ -118,29 +121,37 @@ class ManifestEditor:
         require(
             ends[-1] == old[-1].end_offset, f"{where}: replaced up to {ends[-1]}, not {old[-1].end_offset}"
         )
-        attempts = [Attempt(where, random_uuid(self._rng), leader_epoch) for _ in ends]
+        attempts = [Attempt(where, self.new_id(), leader_epoch) for _ in ends]
         self.copies.update(attempt.uuid for attempt in attempts)
         try:
             new = []
             for attempt, base, end in zip(attempts, bases, ends, strict=True):
-                await self._submit(
-                    c.StartCopy(
-                        topic_id=where.topic_id,
-                        partition=where.partition,
-                        broker_id=self._broker_id,
-                        leader_epoch=leader_epoch,
-                        uuid=attempt.uuid,
-                        base_offset=base,
-                        last_offset=end - 1,
-                        replaces=True,
-                    )
-                )
+                await self.announce(attempt, base, end - 1)
                 new.append(await upload(attempt, base, end - 1))
-            await self._commit_new(where, leader_epoch, resolve().nodes, old, new)
+            await self.commit(where, leader_epoch, resolve().nodes, old, new)
         finally:
             self.copies.difference_update(attempt.uuid for attempt in attempts)
 
-    async def _commit_new(
+    def new_id(self) -> UUID:
+        """An id for a new segment."""
+        return random_uuid(self._rng)
+
+    async def announce(self, attempt: Attempt, base_offset: int, last_offset: int) -> None:
+        """Announce the objects of one new segment to the quorum. The caller has added it to `copies`."""
+        await self._submit(
+            c.StartCopy(
+                topic_id=attempt.partition.topic_id,
+                partition=attempt.partition.partition,
+                broker_id=self._broker_id,
+                leader_epoch=attempt.leader_epoch,
+                uuid=attempt.uuid,
+                base_offset=base_offset,
+                last_offset=last_offset,
+                replaces=True,
+            )
+        )
+
+    async def commit(
         self,
         where: TopicIdPartition,
         leader_epoch: int,
@@ -148,6 +159,8 @@ class ManifestEditor:
         old: Sequence[RemoteSegment],
         new: Sequence[RemoteSegment],
     ) -> None:
+        """Replace segments by announced ones, whose objects are verified. `nodes`: those of the quorum.
+        Raises ObjectNotFound if they do not lead to the old ones."""
         loaded = await self.pages_to(where, nodes, old[0].base_offset)
         path = path_to(nodes, old[0].base_offset, loaded)
         pages = replaced(path, old, new, loaded) if path else ()

@@ -34,7 +34,7 @@ from tierlog.config.node import NodeSettings
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.quorum.client import MetadataClient
-from tierlog.metadata.records import ManifestNode, RemoteSegment, compaction_tags
+from tierlog.metadata.records import ManifestNode, RemoteSegment, codec_tags, compaction_tags
 from tierlog.records.chunks import ChunkBuilder
 from tierlog.records.indexes import AbortedTxn, decode_txn_index
 from tierlog.tiering.copier import Attempt, SegmentFile
@@ -244,7 +244,8 @@ class RemoteCompactor:
         compacted_to: int,
     ) -> None:
         compacted_at = max(self._clock.now_ms(), old.compacted_at + 1)
-        tags, resolve = compaction_tags(compacted_to, compacted_at), partial(self._resolve, where)
+        tags = compaction_tags(compacted_to, compacted_at) + codec_tags((old,))
+        resolve = partial(self._resolve, where)
 
         async def upload(attempt: Attempt, base: int, last: int) -> RemoteSegment:
             body = AnnouncedBody(SegmentFile(*exported), attempt, resolve)

@@ -612,6 +612,13 @@ class RemoteLogManager:
         replicas = (state.replica for state in self._states.values())
         return [replica for replica in replicas if replica.is_leader and _is_enabled(replica)]
 
+    def led(self, where: TopicIdPartition) -> Replica | None:
+        """The replica of a tiered partition that this broker leads; None if it leads none."""
+        state = self._states.get(where)
+        if state is None or not state.replica.is_leader or not _is_enabled(state.replica):
+            return None
+        return state.replica
+
     async def status(self, topic: str | None = None) -> list[PartitionTierStatus]:
         """The status of every tiered partition that this broker leads, sorted by name."""
         replicas = [state.replica for state in self._states.values()]

@@ -30,7 +30,7 @@ from tierlog.config.topic import MAX_LONG, TopicConfig
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
-from tierlog.metadata.records import ManifestNode, RemoteSegment, compaction_tags
+from tierlog.metadata.records import ManifestNode, RemoteSegment, merged_tags
 from tierlog.records.errors import RecordsError
 from tierlog.tiering.copier import Attempt, NotUploadable
 from tierlog.tiering.format.keys import Keys
@@ -73,8 +73,9 @@ class MergeLimits:
     index_bytes_max: int = LARGEST_INDEX_BYTES
 
 
-def limits_of(config: TopicConfig, segments_min: int) -> MergeLimits:
-    bytes_max, spans_ms = config.segment_bytes, list[int]()
+def limits_of(config: TopicConfig, segments_min: int, segment_bytes: int | None = None) -> MergeLimits:
+    """`segment_bytes`: instead of the topic's."""
+    bytes_max, spans_ms = config.segment_bytes if segment_bytes is None else segment_bytes, list[int]()
     if "delete" in config.cleanup_policy:
         if config.retention_bytes >= 0:
             bytes_max = min(bytes_max, config.retention_bytes // RETENTION_SHARE)
@@ -111,17 +112,6 @@ def _run_length(entries: Sequence[RemoteSegment], first: int, limits: MergeLimit
         if count >= limits.segments_min and largest * LARGEST_SHARE <= size:
             longest = count
     return longest
-
-
-def merged_tags(old: Sequence[RemoteSegment]) -> tuple[tuple[str, str], ...]:
-    """How far a segment with the batches of these is compacted: up to the first one that is not, or not
-    completely."""
-    compacted_to = -1
-    for entry in old:
-        compacted_to = max(compacted_to, entry.compacted_to)
-        if entry.compacted_to < entry.end_offset:
-            break
-    return compaction_tags(compacted_to, max(entry.compacted_at for entry in old))
 
 
 class SegmentMerger:
@@ -192,6 +182,8 @@ class SegmentMerger:
         """Merge one run, or compact if there is none. Returns whether more runs may be left."""
         where = replica.id
         await asyncio.sleep(0)  # a partition without runs does not wait
+        if where in self._log_manager.editor.leased:
+            return False  # a job replaces segments
         try:
             if await self._merge_run(replica):
                 return True

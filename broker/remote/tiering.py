@@ -25,6 +25,7 @@ from tierlog.broker.remote.remote_compactor import RemoteCompactor
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.remote_repair import RemoteRepair
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
+from tierlog.broker.remote.replacements import Replacements
 from tierlog.broker.remote.segment_merger import SegmentMerger
 from tierlog.broker.remote.tier_snapshots import TierSnapshots
 from tierlog.broker.remote.tier_state_machine import TierStateMachine
@@ -217,6 +218,9 @@ class Tiering:
         rewrites = settings, metadata, self.log_manager, tier.manager, tier.log, tier.store, tier.keys
         compactor = RemoteCompactor(*rewrites, files, clock, tier.scratch, rate)
         self.merger = SegmentMerger(*rewrites, tier.tasks, rate, compactor)
+        self.replacements = Replacements(
+            metadata, self.log_manager, tier.log, tier.store, tier.keys, clock, tier.tasks
+        )
         self.remote_repair = RemoteRepair(
             metadata,
             replicas,
@@ -239,6 +243,7 @@ class Tiering:
             self._tier.tasks.spawn("check of the object store", self._check_store())
             self.scrubber.start()
             self.merger.start()
+            self.replacements.start()
             self.remote_repair.start()
         self._tier.log_unreachable_data()
 

@@ -29,9 +29,7 @@ from tierlog.broker.replication.replica_state import ReplicaState
 from tierlog.broker.storage.core.batch_validation import (
     FAULT_CODES,
 )
-from tierlog.broker.storage.core.producer_state import (
-    ProducerStateManager,
-)
+from tierlog.broker.storage.core.producer_state import ProducerStateManager
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.segment import BatchAt, CorruptLog
 from tierlog.protocol.errors import ErrorCode

@@ -23,12 +23,7 @@ from tierlog.broker.storage.core.batch_validation import (
     stored_codec,
     validate_header,
 )
-from tierlog.broker.storage.core.producer_state import (
-    Duplicate,
-    EndMarker,
-    InvalidRecord,
-    Rejection,
-)
+from tierlog.broker.storage.core.producer_state import Duplicate, InvalidRecord, Rejection
 from tierlog.broker.storage.core.record_validation import BatchValidation, ValidationResult
 from tierlog.broker.storage.core.verification import VerificationGuard
 from tierlog.protocol.errors import ErrorCode
@@ -41,6 +36,7 @@ from tierlog.records.batch import (
     set_log_append_time,
 )
 from tierlog.records.errors import RecordsError
+from tierlog.records.markers import EndMarker
 from tierlog.records.writer import encode_end_marker
 
 

@@ -2,7 +2,7 @@
 
 The thread uses no state of the event loop: it opens files by name, and a `CleaningJob` holds what it needs to
 know about the log. Cleaned files have names of their own until the event loop swaps them in
-(`segment_swap.py`). The rules are in `storage/core/compaction.py`. The log cleaner calls `build_offset_map`,
+(`segment_swap.py`). The rules are in `records/compaction.py`. The log cleaner calls `build_offset_map`,
 then `clean` for each group.
 """
 
@@ -25,25 +25,23 @@ from tierlog.base.open_files import SharedFile
 from tierlog.base.types import TopicPartition
 from tierlog.broker.storage.checked_batches import verified_batches
 from tierlog.broker.storage.core.compaction import (
-    BatchFilter,
-    CleanedTransactionMetadata,
-    LastRecord,
     LogToClean,
     SegmentSize,
     group_segments,
     last_records_of_producers,
 )
 from tierlog.broker.storage.core.continuity import HeaderRules
-from tierlog.broker.storage.core.offset_map import LOAD_FACTOR, OffsetMap
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.names import CLEANED, INDEXES, OFFSET_INDEX, TIME_INDEX
-from tierlog.broker.storage.recovery import read_marker
 from tierlog.broker.storage.segment import CorruptLog, Segment
 from tierlog.broker.storage.segment_swap import Swap, discard
 from tierlog.config.topic import TopicConfig
 from tierlog.records.batch import BatchHeader, read_header
+from tierlog.records.compaction import BatchFilter, CleanedTransactionMetadata, LastRecord
 from tierlog.records.errors import RecordsError
 from tierlog.records.indexes import AbortedTxn
+from tierlog.records.markers import read_marker
+from tierlog.records.offset_map import LOAD_FACTOR, OffsetMap
 from tierlog.records.record import records_section
 from tierlog.records.rewrite import Span, spans
 

@@ -46,6 +46,7 @@ from tierlog.broker.storage.segment_swap import Swaps
 from tierlog.config.topic import TopicConfig
 from tierlog.records.batch import BatchHeader
 from tierlog.records.indexes import AbortedTxn
+from tierlog.records.markers import read_marker
 
 
 class PartitionLog:
@@ -545,7 +546,7 @@ class PartitionLog:
     def _apply_producer(
         self, segment: Segment, buffer: memoryview, header: BatchHeader, base_offset: int, now_ms: int
     ) -> None:
-        marker = recovery.read_marker(buffer) if header.is_control else None
+        marker = read_marker(buffer) if header.is_control else None
         completed = self.producers.apply(header, base_offset, marker, now_ms=now_ms)
         if completed is not None and completed.aborted:
             stable = self.producers.last_stable_offset_after(completed)

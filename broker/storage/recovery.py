@@ -23,7 +23,6 @@ from tierlog.broker.storage.checked_batches import intact_batches, is_torn, veri
 from tierlog.broker.storage.core.continuity import MAX_OFFSET, HeaderRules, consistent_prefix
 from tierlog.broker.storage.core.producer_state import (
     BATCHES_KEPT,
-    EndMarker,
     MalformedSnapshot,
     ProducerStateEntry,
     ProducerStateManager,
@@ -48,12 +47,10 @@ from tierlog.broker.storage.segment_swap import complete_swaps
 from tierlog.records.batch import HEADER_SIZE, BatchHeader, read_header
 from tierlog.records.errors import RecordsError
 from tierlog.records.indexes import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY, AbortedTxn
-from tierlog.records.record import iter_records
-from tierlog.records.writer import COMMIT_MARKER
+from tierlog.records.markers import read_marker
 
 _RESTORE_WINDOWS = tuple(size * 1024 * 1024 for size in (1, 4, 16, 64))
 _RESTORE_BATCHES = 512  # this many headers are enough; large batches need the larger windows
-_CONTROL_RECORD_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
@@ -288,30 +285,6 @@ def replay(
         if index_aborts:
             segment.persist()
         segment.unload()
-
-
-def read_marker(batch: bytes | memoryview) -> EndMarker | None:
-    """Read a control batch: the key is version and type, the value version and coordinator epoch (KIP-98).
-
-    Returns None if the batch does not end a transaction. A malformed record with a valid CRC, which no log
-    writer produces, also gives None.
-    """
-    try:
-        record = next(iter(iter_records(batch, max_bytes=_CONTROL_RECORD_BYTES)), None)
-    except RecordsError:
-        return None
-    if (
-        record is None
-        or record.key is None
-        or record.value is None
-        or len(record.key) < 4
-        or len(record.value) < 6
-    ):
-        return None
-    kind = int.from_bytes(record.key[2:4], "big")
-    if kind > COMMIT_MARKER:
-        return None
-    return EndMarker(kind == COMMIT_MARKER, int.from_bytes(record.value[2:6], "big", signed=True))
 
 
 def restore_earlier_batches(state: ProducerStateManager, segments: Sequence[Segment], at: int) -> None:

@@ -25,7 +25,6 @@ from tierlog.broker.storage.names import (
     parse_segment_file,
     segment_file,
 )
-from tierlog.broker.storage.recovery import read_marker
 from tierlog.broker.storage_tools.offline import (
     BatchFound,
     NotALog,
@@ -41,6 +40,7 @@ from tierlog.records.indexes import (
     decode_time_index,
     decode_txn_index,
 )
+from tierlog.records.markers import read_marker
 from tierlog.records.record import iter_records
 
 Document = dict[str, Any]

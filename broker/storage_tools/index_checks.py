@@ -14,7 +14,6 @@ from tierlog.broker.storage.core.producer_state import (
     ProducerStateEntry,
     ProducerStateManager,
 )
-from tierlog.broker.storage.recovery import read_marker
 from tierlog.broker.storage_tools.offline import BatchFound, without_trailing_zeros
 from tierlog.records.indexes import (
     OFFSET_ENTRY,
@@ -23,6 +22,7 @@ from tierlog.records.indexes import (
     decode_time_index,
     decode_txn_index,
 )
+from tierlog.records.markers import read_marker
 
 
 class Check(Protocol):

@@ -14,10 +14,10 @@ from tierlog.base.files import OsFiles, write_atomically
 from tierlog.broker.storage.core.producer_state import MalformedSnapshot, ProducerStateManager
 from tierlog.broker.storage.core.retention import LARGEST_RELATIVE_OFFSET
 from tierlog.broker.storage.names import OFFSET_INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX, segment_file
-from tierlog.broker.storage.recovery import read_marker
 from tierlog.broker.storage.segment import CorruptLog, Segment
 from tierlog.broker.storage_tools.offline import PartitionFiles, UnreadableTail, read_batches
 from tierlog.records.indexes import AbortedTxn
+from tierlog.records.markers import read_marker
 
 
 class Rebuilt(NamedTuple):

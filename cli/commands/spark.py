@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
 app = typer.Typer(
-    help="Jobs of Spark over the whole history in the bucket (exports and audits), and an archive for its "
-    "executors. They need the extra `spark` and no broker.",
+    help="Jobs of Spark over the whole history in the bucket (exports, audits, rewrites, compaction), and an "
+    "archive for its executors. They need the extra `spark`.",
     no_args_is_help=True,
 )
 

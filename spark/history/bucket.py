@@ -1,15 +1,19 @@
-"""Blocking access to the bucket, for Spark's driver and executors. Only snapshots write.
+"""Blocking access to the bucket, for Spark's driver and executors. Only snapshots and jobs write.
 
 Accepts the same addresses as the broker's `object.store.url`. A read returns the complete range or fails.
 boto3 is imported at the first use of S3, so a directory does not need it.
 """
 
 import asyncio
+from base64 import b64encode
 from collections.abc import Callable, Coroutine
 from functools import lru_cache, partial
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
+
+from crc32c import crc32c
 
 from tierlog.spark.options import InvalidOption, StoreAddress
 from tierlog.tiering.object_store import (
@@ -32,6 +36,7 @@ CONNECT_SECONDS = 5
 READ_SECONDS = 60
 TRIES = 5  # with boto3's own jittered backoff
 CONNECTIONS = 32
+READ_BACK_BYTES = 8 << 20
 
 
 class Bucket(Protocol):
@@ -55,8 +60,14 @@ class Bucket(Protocol):
         """The first components of all keys."""
 
 
+class WritableBucket(Bucket, Protocol):
+    def put_new(self, key: str, body: bytes | IO[bytes], size: int, checksum: int) -> None:
+        """Put an object of this size and CRC-32C under a key that has none. If the key has an object already,
+        it must be the same: an earlier attempt of the caller has put it. Raises CorruptObject otherwise."""
+
+
 @lru_cache(maxsize=8)
-def open_bucket(address: StoreAddress) -> Bucket:
+def open_bucket(address: StoreAddress) -> WritableBucket:
     """Open the bucket at an address; one client per process. Raises InvalidOption."""
     parts = urlsplit(address.path)
     if parts.scheme in ("s3", "s3a") and parts.netloc:
@@ -114,6 +125,17 @@ class DirectoryBucket:
 
     def folders(self) -> list[str]:
         return sorted(path.name for path in self._root.iterdir() if path.is_dir())
+
+    def put_new(self, key: str, body: bytes | IO[bytes], size: int, checksum: int) -> None:
+        from tierlog.tiering.local_store import put_new_file
+
+        source = BytesIO(body) if isinstance(body, bytes) else body
+        try:
+            put_new_file(self._root, key, source, checksum)
+        except FileExistsError:
+            require_same(self, key, size, checksum)
+        except OSError as error:
+            raise ObjectStoreError(f"{key}: {error}") from error
 
 
 class S3Bucket:
@@ -203,6 +225,22 @@ class S3Bucket:
             for found in page.get("CommonPrefixes", ())
         ]
 
+    def put_new(self, key: str, body: bytes | IO[bytes], size: int, checksum: int) -> None:
+        def put() -> None:
+            self._client.put_object(
+                Bucket=self._bucket,
+                Key=self._prefix + key,
+                Body=body,
+                ContentLength=size,
+                ChecksumCRC32C=b64encode(checksum.to_bytes(4, "big")).decode(),
+                IfNoneMatch="*",
+            )
+
+        try:
+            self._call(key, put)
+        except PreconditionFailed:
+            require_same(self, key, size, checksum)
+
     def _list(self, prefix: str, **options: str) -> list[dict[str, Any]]:
         pages = self._client.get_paginator("list_objects_v2")
         return self._call(
@@ -231,6 +269,15 @@ class S3Bucket:
             ) from None
         except BotoCoreError as error:
             raise ObjectStoreError(f"{place}: {error}") from error
+
+
+def require_same(bucket: Bucket, key: str, size: int, checksum: int) -> None:
+    """Read an object back. Raises CorruptObject unless it has this size and CRC-32C."""
+    found = 0
+    for start in range(0, size, READ_BACK_BYTES):
+        found = crc32c(bucket.read(key, start, min(start + READ_BACK_BYTES, size)), found)
+    if found != checksum:
+        raise CorruptObject(f"{key}: another attempt has put an object with checksum {found:08x}")
 
 
 def _s3_options(address: StoreAddress) -> S3Options:

@@ -47,7 +47,7 @@ class Argument:
 
     def check(self, value: Any) -> Any:
         """The value, if it is allowed. Raises InvalidArgument."""
-        if self.choices and value not in self.choices:
+        if self.choices and value is not None and value not in self.choices:
             raise InvalidArgument(f"--{self.name} must be {' or '.join(self.choices)}, not {value!r}")
         return value
 
@@ -218,12 +218,69 @@ STATS = (
     Argument("top", "How many of the most frequent keys to list.", int, default=20, form="NUMBER"),
     *SPARK,
 )
-ARGUMENTS = {"backfill": BACKFILL, "audit": AUDIT, "replay": REPLAY, "stats": STATS}
+ADMIN = (
+    Argument("admin", "Admin API of any node, or several with commas.", required=True, form="URL"),
+    Argument(
+        "lease-seconds",
+        "Time after which the cluster gives up what the job has begun, if the job does not respond.",
+        int,
+        default=60,
+        form="SECONDS",
+    ),
+    Argument("dry-run", "Change nothing, and print what would be done.", bool, default=False),
+)
+REWRITE = (
+    *BUCKET,
+    *ADMIN,
+    *TOPICS,
+    Argument(
+        "codec",
+        "New codec of all batches. Default: batches keep theirs.",
+        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+    ),
+    Argument(
+        "segment-mib",
+        "Join successive segments up to this size, in MiB, 1 to 1024. Default: none are joined.",
+        int,
+        form="MIB",
+    ),
+    *SPARK,
+)
+COMPACT = (
+    *BUCKET,
+    *ADMIN,
+    *TOPICS,
+    Argument(
+        "min-dirty-percent",
+        "Compact a partition only if at least this share of its history is not compacted yet.",
+        int,
+        default=0,
+        form="PERCENT",
+    ),
+    Argument(
+        "map-mib",
+        "Memory for the keys of one partition, 24 bytes each, in MiB.",
+        int,
+        default=512,
+        form="MIB",
+    ),
+    *SPARK,
+)
+ARGUMENTS = {
+    "backfill": BACKFILL,
+    "audit": AUDIT,
+    "replay": REPLAY,
+    "stats": STATS,
+    "rewrite": REWRITE,
+    "compact": COMPACT,
+}
 MEANINGS = {
     "backfill": "Export what is new in the bucket to Parquet, Iceberg or Delta, exactly once.",
     "audit": "Read and check every byte of history in the bucket. Exit code 1: something is damaged.",
     "stats": "Show sizes, rates, keys and skew of topics, as JSON and as a page of plots.",
     "replay": "Write records of topics again, to other topics or another cluster, exactly once.",
+    "compact": "Compact the history of compacted topics, while the cluster runs.",
+    "rewrite": "Give history another codec or larger segments, while the cluster runs.",
 }
 """Arguments and meaning of each job, for the command line of tierlog, which imports a job only to run it."""
 

@@ -13,9 +13,10 @@ from opened_replica import opened_replica
 
 from tierlog.base.files import OsFiles
 from tierlog.base.types import TopicPartition
-from tierlog.broker.storage.core.producer_state import EndMarker, Rejection
+from tierlog.broker.storage.core.producer_state import Rejection
 from tierlog.config.topic import TopicConfig
 from tierlog.protocol.errors import ErrorCode
+from tierlog.records.markers import EndMarker
 from tierlog.records.writer import NewRecord, encode_batch
 
 NOW = 1_700_000_000_000

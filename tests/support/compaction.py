@@ -8,11 +8,11 @@ from tierlog.base.clock import SystemClock
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.broker.storage.cleaner import Cleaner, CleanerThrottler, take_job
 from tierlog.broker.storage.core.compaction import LogToClean, log_to_clean
-from tierlog.broker.storage.core.offset_map import LOAD_FACTOR
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.segment_swap import Swap
 from tierlog.config.topic import TopicConfig
 from tierlog.records.batch import BatchHeader, assign, iter_batches, read_header
+from tierlog.records.offset_map import LOAD_FACTOR
 from tierlog.records.record import Record, iter_records
 from tierlog.records.writer import NewRecord, encode_batch
 

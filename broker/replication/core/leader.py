@@ -22,15 +22,11 @@ from tierlog.broker.replication.core.in_sync import (
     InSyncSet,
     IsrProposal,
 )
-from tierlog.broker.storage.core.producer_state import (
-    Duplicate,
-    EndMarker,
-    ProducerStateManager,
-    Rejection,
-)
+from tierlog.broker.storage.core.producer_state import Duplicate, ProducerStateManager, Rejection
 from tierlog.broker.storage.core.verification import VerificationGuard
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import BatchHeader
+from tierlog.records.markers import EndMarker
 
 ALL_IN_SYNC = -1
 """acks=-1, which clients call `all`."""

@@ -1,26 +1,17 @@
-"""Compaction rules: which part of a log can be cleaned, which segments are merged, and what is kept of each
-batch.
+"""Cleanable range of a log, and groups of segments that are cleaned together.
 
-These are pure functions over values; `broker/storage/cleaner.py` reads and writes the files. As in Kafka, the
-last record of each key below the end of the offset map is kept, offsets and order never change, a tombstone
-is kept for delete.retention.ms after the first cleaning that saw it (KIP-534), and a batch without records is
-kept as an empty batch if a reader or a producer still needs it.
+These are pure functions over values; `broker/storage/cleaner.py` reads and writes the files.
+`records/compaction.py` decides about the records of each batch.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from heapq import heapify, heappop
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from tierlog.base.safeguards import safeguard
 from tierlog.base.segments import SegmentDescriptor
-from tierlog.broker.storage.core.offset_map import OffsetMap
-from tierlog.broker.storage.core.producer_state import EndMarker, ProducerStateManager
+from tierlog.broker.storage.core.producer_state import ProducerStateManager
 from tierlog.broker.storage.core.retention import LARGEST_RELATIVE_OFFSET
 from tierlog.config.topic import TopicConfig
-from tierlog.records.batch import HEADER_SIZE, BatchHeader
-from tierlog.records.indexes import AbortedTxn
-from tierlog.records.rewrite import Span, emptied, rewritten, spans
+from tierlog.records.compaction import LastRecord
 
 # -- cleanable range --
 
@@ -105,71 +96,7 @@ def group_segments(segments: Iterable[SegmentSize], config: TopicConfig) -> list
     return groups
 
 
-# -- transactions --
-
-
-class CleanedTransactionMetadata:
-    """Transactions seen while reading the log in order: identifies aborted data and markers without data.
-
-    A marker is kept as long as data of its transaction is in the log, since readers of that data need it.
-    """
-
-    __slots__ = ("_aborted", "_committed", "_met", "_upcoming", "kept")
-
-    def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
-        self._upcoming = [(entry.first_offset, entry) for entry in aborted]
-        heapify(self._upcoming)
-        self._aborted: dict[int, AbortedTxn] = {}  # by producer id, until their markers are read
-        self._met: set[int] = set()  # producers with a data batch in an aborted transaction
-        self._committed: set[int] = set()
-        self.kept: list[AbortedTxn] = []
-        """Entries for the transaction index of the segment being written: their marker is kept."""
-
-    def is_aborted(self, header: BatchHeader) -> bool:
-        """Whether a data batch belongs to an aborted transaction."""
-        self._reach(header.last_offset)
-        if not header.is_transactional:
-            return False
-        if header.producer_id in self._aborted:
-            self._met.add(header.producer_id)
-            return True
-        self._committed.add(header.producer_id)
-        return False
-
-    def can_discard(self, header: BatchHeader, marker: EndMarker | None) -> bool:
-        """Whether no data of a control batch's transaction has been read. Also True for a batch without
-        records.
-        """
-        self._reach(header.last_offset)
-        if header.record_count == 0:
-            return True
-        if marker is None:
-            return False  # an unknown control type
-        if marker.committed:
-            has_no_data = header.producer_id not in self._committed
-            self._committed.discard(header.producer_id)
-            return has_no_data
-        entry = self._aborted.pop(header.producer_id, None)
-        if entry is None or header.producer_id not in self._met:
-            return True
-        self._met.discard(header.producer_id)
-        self.kept.append(entry)
-        return False
-
-    def _reach(self, offset: int) -> None:
-        while self._upcoming and self._upcoming[0][0] <= offset:
-            entry = heappop(self._upcoming)[1]
-            self._aborted.setdefault(entry.producer_id, entry)
-
-
 # -- retained batches --
-
-
-class LastRecord(NamedTuple):
-    """The last data offset of a producer, or -1 if the producer wrote only markers in this epoch."""
-
-    epoch: int
-    offset: int
 
 
 def last_records_of_producers(state: ProducerStateManager) -> dict[int, LastRecord]:
@@ -182,84 +109,3 @@ def last_records_of_producers(state: ProducerStateManager) -> dict[int, LastReco
         )
         for producer in state
     }
-
-
-@dataclass(slots=True)
-class BatchFilter:
-    """Decides what to keep of each batch of a log, in order."""
-
-    keys: OffsetMap
-    transactions: CleanedTransactionMetadata
-    producers: Mapping[int, LastRecord]
-    now_ms: int
-    delete_retention_ms: int
-
-    def control(self, batch: bytes, header: BatchHeader, marker: EndMarker | None, *, stays: bool) -> bytes:
-        """The bytes to write for a control batch, empty to drop it. With `stays`, an empty batch is written
-        instead.
-        """
-        discard = self.transactions.can_discard(header, marker)
-        horizon = header.delete_horizon_ms
-        if header.record_count == 0 or (discard and horizon is not None and horizon <= self.now_ms):
-            return emptied(header) if stays or self._is_last_of_producer(header) else b""
-        if discard and horizon is None:
-            return _with_horizon(batch, header, self.now_ms + self.delete_retention_ms)
-        return batch
-
-    def data(
-        self,
-        batch: bytes,
-        header: BatchHeader,
-        plain: bytes,
-        records: Callable[[], Iterable[Span]],
-        *,
-        stays: bool,
-    ) -> bytes:
-        """The bytes to write for a data batch whose uncompressed records are in `plain`, empty to drop it.
-
-        Records are walked twice where some are removed. A list of the kept ones would take thirty times the
-        memory of the smallest records.
-        """
-        aborted = self.transactions.is_aborted(header)
-        if not aborted and header.base_offset >= self.keys.end_offset:
-            return batch
-        horizon = header.delete_horizon_ms
-        expired = _is_past(horizon, self.now_ms)
-        count, begins = 0, False
-        for record in () if aborted else records():
-            if self._keeps(record, expired):
-                count += 1
-                begins = begins or (horizon is None and record.is_tombstone)
-        if not count:
-            return emptied(header) if stays or self._is_last_of_producer(header) else b""
-        if count == header.record_count and not begins:
-            return batch
-        kept = (record for record in records() if self._keeps(record, expired))
-        return rewritten(header, plain, kept, self.now_ms + self.delete_retention_ms if begins else None)
-
-    @safeguard("compaction keeps the last record of each key")
-    def _keeps(self, record: Span, expired: bool) -> bool:
-        if record.offset >= self.keys.end_offset:
-            return True
-        if record.key is None:
-            return False  # written before the topic was compacted
-        return self.keys.is_last(record.key, record.offset) and not (expired and record.is_tombstone)
-
-    def _is_last_of_producer(self, header: BatchHeader) -> bool:
-        last = self.producers.get(header.producer_id) if header.producer_id >= 0 else None
-        if last is None:
-            return False
-        if last.offset >= 0:
-            return not header.is_control and header.last_offset == last.offset
-        return header.is_control and header.producer_epoch == last.epoch
-
-
-@safeguard("a tombstone stays for delete.retention.ms")
-def _is_past(horizon_ms: int | None, now_ms: int) -> bool:
-    return horizon_ms is not None and horizon_ms <= now_ms
-
-
-def _with_horizon(batch: bytes, header: BatchHeader, delete_horizon_ms: int) -> bytes:
-    """Set the delete horizon of a control batch, which is never compressed."""
-    plain = batch[HEADER_SIZE:]
-    return rewritten(header, plain, spans(plain, header), delete_horizon_ms)

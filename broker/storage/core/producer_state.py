@@ -25,6 +25,7 @@ from tierlog.base.types import NO_TIMESTAMP, require
 from tierlog.broker.storage.core.verification import VerificationGuard, Verifications
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import BatchHeader
+from tierlog.records.markers import EndMarker
 
 BATCHES_KEPT = 5
 """Kafka clients have at most five batches in flight with idempotence enabled. Any of them may be retried."""
@@ -84,13 +85,6 @@ class Rejection(NamedTuple):
     error: ErrorCode
     message: str
     records: tuple[InvalidRecord, ...] = ()
-
-
-class EndMarker(NamedTuple):
-    """Content of a control record that ends a transaction."""
-
-    committed: bool
-    coordinator_epoch: int
 
 
 class ActiveProducer(NamedTuple):

@@ -1,8 +1,8 @@
-"""Rewritten batches: removes records from batches for log compaction.
+"""Rewritten batches: removes records from batches for log compaction, or compresses them with another codec.
 
 Offsets, sequences, producer and leader epoch do not change, nor do the bytes of the records that stay. One
 exception: a delete horizon replaces the base timestamp (KIP-534, attribute bit 6), so the timestamp delta of
-each record changes. Called by the log cleaner.
+each record changes. Called by the log cleaner, and by Spark's jobs that rewrite history.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,10 +21,10 @@ from tierlog.records.batch import (
     Buffer,
     seal,
 )
-from tierlog.records.codecs import Packer
+from tierlog.records.codecs import Codec, Packer, compress
 from tierlog.records.errors import RecordsError, RecordsFault
-from tierlog.records.record import LONG, read_varint
-from tierlog.records.unpacking import NO_BOUND, PIECE_BYTES
+from tierlog.records.record import LONG, read_varint, records_section
+from tierlog.records.unpacking import NO_BOUND, PIECE_BYTES, decompress
 from tierlog.records.writer import append_varint
 
 NO_TIMESTAMP = -1
@@ -128,6 +128,23 @@ def emptied(header: BatchHeader) -> bytes:
     """The batch without records: keeps the last sequence of its producer, or the end of the log."""
     attributes = header.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL) & ~CODEC_MASK
     return _sealed(header, attributes, NO_TIMESTAMP, header.max_timestamp, 0, b"")
+
+
+def recompressed(batch: Buffer, header: BatchHeader, codec: Codec) -> Buffer:
+    """The batch with its records in another codec; the same batch if it has this codec already, or nothing to
+    compress. Raises CORRUPT if its records cannot be decompressed."""
+    if header.is_control or not header.record_count or header.codec is codec:
+        return batch
+    plain = records_section(batch, 0, header, NO_BOUND)
+    packed = compress(codec, plain)
+    if decompress(codec, packed, len(plain)) != plain:
+        raise RecordsError(
+            RecordsFault.CORRUPT, f"{codec.name.lower()} does not restore what it has compressed"
+        )
+    attributes = header.attributes & ~CODEC_MASK | codec
+    return _sealed(
+        header, attributes, header.base_timestamp, header.max_timestamp, header.record_count, packed
+    )
 
 
 def _shifted(plain: bytes, span: Span, shift: int) -> bytes:

@@ -42,7 +42,7 @@ async def _merge(
         return
     remote = metadata.image.remote_partition(*where)
     try:
-        old = await _neighbours(tiering.log_manager.editor.pages_to, where, remote, rng)
+        old = await neighbours(tiering.log_manager.editor.pages_to, where, remote, rng)
         if len(old) > 1:
             await tiering.merger.merge(replica, old)
             done["segments merged"] += len(old)
@@ -50,7 +50,7 @@ async def _merge(
         return  # the planner abandons the copy, or has
 
 
-async def _neighbours(
+async def neighbours(
     pages_to: PagesTo, where: TopicIdPartition, remote: RemotePartition, rng: random.Random
 ) -> list[RemoteSegment]:
     """Two segments of one page or of the quorum."""

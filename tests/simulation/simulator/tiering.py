@@ -13,6 +13,7 @@ from simulator import gapped, remote_damage, snapshots, tier_switch
 from simulator.broker import SimBroker
 from simulator.compacted import TOPIC as COMPACTED
 from simulator.compacted import CompactedHistory, draw_history, scan_in_the_end
+from simulator.history_jobs import gathered, replace_segments
 from simulator.loop import SimLoop
 from simulator.merger import merge_segments
 from simulator.object_store import Bucket, SimStore, store_outages
@@ -223,8 +224,13 @@ class Tiering:
         return store_outages(self.bucket, names, random.Random(self._rng.random()))
 
     def merges(self) -> Coroutine[Any, Any, None]:
+        """Merges by leaders, and by jobs outside of them, until cancelled."""
         rng = random.Random(f"merges {self._rng.random()}")
-        return merge_segments(self._brokers, self._keys, rng, self._done)
+        jobs, store = random.Random(f"history jobs {rng.random()}"), SimStore(self.bucket, "job")
+        return gathered(
+            merge_segments(self._brokers, self._keys, rng, self._done),
+            replace_segments(self._brokers, store, self._keys, self._grace_ms, jobs, self._done),
+        )
 
     async def snapshots(self) -> None:
         """Readers that hold snapshots, if the run has them."""

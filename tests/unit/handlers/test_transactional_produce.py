@@ -15,13 +15,13 @@ from tierlog.broker.handlers.context import Connection, Handler, Pending, Reques
 from tierlog.broker.handlers.produce import produce_handler
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.storage.core.producer_state import EndMarker
 from tierlog.broker.transactions.core.coordinator import Coordinator, TransactionSettings
 from tierlog.broker.transactions.transaction_service import transactions_topic
 from tierlog.broker.transactions.verifier import Errors, TransactionVerifier, Verification
 from tierlog.config.node import NodeSettings
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tierlog.records.markers import EndMarker
 from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.tiering.memory_store import MemoryStore
 

@@ -24,10 +24,11 @@ from tierlog.broker.replication.core.follower import (
     Truncate,
 )
 from tierlog.broker.replication.replica import ReadResult, Replica
-from tierlog.broker.storage.core.producer_state import EndMarker, ProducerStateManager
+from tierlog.broker.storage.core.producer_state import ProducerStateManager
 from tierlog.config.topic import TopicConfig
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import assign, iter_batches
+from tierlog.records.markers import EndMarker
 from tierlog.records.writer import NewRecord, encode_batch
 
 NOW = 1_700_000_000_000

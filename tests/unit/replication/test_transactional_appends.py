@@ -8,10 +8,11 @@ from opened_replica import led_replica
 
 from tierlog.broker.replication.leader_role import AppendResult
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.storage.core.producer_state import ActiveProducer, EndMarker, Rejection
+from tierlog.broker.storage.core.producer_state import ActiveProducer, Rejection
 from tierlog.broker.storage.core.verification import VERIFICATIONS_MAX, VerificationGuard
 from tierlog.config.topic import TopicConfig
 from tierlog.protocol.errors import ErrorCode
+from tierlog.records.markers import EndMarker
 from tierlog.records.writer import NewRecord, encode_batch
 
 COMMIT, ABORT = EndMarker(True, 0), EndMarker(False, 0)

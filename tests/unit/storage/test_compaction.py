@@ -6,21 +6,14 @@ from pathlib import Path
 import pytest
 
 from tierlog.base.segments import SegmentDescriptor
-from tierlog.broker.storage.core.compaction import (
-    BatchFilter,
-    CleanedTransactionMetadata,
-    LastRecord,
-    LogToClean,
-    SegmentSize,
-    group_segments,
-    log_to_clean,
-)
-from tierlog.broker.storage.core.offset_map import OffsetMap
-from tierlog.broker.storage.core.producer_state import EndMarker
+from tierlog.broker.storage.core.compaction import LogToClean, SegmentSize, group_segments, log_to_clean
 from tierlog.config.topic import TopicConfig
 from tierlog.records.batch import assign, check_batch, read_header
 from tierlog.records.codecs import Codec
+from tierlog.records.compaction import BatchFilter, CleanedTransactionMetadata, LastRecord
 from tierlog.records.indexes import AbortedTxn
+from tierlog.records.markers import EndMarker
+from tierlog.records.offset_map import OffsetMap
 from tierlog.records.record import iter_records, records_section
 from tierlog.records.rewrite import Span, spans
 from tierlog.records.writer import NewRecord, encode_batch

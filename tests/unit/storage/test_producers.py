@@ -7,7 +7,6 @@ from tierlog.broker.storage.core.producer_state import (
     LARGEST_SEQUENCE,
     CompletedTransaction,
     Duplicate,
-    EndMarker,
     MalformedSnapshot,
     ProducerStateManager,
     Rejection,
@@ -15,6 +14,7 @@ from tierlog.broker.storage.core.producer_state import (
 )
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import CONTROL, TRANSACTIONAL, BatchHeader
+from tierlog.records.markers import EndMarker
 
 
 def header(

@@ -6,7 +6,7 @@ starts in the page given by its hash and continues in the next page if that one 
 are contiguous, so one search over bytes finds a key; comparing slot by slot in Python would be many times
 slower. Memory is allocated in chunks on first use, since zeroing all of it at once would block the event
 loop. Both arrays of a chunk are so large that the allocator maps them separately (`MAPPED_FROM_BYTES`):
-smaller ones can stay in the process after a pass. Called by the log cleaner.
+smaller ones can stay in the process after a pass. Called by the log cleaner, and by Spark's job `compact`.
 """
 
 from array import array

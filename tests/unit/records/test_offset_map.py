@@ -9,7 +9,7 @@ from hashlib import blake2b
 
 import pytest
 
-from tierlog.broker.storage.core.offset_map import (
+from tierlog.records.offset_map import (
     CHUNK_PAGES,
     DIGEST_BYTES,
     PAGE_BYTES,
@@ -120,7 +120,7 @@ FILL_AND_FORGET = """
 import json, random, sys, threading
 from pathlib import Path
 from tierlog.base.process_limits import keep_malloc_small
-from tierlog.broker.storage.core.offset_map import OffsetMap
+from tierlog.records.offset_map import OffsetMap
 from tierlog.records.rewrite import Span
 
 def resident_kib():

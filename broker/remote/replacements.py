@@ -1,0 +1,349 @@
+"""Replacements: remote segments that a job outside of the broker replaces, as those of Spark do (ADR 0042).
+
+The job writes the objects, and the leader of the partition does the rest of what the segment merger does: it
+announces each new segment before its objects are put, verifies them, and commits ReplaceSegments, which the
+leader epoch fences. In between, the job holds a lease. Once a lease has ended, the planner abandons the copy,
+so that its objects are deleted after the grace; it can never be committed. The same holds after a restart and
+for a new leader, which know no leases. While a job has a lease in a partition, the merger leaves the
+partition alone, since each would make the other's commit fail. Called by the admin API; owned by `tiering`.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from uuid import UUID
+
+import structlog
+
+from tierlog.base.clock import Clock
+from tierlog.base.tasks import TaskGroup
+from tierlog.base.types import TopicIdPartition
+from tierlog.broker.remote.remote_compactor import can_be_compacted
+from tierlog.broker.remote.remote_log_manager import CommandRejected, RemoteLogManager
+from tierlog.broker.remote.segment_merger import QUEUED_DELETES_MAX, MergeLimits, limits_of
+from tierlog.broker.remote.tier_views import TierConflict, TierRefused
+from tierlog.broker.replication.replica import Replica
+from tierlog.metadata.image import RemotePartition
+from tierlog.metadata.quorum.client import MetadataClient
+from tierlog.metadata.records import COMPACTED_AT, COMPACTED_TO, RemoteSegment, merged_tags
+from tierlog.tiering.copier import Attempt, verify_object
+from tierlog.tiering.format.bundle import HEAD_BYTES, BundleError, decode_bundle
+from tierlog.tiering.format.keys import Keys
+from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStore
+from tierlog.tiering.page_tree import path_to
+from tierlog.tiering.remote_log import RemoteLog
+from tierlog.tiering.segment_index import LARGEST_INDEX_BYTES, index_of_head
+
+LEASE_MS = 60_000
+"""Default time that a lease lasts after its last renewal."""
+
+LEASES_MAX = 8
+"""New segments of a partition that have a lease. The quorum refuses more than 16 copies, uploads among
+them."""
+
+OLD_MAX = 512  # old segments of one replacement, as in the quorum
+NEW_MAX = 4
+CHECK_S = 1.0
+SEGMENT_BYTES_MAX = (1 << 31) - 1  # positions in the offset index have 32 bits
+
+_log = structlog.get_logger("tierlog.tiering")
+
+
+class TierBusy(TierRefused):
+    """The request may succeed later."""
+
+
+@dataclass(slots=True)
+class Lease:
+    """A new segment that was announced: its first and last offset. `until_ms`: by the monotonic clock.
+    `compacts`: it may lack records of the old one.
+    `committing`: it does not end before the commit has."""
+
+    attempt: Attempt
+    base_offset: int
+    last_offset: int
+    lease_ms: int
+    until_ms: int
+    compacts: bool
+    committing: bool = False
+
+
+class Replacements:
+    def __init__(
+        self,
+        metadata: MetadataClient,
+        log_manager: RemoteLogManager,
+        remote_log: RemoteLog,
+        store: ObjectStore,
+        keys: Keys,
+        clock: Clock,
+        tasks: TaskGroup,
+    ) -> None:
+        self._metadata = metadata
+        self._log_manager = log_manager
+        self._editor = log_manager.editor
+        self.remote_log = remote_log
+        self._store = store
+        self._keys = keys
+        self._clock = clock
+        self._tasks = tasks
+        self._leases: dict[UUID, Lease] = {}
+        self.committed = self.expired = 0
+
+    def start(self) -> None:
+        """Start the task."""
+        self._tasks.repeat("leases of replacements", self._turn)
+
+    async def _turn(self) -> None:
+        await asyncio.sleep(CHECK_S)
+        self.end_expired()
+
+    def end_expired(self) -> None:
+        """End the leases that were not renewed in time."""
+        now_ms = self._clock.monotonic_ms()
+        ended = [one for one in self._leases.values() if one.until_ms <= now_ms and not one.committing]
+        self.expired += len(ended)
+        for lease in ended:
+            _log.info("a replacement of segments was not continued", partition=str(lease.attempt.partition))
+        self._end(ended)
+
+    def limits(self, where: TopicIdPartition) -> tuple[Replica, MergeLimits]:
+        """Limits that retention sets for new segments of a partition. Raises TierRefused, as all methods do
+        if this broker does not lead it."""
+        replica = self._led(where)
+        return replica, limits_of(replica.config, 1, SEGMENT_BYTES_MAX)
+
+    async def begin(
+        self,
+        where: TopicIdPartition,
+        base_offset: int,
+        old: Sequence[UUID],
+        ends: Sequence[int],
+        lease_ms: int = LEASE_MS,
+        *,
+        compacts: bool = False,
+        leader_epoch: int | None = None,
+    ) -> list[Lease]:
+        """Announce new segments, which end at `ends` (exclusive), in place of the successive segments `old`,
+        of which the first begins at `base_offset`. `compacts`: the new segments may lack records of the old
+        ones. `leader_epoch`: None allows any. Raises TierConflict if the manifest does not have them
+        like this, TierBusy, ObjectStoreError, CommandRejected or MetadataUnavailable."""
+        replica = self._led(where)
+        if leader_epoch not in (None, replica.leader_epoch):
+            raise TierConflict(
+                f"{replica.name}: the leader epoch is {replica.leader_epoch}, not {leader_epoch}"
+            )
+        leader_epoch = replica.leader_epoch
+        if not 0 < len(old) <= OLD_MAX or not 0 < len(ends) <= NEW_MAX:
+            raise TierConflict(f"{len(old)} segments cannot be replaced by {len(ends)}")
+        found = await self._run(where, base_offset, old)
+        bounds = (base_offset, *ends)
+        if ends[-1] != found[-1].end_offset or any(
+            one >= two for one, two in zip(bounds, ends, strict=False)
+        ):
+            raise TierConflict(f"the new segments do not end at {found[-1].end_offset}, as the old ones do")
+        if compacts:
+            self._require_compactable(replica, found, ends)
+        self._require_place(where, base_offset, ends[-1], len(ends))
+        leases: list[Lease] = []
+        try:
+            for base, end in zip(bounds, ends, strict=False):
+                attempt = Attempt(where, self._editor.new_id(), leader_epoch)
+                self._editor.copies.add(attempt.uuid)
+                until_ms = self._clock.monotonic_ms() + lease_ms
+                lease = Lease(attempt, base, end - 1, lease_ms, until_ms, compacts)
+                leases.append(lease)
+                self._leases[attempt.uuid] = lease
+                self._editor.leased.add(where)
+                await self._editor.announce(attempt, base, end - 1)
+        except BaseException:
+            self._end(leases)
+            raise
+        return leases
+
+    def renew(self, ids: Sequence[UUID]) -> list[UUID]:
+        """Renew leases. Returns those that still exist."""
+        known = [uuid for uuid in ids if uuid in self._leases]
+        for lease in (self._leases[uuid] for uuid in known):
+            lease.until_ms = self._clock.monotonic_ms() + lease.lease_ms
+        return known
+
+    def cancel(self, ids: Sequence[UUID]) -> None:
+        """End leases: the copies are abandoned, and their objects deleted after the grace."""
+        leases = (self._leases[uuid] for uuid in ids if uuid in self._leases)
+        self._end([lease for lease in leases if not lease.committing])
+
+    async def commit(
+        self, where: TopicIdPartition, old: Sequence[UUID], new: Sequence[RemoteSegment]
+    ) -> None:
+        """Replace segments by new ones, whose objects the job has written and verified. Verifies them, too.
+        May be repeated. Raises TierConflict if that is not possible any more, CorruptObject if the objects
+        are not as the entries say, another ObjectStoreError, CommandRejected or MetadataUnavailable."""
+        replica = self._led(where)
+        if not new:
+            raise TierConflict("no new segments")
+        leases = [lease for one in new if (lease := self._leases.get(one.uuid)) is not None]
+        if len(leases) < len(new):
+            if await self._has(where, new):
+                return  # the response to an earlier request was lost
+            raise TierConflict(
+                "the lease has ended: the replacement was not continued, or the leader changed"
+            )
+        if any(lease.committing for lease in leases):
+            raise TierBusy("the replacement is being committed")
+        for lease in leases:
+            lease.committing = True
+        try:
+            leader_epoch = leases[0].attempt.leader_epoch
+            if replica.leader_epoch != leader_epoch:
+                raise TierConflict(f"{replica.name}: the leader epoch was {leader_epoch}")
+            found = await self._run(where, new[0].base_offset, old)
+            _check_entries(leases, found, new)
+            for entry in new:
+                await self._verify(where, entry)
+            await self._editor.commit(where, leader_epoch, self._resolve(where).nodes, found, new)
+        except (ObjectNotFound, CommandRejected) as failure:
+            raise TierConflict(f"{replica.name}: {failure}") from failure
+        finally:
+            self._end(leases)
+        self.committed += 1
+        size = sum(entry.log_bytes for entry in found)
+        _log.info("a job has replaced segments", partition=str(replica.name), segments=len(found), bytes=size)
+
+    def _end(self, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            self._leases.pop(lease.attempt.uuid, None)
+            self._editor.copies.discard(lease.attempt.uuid)
+        for where in {lease.attempt.partition for lease in leases}:
+            if all(lease.attempt.partition != where for lease in self._leases.values()):
+                self._editor.leased.discard(where)
+            self._log_manager.wake(where)  # abandons the copies that were not committed
+
+    def _led(self, where: TopicIdPartition) -> Replica:
+        replica = self._log_manager.led(where)
+        if replica is None:
+            if where.topic_id not in self._metadata.image.topics:
+                raise TierRefused(f"there is no topic {where.topic_id}")
+            raise TierConflict(f"this broker does not lead {where}, or the topic is not tiered")
+        if replica.config.remote_log_copy_disable:
+            raise TierConflict(f"{replica.name}: remote.log.copy.disable is set")
+        if self._metadata.image.format_version < 2:
+            raise TierConflict(
+                "the cluster has format version 1: see tierlog.format in docs/reference/settings.md"
+            )
+        return replica
+
+    def _resolve(self, where: TopicIdPartition) -> RemotePartition:
+        return self._metadata.image.remote_partition(*where)
+
+    def _require_compactable(
+        self, replica: Replica, old: Sequence[RemoteSegment], ends: Sequence[int]
+    ) -> None:
+        """The rules of the remote compactor."""
+        config, now_ms = replica.config, self._clock.now_ms()
+        if "compact" not in config.cleanup_policy:
+            raise TierConflict(f"{replica.name}: cleanup.policy is not compact")
+        if len(old) != 1 or len(ends) != 1:
+            raise TierConflict("segments are compacted one by one")
+        if not can_be_compacted(old[0], config, replica.local_log_start_offset, now_ms):
+            raise TierConflict(
+                f"{replica.name}: offset {old[0].last_offset} is in the local log, or younger than "
+                "min.compaction.lag.ms"
+            )
+
+    def _require_place(self, where: TopicIdPartition, base_offset: int, end_offset: int, count: int) -> None:
+        if len(self._metadata.image.delete_queue) > QUEUED_DELETES_MAX:
+            raise TierBusy("too many deletions wait for their grace")
+        if count + sum(one.attempt.partition == where for one in self._leases.values()) > LEASES_MAX:
+            raise TierBusy(f"{LEASES_MAX} replacements of the partition are in progress")
+        for copy in self._resolve(where).started:
+            overlaps = copy.base_offset < end_offset and base_offset <= copy.last_offset
+            if copy.replaces and overlaps and copy.uuid in self._editor.copies:
+                raise TierBusy(f"offsets {copy.base_offset} to {copy.last_offset} are being replaced")
+
+    async def _run(
+        self, where: TopicIdPartition, base_offset: int, ids: Sequence[UUID]
+    ) -> tuple[RemoteSegment, ...]:
+        """The successive segments with these ids. Raises TierConflict."""
+        nodes = await self._leaf(where, base_offset)
+        first = next((at for at, one in enumerate(nodes) if ids and one.uuid == ids[0]), len(nodes))
+        found = nodes[first : first + len(ids)]
+        if not found or [one.uuid for one in found] != list(ids) or found[0].base_offset != base_offset:
+            raise TierConflict(
+                f"{where}: the manifest has no longer these segments from offset {base_offset}"
+            )
+        return tuple(found)
+
+    async def _has(self, where: TopicIdPartition, new: Sequence[RemoteSegment]) -> bool:
+        return set(new) <= set(await self._leaf(where, new[0].base_offset))
+
+    async def _leaf(self, where: TopicIdPartition, offset: int) -> list[RemoteSegment]:
+        """The segments of the page that contains an offset, or else those of the quorum."""
+        nodes = self._resolve(where).nodes
+        loaded = await self.remote_log.pages_to(where, nodes, offset)
+        path = path_to(nodes, offset, loaded)
+        leaf = loaded[path[-1][0].uuid] if path else nodes
+        return [node for node in leaf if isinstance(node, RemoteSegment)]
+
+    async def _verify(self, where: TopicIdPartition, entry: RemoteSegment) -> None:
+        """Compare the objects of a segment with its entry. Raises CorruptObject, or ObjectNotFound."""
+        log_key, index_key = self._keys.log(where, entry), self._keys.index(where, entry)
+        await verify_object(self._store, index_key, entry.index_bytes, entry.index_crc32c)
+        await verify_object(self._store, log_key, entry.log_bytes, entry.log_crc32c)
+        bundle = await self._store.get(index_key)
+        try:
+            await asyncio.to_thread(partial(_check_bundle, where, entry, bundle))
+        except ValueError as error:
+            raise CorruptObject(f"{index_key}: {error}") from error
+
+
+def _check_bundle(where: TopicIdPartition, entry: RemoteSegment, bundle: bytes) -> None:
+    decoded = decode_bundle(bundle)
+    if index_of_head(where, entry, bundle[:HEAD_BYTES]) is None:
+        raise BundleError("index bundle: no chunk table")
+    if bool(decoded.txn_index) != entry.has_aborts or not set(entry.leader_epochs) <= set(
+        decoded.leader_epochs
+    ):
+        raise BundleError("the index bundle contradicts its manifest entry")
+
+
+def _check_entries(
+    leases: Sequence[Lease], old: Sequence[RemoteSegment], new: Sequence[RemoteSegment]
+) -> None:
+    """Raises TierConflict unless the entries can be of these leases, and of the records of the old ones."""
+    for lease, entry in zip(leases, new, strict=True):
+        if (lease.base_offset, lease.last_offset) != (entry.base_offset, entry.last_offset):
+            raise TierConflict(f"segment {entry.uuid} was announced for other offsets")
+        if entry.leader_epoch != lease.attempt.leader_epoch or entry.key_id is not None:
+            raise TierConflict(f"segment {entry.uuid} has another leader epoch or a key")
+        if not entry.leader_epochs or entry.leader_epochs[0][1] > entry.base_offset:
+            raise TierConflict(f"segment {entry.uuid} does not say the leader epoch of its first offset")
+        if not 0 < entry.log_bytes <= SEGMENT_BYTES_MAX or entry.index_bytes > LARGEST_INDEX_BYTES:
+            raise TierConflict(f"segment {entry.uuid} is empty or too large")
+    if any(lease.compacts for lease in leases):
+        _check_compacted(old[0], new[0])
+        return
+    totals = [list(_totals(segments)) for segments in (old, new)]
+    if totals[0] != totals[1]:
+        raise TierConflict(f"the new segments have other records: {totals[1]} instead of {totals[0]}")
+
+
+def _check_compacted(old: RemoteSegment, new: RemoteSegment) -> None:
+    """Raises TierConflict unless the entry can be that of a compacted segment."""
+    is_subset = new.records <= old.records and new.max_timestamp <= old.max_timestamp
+    epochs = [[epoch for epoch, _ in one.leader_epochs] for one in (old, new)]
+    if not is_subset or epochs[0] != epochs[1] or (new.has_aborts and not old.has_aborts):
+        raise TierConflict(f"segment {new.uuid} has other records than the one that it compacts")
+    if not old.compacted_to <= new.compacted_to <= old.end_offset or new.compacted_at <= old.compacted_at:
+        raise TierConflict(f"segment {new.uuid} does not say how far it is compacted")
+
+
+def _totals(segments: Sequence[RemoteSegment]) -> Iterator[object]:
+    """Totals that stay if the batches of segments move into others."""
+    yield sum(one.records for one in segments)
+    yield max(one.max_timestamp for one in segments)
+    yield any(one.has_transactions for one in segments)
+    yield any(one.has_aborts for one in segments)
+    yield sorted({epoch for one in segments for epoch, _ in one.leader_epochs})
+    yield [tag for tag in merged_tags(segments) if tag[0] in (COMPACTED_TO, COMPACTED_AT)]

@@ -1,0 +1,113 @@
+"""Blocking client of the admin API, for jobs: requests to any node, and to the leader of a partition.
+
+Reads the certificate and the CA for nodes with mutual TLS from TIERLOG_ADMIN_CERTIFICATE, TIERLOG_ADMIN_KEY
+and TIERLOG_ADMIN_CA, as the command line does.
+"""
+
+import json
+import os
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from http.client import HTTPException
+from typing import Any
+from uuid import UUID
+
+from tierlog.base.types import TopicIdPartition
+
+TIMEOUT_S = 120.0
+
+
+class AdminUnreachable(Exception):
+    """No response. The request may have been executed."""
+
+
+class AdminRefused(Exception):
+    """The node has refused the request. `status`: of HTTP."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def admin_tls(url: str) -> ssl.SSLContext | None:
+    """TLS context with the operator's certificate and CA. Raises OSError."""
+    if not url.startswith("https:"):
+        return None
+    context = ssl.create_default_context(cafile=os.environ.get("TIERLOG_ADMIN_CA"))
+    if certificate := os.environ.get("TIERLOG_ADMIN_CERTIFICATE"):
+        context.load_cert_chain(certificate, os.environ.get("TIERLOG_ADMIN_KEY"))
+    return context
+
+
+class ClusterAdmin:
+    """`urls`: admin APIs of any nodes of the cluster, separated by commas. Methods raise AdminUnreachable and
+    AdminRefused."""
+
+    def __init__(self, urls: str, timeout_s: float = TIMEOUT_S) -> None:
+        self._urls = [url.strip().rstrip("/") for url in urls.split(",") if url.strip()]
+        self._timeout_s = timeout_s
+        self._leaders: dict[TopicIdPartition, str] = {}
+
+    def leader(self, where: TopicIdPartition) -> str:
+        """The admin API of the broker that led a partition when this was asked last."""
+        if where not in self._leaders:
+            self.refresh()
+        if where not in self._leaders:
+            raise AdminRefused(
+                404, f"there is no leader of partition {where.partition} of topic {where.topic_id}"
+            )
+        return self._leaders[where]
+
+    def refresh(self) -> None:
+        """Learn the leaders again."""
+        failure: Exception = AdminUnreachable("no admin API is given")
+        for url in self._urls:
+            try:
+                cluster = request("GET", f"{url}/v1/cluster", timeout_s=self._timeout_s)
+                break
+            except (AdminUnreachable, AdminRefused) as failed:
+                failure = failed
+        else:
+            raise failure
+        brokers = {
+            one["id"]: url if one["id"] == cluster["node_id"] else one["admin_url"] or url
+            for one in cluster["brokers"]
+        }
+        self._leaders = {
+            TopicIdPartition(UUID(topic["id"]), one["partition"]): brokers[one["leader"]]
+            for topic in cluster["topics"]
+            for one in topic["partitions"]
+            if one["leader"] in brokers
+        }
+
+    def get(self, where: TopicIdPartition, path: str, **query: object) -> Any:
+        """Ask the leader of a partition."""
+        text = urllib.parse.urlencode(query)
+        return request("GET", f"{self.leader(where)}{path}?{text}", timeout_s=self._timeout_s)
+
+    def post(self, where: TopicIdPartition, path: str, body: Mapping[str, object]) -> Any:
+        return self.post_to(self.leader(where), path, body)
+
+    def post_to(self, url: str, path: str, body: Mapping[str, object]) -> Any:
+        return request("POST", url + path, body, timeout_s=self._timeout_s)
+
+
+def request(method: str, url: str, body: Mapping[str, object] | None = None, *, timeout_s: float) -> Any:
+    """The JSON response. Raises AdminUnreachable and AdminRefused."""
+    data = None if body is None else json.dumps(body).encode()
+    sent = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+    try:
+        with urllib.request.urlopen(sent, timeout=timeout_s, context=admin_tls(url)) as response:
+            return json.load(response)
+    except urllib.error.HTTPError as refused:
+        text = refused.read().decode(errors="replace")
+        try:
+            text = json.loads(text)["error"]
+        except (ValueError, KeyError, TypeError):
+            text = text.strip() or str(refused.reason)
+        raise AdminRefused(refused.code, text) from None
+    except (OSError, HTTPException, ValueError) as failure:
+        raise AdminUnreachable(f"cannot reach {url}: {getattr(failure, 'reason', failure)}") from None
