@@ -6,11 +6,8 @@ them: signals, logging, garbage collector. Called by the command line.
 
 import asyncio
 import gc
-import logging
 import signal
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 
 import structlog
 
@@ -36,6 +33,7 @@ from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
 from tierlog.broker.handlers.table import build_handlers
 from tierlog.broker.handlers.txn_markers import MarkerWriter
 from tierlog.broker.lifecycle import BrokerLifecycle, RegistrationRefused
+from tierlog.broker.log_output import configure_logging
 from tierlog.broker.maintenance.directory_moves import DirectoryMoves
 from tierlog.broker.maintenance.disk_pressure import DiskPressure
 from tierlog.broker.maintenance.log_cleaner import LogCleaner
@@ -559,33 +557,6 @@ async def _serve(settings: NodeSettings, on_ready: OnReady | None) -> None:
     await node.stop()
     if node.failed.done():
         raise NodeFailed(node.failed.result())
-
-
-def configure_logging() -> None:
-    """Log one line per event to standard error; standard output belongs to the command line."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.ExceptionRenderer(),
-            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(_LogStream()),  # type: ignore[arg-type]
-        cache_logger_on_first_use=True,
-    )
-
-
-class _LogStream:
-    """Standard error. A line that cannot be written (disk full, pipe closed) is lost; the node continues."""
-
-    def write(self, text: str) -> None:
-        with suppress(OSError):
-            sys.stderr.write(text)
-
-    def flush(self) -> None:
-        with suppress(OSError):
-            sys.stderr.flush()
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

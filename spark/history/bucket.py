@@ -50,6 +50,10 @@ class Bucket(Protocol):
     def write(self, key: str, body: bytes, condition: Condition) -> str:
         """Put an object and return its ETag. Raises PreconditionFailed."""
 
+    def put_new(self, key: str, body: bytes | IO[bytes], size: int, checksum: int) -> None:
+        """Put an object of this size and CRC-32C under a key that has none. If the key has an object already,
+        it must be the same: an earlier attempt of the caller has put it. Raises CorruptObject otherwise."""
+
     def delete(self, keys: list[str]) -> None:
         """Delete objects; a missing one is no error."""
 
@@ -60,14 +64,8 @@ class Bucket(Protocol):
         """The first components of all keys."""
 
 
-class WritableBucket(Bucket, Protocol):
-    def put_new(self, key: str, body: bytes | IO[bytes], size: int, checksum: int) -> None:
-        """Put an object of this size and CRC-32C under a key that has none. If the key has an object already,
-        it must be the same: an earlier attempt of the caller has put it. Raises CorruptObject otherwise."""
-
-
 @lru_cache(maxsize=8)
-def open_bucket(address: StoreAddress) -> WritableBucket:
+def open_bucket(address: StoreAddress) -> Bucket:
     """Open the bucket at an address; one client per process. Raises InvalidOption."""
     parts = urlsplit(address.path)
     if parts.scheme in ("s3", "s3a") and parts.netloc:

@@ -25,7 +25,7 @@ from tierlog.records.indexes import (
     encode_time_entry,
     encode_txn_index,
 )
-from tierlog.spark.history.bucket import WritableBucket
+from tierlog.spark.history.bucket import Bucket
 from tierlog.tiering.format.bundle import ChunkTable, IndexBundle, encode_bundle
 from tierlog.tiering.format.keys import Keys
 
@@ -148,7 +148,7 @@ class SegmentWriter:
 
 
 def put_segment(
-    bucket: WritableBucket, keys: Keys, where: TopicIdPartition, file: IO[bytes], finished: FinishedSegment
+    bucket: Bucket, keys: Keys, where: TopicIdPartition, file: IO[bytes], finished: FinishedSegment
 ) -> None:
     """Put the `.log` and then the `.idx` object. An attempt of the same task may have done so before: then
     the objects must be the same. Raises CorruptObject if they are not, or another ObjectStoreError."""

@@ -26,7 +26,7 @@ from tierlog.records.offset_map import OffsetMap
 from tierlog.records.record import records_section
 from tierlog.records.rewrite import spans
 from tierlog.records.unpacking import NO_BOUND
-from tierlog.spark.history.bucket import WritableBucket, open_bucket
+from tierlog.spark.history.bucket import Bucket, open_bucket
 from tierlog.spark.history.plan import Source
 from tierlog.spark.history.segment_reader import SegmentReader
 from tierlog.spark.history.segment_writer import FinishedSegment, SegmentEnd, SegmentWriter, put_segment
@@ -112,7 +112,7 @@ class _Compaction:
     def __init__(self, task: CompactTask, done: Compacted) -> None:
         self._task, self._done = task, done
         self._source = task.source
-        self._bucket: WritableBucket = open_bucket(task.store)
+        self._bucket: Bucket = open_bucket(task.store)
         self._keys = Keys(task.cluster)
         self._entries = list(task.entries)
         self._replacer = Replacer(task.admin, task.lease_s)
