@@ -68,10 +68,7 @@ def decoded(values: Any, options: ValueOptions, type: Any) -> Any:
     starts, ends = starts[rows], (starts + sizes)[rows]
     arrays, sources = [], []
     for group, start, decoder in _decoders(data, starts, ends, options):
-        try:
-            array, is_good = decoder(data, starts[group] + start, ends[group], type)
-        except pa.ArrowInvalid as error:
-            raise MalformedValue(f"values do not fit into {type}: {error}") from error
+        array, is_good = _decode(decoder, data, starts[group] + start, ends[group], type)
         arrays.append(array)
         sources.append(rows[group][is_good])
     found = pa.concat_arrays(arrays) if arrays else pa.nulls(0, type)
@@ -91,6 +88,25 @@ def decoded(values: Any, options: ValueOptions, type: Any) -> Any:
         places[source] = np.arange(at, at + len(source))
         at += len(source)
     return found.take(pa.array(places, mask=places < 0))
+
+
+def _decode(
+    decoder: "Decoder", data: "Array", starts: "Array", ends: "Array", type: Any
+) -> "tuple[Any, Array]":
+    """What the decoder returns. A value that does not fit into the type, such as a timestamp after the year
+    294246, is not good either: the values are halved until it stands alone."""
+    import numpy as np
+    import pyarrow as pa
+
+    try:
+        return decoder(data, starts, ends, type)
+    except pa.ArrowInvalid:
+        if len(starts) == 1:
+            return pa.nulls(0, type), np.zeros(1, np.bool_)
+    half = len(starts) // 2
+    first, first_good = _decode(decoder, data, starts[:half], ends[:half], type)
+    second, second_good = _decode(decoder, data, starts[half:], ends[half:], type)
+    return pa.concat_arrays([first, second]), np.concatenate([first_good, second_good])
 
 
 def _decoders(data: "Array", starts: "Array", ends: "Array", options: ValueOptions) -> Any:

@@ -97,6 +97,17 @@ def test_no_byte_of_an_avro_value_can_be_missing_or_too_many() -> None:
         decoded(pa.array([value, value[:-1]], pa.binary()), strict, natural(SCHEMA))
 
 
+def test_timestamp_that_no_column_can_hold_is_malformed() -> None:
+    schema = '{"type":"long","logicalType":"timestamp-millis"}'
+    values = [b"\xd0\x0f", b"\x80" * 8 + b"\x01", b"\xd2\x0f", None]  # 1,000, 2^55 and 1,001
+    lenient = options(value_format="avro", value_schema=schema, value_malformed="null")
+    found = decoded(pa.array(values, pa.binary()), lenient, natural(schema))
+    assert found.cast(pa.int64()).to_pylist() == [1_000_000, None, 1_001_000, None]
+    strict = options(value_format="avro", value_schema=schema)
+    with pytest.raises(MalformedValue, match="1 of 3 values do not follow the schema"):
+        decoded(pa.array(values, pa.binary()), strict, natural(schema))
+
+
 def test_random_bytes_are_refused_or_decoded_but_never_read_beyond_their_end() -> None:
     rng = random.Random(5)
     values = [rng.randbytes(rng.randrange(60)) for _ in range(3_000)]
