@@ -37,6 +37,10 @@ def _parse(values: Any, type: Any) -> Any:
     or for none."""
     if len(values) == 0:
         return pa.nulls(0, type)
+    try:
+        values.cast(pa.string())  # the parser does not check UTF-8
+    except pa.ArrowInvalid:
+        return None
     together = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
     text = b"".join((BEFORE, pc.binary_join(together, AFTER + BEFORE)[0].as_buffer(), AFTER))
     options = pyarrow.json.ParseOptions(
