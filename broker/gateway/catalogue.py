@@ -407,6 +407,20 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "Time since the oldest queued deletion was due, by this broker's clock; 0 if none is due. Every "
             "broker reports it. Deletions that a snapshot delays count too",
         ),
+        _gauge(
+            "tierlog_remote_snapshots",
+            "Live snapshots of readers, on the broker with the lowest id; 0 on others. `tierlog tier "
+            "snapshots list` lists them",
+        ),
+        _gauge(
+            "tierlog_remote_snapshot_oldest_seconds",
+            "Age of the oldest live snapshot, by its creator's clock, on the broker with the lowest id",
+        ),
+        _gauge(
+            "tierlog_remote_snapshot_held_bytes",
+            "Bytes of segments that wait for their deletion and that a snapshot holds, without those of "
+            "deleted topics, on the broker with the lowest id",
+        ),
         *_attempts("buildremotelogauxstate", "starts of a new replica from the remote tier"),
         _gauge(
             "kafka_log_remote_remotestoragethreadpool_remotelogreadertaskqueuesize",
@@ -548,20 +562,6 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "tierlog_remote_manifest_faults_total",
             "Manifest roots and documents that the bucket scrubber, `tier verify` or `tier gc` found "
             "missing, damaged or outdated",
-        ),
-        _gauge(
-            "tierlog_remote_snapshots",
-            "Live snapshots of readers, on the broker with the lowest id; 0 on others. `tierlog tier "
-            "snapshots list` lists them",
-        ),
-        _gauge(
-            "tierlog_remote_snapshot_oldest_seconds",
-            "Age of the oldest live snapshot, by its creator's clock, on the broker with the lowest id",
-        ),
-        _gauge(
-            "tierlog_remote_snapshot_held_bytes",
-            "Bytes of segments that wait for their deletion and that a snapshot holds, without those of "
-            "deleted topics, on the broker with the lowest id",
         ),
         _gauge(
             "tierlog_remote_unknown_objects",

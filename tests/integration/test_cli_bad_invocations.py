@@ -152,6 +152,12 @@ tier verify --resume {file}
 tier verify --admin {closed_admin}
 tier gc
 tier gc --dry-run --admin {closed_admin}
+tier snapshots create nightly
+tier snapshots create nightly t --lease soon
+tier snapshots create nightly t --admin {closed_admin}
+tier snapshots end
+tier snapshots end nightly --admin {closed_admin}
+tier snapshots list --admin {closed_admin}
 tier status nowhere
 tier status --admin nowhere
 tier status --admin http://
@@ -247,6 +253,14 @@ spark backfill --path {tmp}/missing --topic t --to {tmp}/out
 spark backfill --path {tmp} --topic t --to {tmp}/out --format xml
 spark audit --path {tmp}/missing
 spark audit --path {tmp}
+spark compact --path {tmp} --topic t
+spark compact --path {tmp}/missing --topic t --admin {closed_admin}
+spark replay --path {tmp} --topic t
+spark replay --path {tmp}/missing --topic t --to-bootstrap {closed} --checkpoint {tmp}/c
+spark rewrite --path {tmp} --topic t --codec zstd
+spark rewrite --path {tmp}/missing --topic t --admin {closed_admin} --codec zstd
+spark stats --path {tmp}/missing
+spark stats --path {tmp} --bucket 1
 spark package --output {tmp}/missing/archive.tar.gz
 cluster up --nodes 0
 cluster up --nodes 100
@@ -412,6 +426,6 @@ def test_read_only_data_directory_is_rejected(
 
 
 def test_every_command_has_bad_invocations() -> None:
-    tried = {" ".join(line.split()[:count]) for line in INVOCATIONS for count in (1, 2)}
+    tried = {" ".join(line.split()[:count]) for line in INVOCATIONS for count in (1, 2, 3)}
     assert len(INVOCATIONS) >= 200
     assert set(commands()) <= tried
