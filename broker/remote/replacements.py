@@ -1,11 +1,12 @@
 """Replacements: remote segments that a job outside of the broker replaces, as those of Spark do (ADR 0042).
 
 The job writes the objects, and the leader of the partition does the rest of what the segment merger does: it
-announces each new segment before its objects are put, verifies them, and commits ReplaceSegments, which the
-leader epoch fences. In between, the job holds a lease. Once a lease has ended, the planner abandons the copy,
-so that its objects are deleted after the grace; it can never be committed. The same holds after a restart and
-for a new leader, which know no leases. While a job has a lease in a partition, the merger leaves the
-partition alone, since each would make the other's commit fail. Called by the admin API; owned by `tiering`.
+announces the new segment before its objects are put, verifies them, and commits ReplaceSegments. A leader of
+an older epoch is refused. In between, the job holds a lease. Once a lease has ended, the planner abandons the
+copy, so that its objects are deleted after the grace; it can never be committed. The same holds after a
+restart and for a new leader, because they have no leases. While a job has a lease in a partition, the merger
+leaves the partition alone, since each would make the other's commit fail. Called by the admin API; owned by
+`tiering`.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from uuid import UUID
 import structlog
 
 from tierlog.base.clock import Clock
+from tierlog.base.leader_epochs import earliest_starts
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
 from tierlog.broker.remote.remote_compactor import can_be_compacted
@@ -43,7 +45,6 @@ LEASES_MAX = 8
 them."""
 
 OLD_MAX = 512  # old segments of one replacement, as in the quorum
-NEW_MAX = 4
 CHECK_S = 1.0
 SEGMENT_BYTES_MAX = (1 << 31) - 1  # positions in the offset index have 32 bits
 
@@ -55,10 +56,10 @@ class TierBusy(TierRefused):
 
 
 @dataclass(slots=True)
-class Lease:
+class ReplacementLease:
     """A new segment that was announced: its first and last offset. `until_ms`: by the monotonic clock.
     `compacts`: it may lack records of the old one.
-    `committing`: it does not end before the commit has."""
+    `committing`: a commit is in progress, and the lease lasts until its end."""
 
     attempt: Attempt
     base_offset: int
@@ -88,7 +89,7 @@ class Replacements:
         self._keys = keys
         self._clock = clock
         self._tasks = tasks
-        self._leases: dict[UUID, Lease] = {}
+        self._leases: dict[UUID, ReplacementLease] = {}
         self.committed = self.expired = 0
 
     def start(self) -> None:
@@ -124,7 +125,7 @@ class Replacements:
         *,
         compacts: bool = False,
         leader_epoch: int | None = None,
-    ) -> list[Lease]:
+    ) -> list[ReplacementLease]:
         """Announce new segments, which end at `ends` (exclusive), in place of the successive segments `old`,
         of which the first begins at `base_offset`. `compacts`: the new segments may lack records of the old
         ones. `leader_epoch`: None allows any. Raises TierConflict if the manifest does not have them
@@ -135,7 +136,7 @@ class Replacements:
                 f"{replica.name}: the leader epoch is {replica.leader_epoch}, not {leader_epoch}"
             )
         leader_epoch = replica.leader_epoch
-        if not 0 < len(old) <= OLD_MAX or not 0 < len(ends) <= NEW_MAX:
+        if not 0 < len(old) <= OLD_MAX or len(ends) != 1:
             raise TierConflict(f"{len(old)} segments cannot be replaced by {len(ends)}")
         found = await self._run(where, base_offset, old)
         bounds = (base_offset, *ends)
@@ -144,15 +145,15 @@ class Replacements:
         ):
             raise TierConflict(f"the new segments do not end at {found[-1].end_offset}, as the old ones do")
         if compacts:
-            self._require_compactable(replica, found, ends)
+            self._require_compactable(replica, found)
         self._require_place(where, base_offset, ends[-1], len(ends))
-        leases: list[Lease] = []
+        leases: list[ReplacementLease] = []
         try:
             for base, end in zip(bounds, ends, strict=False):
                 attempt = Attempt(where, self._editor.new_id(), leader_epoch)
                 self._editor.copies.add(attempt.uuid)
                 until_ms = self._clock.monotonic_ms() + lease_ms
-                lease = Lease(attempt, base, end - 1, lease_ms, until_ms, compacts)
+                lease = ReplacementLease(attempt, base, end - 1, lease_ms, until_ms, compacts)
                 leases.append(lease)
                 self._leases[attempt.uuid] = lease
                 self._editor.leased.add(where)
@@ -181,8 +182,8 @@ class Replacements:
         May be repeated. Raises TierConflict if that is not possible any more, CorruptObject if the objects
         are not as the entries say, another ObjectStoreError, CommandRejected or MetadataUnavailable."""
         replica = self._led(where)
-        if not new:
-            raise TierConflict("no new segments")
+        if len(new) != 1:
+            raise TierConflict(f"segments are replaced by one, not by {len(new)}")
         leases = [lease for one in new if (lease := self._leases.get(one.uuid)) is not None]
         if len(leases) < len(new):
             if await self._has(where, new):
@@ -199,9 +200,10 @@ class Replacements:
             if replica.leader_epoch != leader_epoch:
                 raise TierConflict(f"{replica.name}: the leader epoch was {leader_epoch}")
             found = await self._run(where, new[0].base_offset, old)
-            _check_entries(leases, found, new)
-            for entry in new:
-                await self._verify(where, entry)
+            if leases[0].compacts:
+                self._require_compactable(replica, found)
+            _check_entry(leases[0], found, new[0])
+            await self._verify(where, found[-1], new[0])
             await self._editor.commit(where, leader_epoch, self._resolve(where).nodes, found, new)
         except (ObjectNotFound, CommandRejected) as failure:
             raise TierConflict(f"{replica.name}: {failure}") from failure
@@ -211,7 +213,7 @@ class Replacements:
         size = sum(entry.log_bytes for entry in found)
         _log.info("a job has replaced segments", partition=str(replica.name), segments=len(found), bytes=size)
 
-    def _end(self, leases: Sequence[Lease]) -> None:
+    def _end(self, leases: Sequence[ReplacementLease]) -> None:
         for lease in leases:
             self._leases.pop(lease.attempt.uuid, None)
             self._editor.copies.discard(lease.attempt.uuid)
@@ -237,14 +239,12 @@ class Replacements:
     def _resolve(self, where: TopicIdPartition) -> RemotePartition:
         return self._metadata.image.remote_partition(*where)
 
-    def _require_compactable(
-        self, replica: Replica, old: Sequence[RemoteSegment], ends: Sequence[int]
-    ) -> None:
-        """The rules of the remote compactor."""
+    def _require_compactable(self, replica: Replica, old: Sequence[RemoteSegment]) -> None:
+        """The rules of the remote compactor. They are checked at the commit, too: settings may change."""
         config, now_ms = replica.config, self._clock.now_ms()
         if "compact" not in config.cleanup_policy:
             raise TierConflict(f"{replica.name}: cleanup.policy is not compact")
-        if len(old) != 1 or len(ends) != 1:
+        if len(old) != 1:
             raise TierConflict("segments are compacted one by one")
         if not can_be_compacted(old[0], config, replica.local_log_start_offset, now_ms):
             raise TierConflict(
@@ -286,19 +286,20 @@ class Replacements:
         leaf = loaded[path[-1][0].uuid] if path else nodes
         return [node for node in leaf if isinstance(node, RemoteSegment)]
 
-    async def _verify(self, where: TopicIdPartition, entry: RemoteSegment) -> None:
-        """Compare the objects of a segment with its entry. Raises CorruptObject, or ObjectNotFound."""
+    async def _verify(self, where: TopicIdPartition, last: RemoteSegment, entry: RemoteSegment) -> None:
+        """Compare the objects of a segment with its entry, and its producer state with that of the last old
+        segment. Raises CorruptObject, or ObjectNotFound."""
         log_key, index_key = self._keys.log(where, entry), self._keys.index(where, entry)
         await verify_object(self._store, index_key, entry.index_bytes, entry.index_crc32c)
         await verify_object(self._store, log_key, entry.log_bytes, entry.log_crc32c)
-        bundle = await self._store.get(index_key)
+        old, bundle = await self._store.get(self._keys.index(where, last)), await self._store.get(index_key)
         try:
-            await asyncio.to_thread(partial(_check_bundle, where, entry, bundle))
+            await asyncio.to_thread(partial(_check_bundle, where, old, entry, bundle))
         except ValueError as error:
             raise CorruptObject(f"{index_key}: {error}") from error
 
 
-def _check_bundle(where: TopicIdPartition, entry: RemoteSegment, bundle: bytes) -> None:
+def _check_bundle(where: TopicIdPartition, old: bytes, entry: RemoteSegment, bundle: bytes) -> None:
     decoded = decode_bundle(bundle)
     if index_of_head(where, entry, bundle[:HEAD_BYTES]) is None:
         raise BundleError("index bundle: no chunk table")
@@ -306,37 +307,43 @@ def _check_bundle(where: TopicIdPartition, entry: RemoteSegment, bundle: bytes) 
         decoded.leader_epochs
     ):
         raise BundleError("the index bundle contradicts its manifest entry")
+    if decoded.producer_snapshot != decode_bundle(old).producer_snapshot:
+        raise BundleError("the index bundle has another producer state than that of the last old segment")
 
 
-def _check_entries(
-    leases: Sequence[Lease], old: Sequence[RemoteSegment], new: Sequence[RemoteSegment]
-) -> None:
-    """Raises TierConflict unless the entries can be of these leases, and of the records of the old ones."""
-    for lease, entry in zip(leases, new, strict=True):
-        if (lease.base_offset, lease.last_offset) != (entry.base_offset, entry.last_offset):
-            raise TierConflict(f"segment {entry.uuid} was announced for other offsets")
-        if entry.leader_epoch != lease.attempt.leader_epoch or entry.key_id is not None:
-            raise TierConflict(f"segment {entry.uuid} has another leader epoch or a key")
-        if not entry.leader_epochs or entry.leader_epochs[0][1] > entry.base_offset:
-            raise TierConflict(f"segment {entry.uuid} does not say the leader epoch of its first offset")
-        if not 0 < entry.log_bytes <= SEGMENT_BYTES_MAX or entry.index_bytes > LARGEST_INDEX_BYTES:
-            raise TierConflict(f"segment {entry.uuid} is empty or too large")
-    if any(lease.compacts for lease in leases):
-        _check_compacted(old[0], new[0])
+def _check_entry(lease: ReplacementLease, old: Sequence[RemoteSegment], entry: RemoteSegment) -> None:
+    """Raises TierConflict unless the entry can be of this lease, and of the records of the old ones."""
+    if (lease.base_offset, lease.last_offset) != (entry.base_offset, entry.last_offset):
+        raise TierConflict(f"segment {entry.uuid} was announced for other offsets")
+    if entry.leader_epoch != lease.attempt.leader_epoch or entry.key_id is not None:
+        raise TierConflict(f"segment {entry.uuid} has another leader epoch or a key")
+    if not entry.leader_epochs or entry.leader_epochs[0][1] > entry.base_offset:
+        raise TierConflict(f"segment {entry.uuid} does not say the leader epoch of its first offset")
+    if not 0 < entry.log_bytes <= SEGMENT_BYTES_MAX or entry.index_bytes > LARGEST_INDEX_BYTES:
+        raise TierConflict(f"segment {entry.uuid} is empty or too large")
+    if _epochs(old) != _epochs([entry]):
+        raise TierConflict(f"segment {entry.uuid} has other leader epochs than those that it replaces")
+    if lease.compacts:
+        _check_compacted(old[0], entry)
         return
-    totals = [list(_totals(segments)) for segments in (old, new)]
+    totals = [list(_totals(segments)) for segments in (old, [entry])]
     if totals[0] != totals[1]:
-        raise TierConflict(f"the new segments have other records: {totals[1]} instead of {totals[0]}")
+        raise TierConflict(f"the new segment has other records: {totals[1]} instead of {totals[0]}")
 
 
 def _check_compacted(old: RemoteSegment, new: RemoteSegment) -> None:
     """Raises TierConflict unless the entry can be that of a compacted segment."""
     is_subset = new.records <= old.records and new.max_timestamp <= old.max_timestamp
-    epochs = [[epoch for epoch, _ in one.leader_epochs] for one in (old, new)]
-    if not is_subset or epochs[0] != epochs[1] or (new.has_aborts and not old.has_aborts):
+    if not is_subset or (new.has_aborts and not old.has_aborts):
         raise TierConflict(f"segment {new.uuid} has other records than the one that it compacts")
     if not old.compacted_to <= new.compacted_to <= old.end_offset or new.compacted_at <= old.compacted_at:
         raise TierConflict(f"segment {new.uuid} does not say how far it is compacted")
+
+
+def _epochs(segments: Sequence[RemoteSegment]) -> list[tuple[int, int]]:
+    """The leader epochs of successive segments, and their first offsets within them."""
+    starts = earliest_starts(*(one.leader_epochs for one in segments))
+    return [(epoch, max(start, segments[0].base_offset)) for epoch, start in starts]
 
 
 def _totals(segments: Sequence[RemoteSegment]) -> Iterator[object]:
@@ -345,5 +352,4 @@ def _totals(segments: Sequence[RemoteSegment]) -> Iterator[object]:
     yield max(one.max_timestamp for one in segments)
     yield any(one.has_transactions for one in segments)
     yield any(one.has_aborts for one in segments)
-    yield sorted({epoch for one in segments for epoch, _ in one.leader_epochs})
     yield [tag for tag in merged_tags(segments) if tag[0] in (COMPACTED_TO, COMPACTED_AT)]

@@ -14,7 +14,7 @@ from simulator.broker import SimBroker
 from simulator.merger import neighbours
 from tierlog.base.segments import SegmentExport
 from tierlog.broker.remote.remote_log_manager import CommandRejected
-from tierlog.broker.remote.replacements import Lease, Replacements
+from tierlog.broker.remote.replacements import ReplacementLease, Replacements
 from tierlog.broker.remote.tier_views import TierRefused
 from tierlog.broker.remote.tiering import Tiering
 from tierlog.broker.replication.replica import Replica
@@ -125,7 +125,7 @@ async def _replace(
 
 async def _write(
     log: RemoteLog,
-    lease: Lease,
+    lease: ReplacementLease,
     old: list[RemoteSegment],
     store: ObjectStore,
     keys: Keys,
@@ -137,7 +137,7 @@ async def _write(
 
 
 async def _repeat(
-    replacements: Replacements, lease: Lease, old: list[RemoteSegment], new: RemoteSegment
+    replacements: Replacements, lease: ReplacementLease, old: list[RemoteSegment], new: RemoteSegment
 ) -> None:
     """The response was lost."""
     await replacements.commit(lease.attempt.partition, [entry.uuid for entry in old], [new])

@@ -253,6 +253,23 @@ async def test_run_ends_when_retention_or_a_compaction_changes_the_history(
         assert await bench.records() == newest([one for one in before if one[0] >= start])
 
 
+async def test_segment_is_not_compacted_after_the_policy_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path, monkeypatch) as bench:
+        await bench.write([(b"a", b"1"), (b"a", b"2")])
+        await bench.write([(b"b", b"1")])
+        before = await bench.records()
+
+        async def keep_all() -> None:
+            await bench.node.alter("t", {"cleanup.policy": "delete"})
+
+        bench.before_commit = keep_all
+        done = await bench.run()
+        assert "cleanup.policy is not compact" in done.failure
+        assert await bench.records() == before
+
+
 def test_dirty_range_begins_at_the_first_segment_that_is_not_compacted() -> None:
     def entry(base: int, compacted_to: int = -1, timestamp: int = 0) -> RemoteSegment:
         return RemoteSegment(

@@ -1,6 +1,7 @@
 """Replacements by a job: what the leader announces, verifies and commits, and what becomes of leases."""
 
 import asyncio
+import dataclasses
 import uuid
 from pathlib import Path
 
@@ -8,7 +9,14 @@ import pytest
 from msgspec.structs import replace
 from tier_node import ABORT, START_MS, TierNode, content, produce, write_transactional
 
-from tierlog.broker.remote.replacements import LEASE_MS, LEASES_MAX, Lease, Replacements, TierBusy
+from tierlog.broker.remote.replacements import (
+    LEASE_MS,
+    LEASES_MAX,
+    ReplacementLease,
+    Replacements,
+    TierBusy,
+    _check_entry,
+)
 from tierlog.broker.remote.tier_views import TierConflict, TierRefused
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.records import RemoteSegment
@@ -19,6 +27,7 @@ from tierlog.records.writer import NewRecord
 from tierlog.spark.history.plan import Source
 from tierlog.spark.jobs.rewriting import Announced, RewriteTask, Rewritten, rewrite_segments
 from tierlog.spark.options import StoreAddress
+from tierlog.tiering.format.bundle import decode_bundle, encode_bundle
 from tierlog.tiering.local_store import LocalStore
 from tierlog.tiering.object_store import CorruptObject
 from tierlog.tiering.page_tree import Spill
@@ -40,13 +49,13 @@ class Bench:
     def entries(self) -> tuple[RemoteSegment, ...]:
         return self.node.remote(self.replica).entries
 
-    async def begin(self, old: tuple[RemoteSegment, ...]) -> Lease:
+    async def begin(self, old: tuple[RemoteSegment, ...]) -> ReplacementLease:
         ids = [entry.uuid for entry in old]
         [lease] = await self.replacements.begin(self.where, old[0].base_offset, ids, [old[-1].end_offset])
         return lease
 
     async def write(
-        self, lease: Lease, old: tuple[RemoteSegment, ...], codec: Codec | None = Codec.ZSTD
+        self, lease: ReplacementLease, old: tuple[RemoteSegment, ...], codec: Codec | None = Codec.ZSTD
     ) -> RemoteSegment:
         """Write the objects as an executor does."""
         written = await self.attempt(lease, old, codec)
@@ -56,7 +65,7 @@ class Bench:
 
     async def attempt(
         self,
-        lease: Lease,
+        lease: ReplacementLease,
         old: tuple[RemoteSegment, ...],
         codec: Codec | None = Codec.ZSTD,
         until_ms: int = LATE_MS,
@@ -263,6 +272,7 @@ async def test_object_that_differs_from_its_entry_is_not_committed(tmp_path: Pat
         {"records": 1},
         {"max_timestamp": 5},
         {"leader_epochs": ((0, 3),)},
+        {"leader_epochs": ((0, 0), (9, 3))},
         {"has_aborts": True},
         {"leader_epoch": 9},
     ],
@@ -276,6 +286,42 @@ async def test_entry_that_contradicts_the_old_ones_is_refused(
         with pytest.raises(TierConflict):
             await bench.commit(old, replace(new, **change))
         assert bench.entries == old
+
+
+@pytest.mark.parametrize("start", [1, 5])
+async def test_leader_epoch_that_begins_elsewhere_is_refused(tmp_path: Path, start: int) -> None:
+    """The next election would compare the log with it, and remove history that is right."""
+    async with Opened(tmp_path) as bench:
+        lease = await bench.begin(bench.entries)
+        new = await bench.write(lease, bench.entries)
+        old = (replace(bench.entries[0], leader_epochs=((0, 0), (7, 3))), *bench.entries[1:])
+        with pytest.raises(TierConflict, match="other leader epochs"):
+            _check_entry(lease, old, replace(new, leader_epochs=((0, 0), (7, start))))
+        _check_entry(lease, old, replace(new, leader_epochs=((0, 0), (7, 3))))
+
+
+async def test_producer_state_of_another_segment_is_refused(tmp_path: Path) -> None:
+    """A replica that begins with it would take duplicates for new batches."""
+    async with Opened(tmp_path, with_abort=True) as bench:
+        old = bench.entries
+        assert len(old) > 2
+        new = await bench.write(await bench.begin(old[:2]), old[:2])
+        path = bench.root / bench.node.keys.index(bench.where, old[1])
+        bundle = decode_bundle(path.read_bytes())
+        path.write_bytes(encode_bundle(dataclasses.replace(bundle, producer_snapshot=b"other")))
+        with pytest.raises(CorruptObject, match="another producer state"):
+            await bench.commit(old[:2], new)
+        assert bench.entries == old
+
+
+async def test_leases_of_two_requests_cannot_be_committed_together(tmp_path: Path) -> None:
+    """The rules of one of them, which compacts, would count for both."""
+    async with Opened(tmp_path) as bench:
+        old = bench.entries[:2]
+        new = [await bench.write(await bench.begin((entry,)), (entry,)) for entry in old]
+        with pytest.raises(TierConflict, match="by one"):
+            await bench.commit(old, *new)
+        assert bench.entries[:2] == old
 
 
 async def test_leases_of_a_partition_are_limited(tmp_path: Path) -> None:
