@@ -68,13 +68,13 @@ def _plan(values: Values, failures: list[str]) -> list[tuple[CompactTask, Dirty]
     replacer = Replacer(values["admin"], values["lease_seconds"])
     planned = []
     for source in _compacted_sources(values, documents_of(bucket, keys, values)):
-        entries = tuple(entry for run in runs_of(bucket, keys, source) for entry in run)
-        if not entries:
-            continue
         try:
-            limits = replacer.limits(source.id)
+            limits = replacer.limits(source.id)  # before the entries: its epoch must not be newer
         except NotReplaced as why:
             failures.append(f"{source}: {why}")
+            continue
+        entries = tuple(entry for run in runs_of(bucket, keys, source) for entry in run)
+        if not entries:
             continue
         if limits.compaction is None:
             failures.append(f"{source}: cleanup.policy is not compact")
@@ -88,6 +88,7 @@ def _plan(values: Values, failures: list[str]) -> list[tuple[CompactTask, Dirty]
                 keys.cluster_id,
                 source,
                 entries,
+                limits,
                 values["admin"],
                 values["lease_seconds"],
                 values["map_mib"] * MIB,

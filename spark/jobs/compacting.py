@@ -5,8 +5,8 @@ A pass reads the keys of the dirty segments into an offset map of bounded size. 
 segment below the end of the map, oldest first, and hands each one over as soon as it is written, so that
 readers see a valid compacted log at any time and a task that dies loses nothing. The task speaks to the
 partition's leader itself: the next segment is announced before the last one is committed, so the leader's
-own compactor leaves the partition alone. A pass ends when the leader epoch changes, as segments whose keys
-are in the map may have left the manifest.
+own compactor leaves the partition alone. The task ends when the leader epoch is no longer that of the plan,
+as segments whose keys are in the map may have left the manifest.
 """
 
 import tempfile
@@ -40,13 +40,14 @@ from tierlog.tiering.object_store import ObjectStoreError
 
 @dataclass(frozen=True, slots=True)
 class CompactTask:
-    """`entries`: all segments of the partition, by the manifest in the bucket. `map_bytes`: of the offset
-    map."""
+    """`limits`: by the leader, before the manifest was read. `entries`: all segments of the partition, by the
+    manifest in the bucket. `map_bytes`: of the offset map."""
 
     store: StoreAddress
     cluster: str
     source: Source
     entries: tuple[RemoteSegment, ...]
+    limits: Limits
     admin: str
     lease_s: int
     map_bytes: int
@@ -116,7 +117,7 @@ class _Compaction:
         self._keys = Keys(task.cluster)
         self._entries = list(task.entries)
         self._replacer = Replacer(task.admin, task.lease_s)
-        self._limits: Limits = self._replacer.limits(self._source.id)
+        self._limits = task.limits
 
     def run(self) -> None:
         """Passes, until nothing is dirty."""

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import uuid
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ from tierlog.records.codecs import Codec
 from tierlog.records.record import iter_records
 from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.spark.history.plan import Source
-from tierlog.spark.jobs import compacting
+from tierlog.spark.jobs import compact, compacting
 from tierlog.spark.jobs.compacting import Compacted, CompactTask, compact_partition, dirty_of
 from tierlog.spark.jobs.replacing import CompactionSettings, Limits, NotReplaced
 from tierlog.spark.jobs.rewriting import Announced
@@ -63,15 +64,21 @@ class Bench:
         await self.node.finish_tiering()
 
     async def run(self, map_bytes: int = 1 << 20) -> Compacted:
-        task = CompactTask(
+        return await self.execute(self.plan(map_bytes))
+
+    def plan(self, map_bytes: int = 1 << 20) -> CompactTask:
+        return CompactTask(
             store=StoreAddress(path=str(self.root)),
             cluster=self.node.keys.cluster_id,
             source=Source("t", *self.where),
             entries=self.entries,
+            limits=LocalReplacer("", 60).limits(self.where),
             admin="http://unused",
             lease_s=60,
             map_bytes=map_bytes,
         )
+
+    async def execute(self, task: CompactTask) -> Compacted:
         done = await asyncio.to_thread(compact_partition, task)
         await self.node.finish_tiering()
         return done
@@ -251,6 +258,47 @@ async def test_run_ends_when_retention_or_a_compaction_changes_the_history(
         assert await bench.records() == [one for one in before if one[0] >= start]
         assert (await bench.run()).failure == ""
         assert await bench.records() == newest([one for one in before if one[0] >= start])
+
+
+async def test_task_ends_when_another_leader_was_elected_after_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an unclean election, the manifest may lack segments whose keys the task reads."""
+    async with opened(tmp_path, monkeypatch) as bench:
+        await bench.write([(b"a", b"1"), (b"a", b"2")])
+        await bench.write([(b"a", b"3")])
+        before, task = await bench.records(), bench.plan()
+        bench.replica.become_leader(bench.replica.leader_epoch + 1, 9, (1,), (1,))
+        done = await bench.execute(task)
+        assert "the leader epoch is" in done.failure
+        assert await bench.records() == before
+
+
+async def test_limits_of_a_plan_are_no_newer_than_its_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path, monkeypatch) as bench:
+        await bench.write([(b"a", b"1"), (b"a", b"2")])
+        epoch = bench.replica.leader_epoch
+
+        def read_and_elect(*_: object) -> list[tuple[RemoteSegment, ...]]:
+            bench.replica.become_leader(epoch + 1, 9, (1,), (1,))
+            return [bench.entries]
+
+        monkeypatch.setattr(compact, "Replacer", LocalReplacer)
+        monkeypatch.setattr(compact, "runs_of", read_and_elect)
+        monkeypatch.setattr(compact, "cluster_keys", lambda *_: bench.node.keys)
+        monkeypatch.setattr(compact, "documents_of", lambda *_: [])
+        monkeypatch.setattr(compact, "sources_of", lambda _: [Source("t", *bench.where)])
+        values = {
+            "path": str(bench.root),
+            "admin": "",
+            "lease_seconds": 60,
+            "map_mib": 1,
+            "min_dirty_percent": 0,
+        }
+        [(task, _)] = compact._plan(defaultdict(lambda: None, values), [])
+        assert task.limits.leader_epoch == epoch
 
 
 async def test_segment_is_not_compacted_after_the_policy_has_changed(
