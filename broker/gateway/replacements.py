@@ -1,7 +1,7 @@
 """Admin routes with which a job replaces remote segments, on the leader of their partition.
 
-`begin` announces new segments and gives a lease for each, `renew` prolongs leases, `commit` puts verified
-segments into the manifest, and `cancel` gives leases back. 404: there is no such topic. 409: the manifest,
+`begin` announces a new segment and gives a lease for it, `renew` prolongs leases, `commit` puts a verified
+segment into the manifest, and `cancel` gives leases back. 404: there is no such topic. 409: the manifest,
 the leader or the lease has changed; the job plans again. 503: try the same request later.
 """
 
@@ -27,7 +27,7 @@ from tierlog.tiering.object_store import CorruptObject, ObjectStoreError
 
 
 class BeginRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`old`: ids of successive segments; `ends`: of the new ones, exclusive. `compacts`: the new segment may
+    """`old`: ids of successive segments; `ends`: of the new one, exclusive. `compacts`: the new segment may
     lack records of the old one. `leader_epoch`: null allows any."""
 
     topic_id: UUID
@@ -77,7 +77,7 @@ def replacement_routes(current: Callable[[], Serving]) -> list[web.AbstractRoute
         where = TopicIdPartition(body.topic_id, body.partition)
         async with _errors_as_http():
             replacements = current().replacements
-            leases = await replacements.begin(
+            lease = await replacements.begin(
                 where,
                 body.base_offset,
                 body.old,
@@ -86,16 +86,13 @@ def replacement_routes(current: Callable[[], Serving]) -> list[web.AbstractRoute
                 compacts=body.compacts,
                 leader_epoch=body.leader_epoch,
             )
-            rows: list[dict[str, Any]] = [
-                {
-                    "uuid": str(lease.attempt.uuid),
-                    "base_offset": lease.base_offset,
-                    "last_offset": lease.last_offset,
-                    "leader_epoch": lease.attempt.leader_epoch,
-                }
-                for lease in leases
-            ]
-            return web.json_response({"new": rows})
+            row: dict[str, Any] = {
+                "uuid": str(lease.attempt.uuid),
+                "base_offset": lease.base_offset,
+                "last_offset": lease.last_offset,
+                "leader_epoch": lease.attempt.leader_epoch,
+            }
+            return web.json_response({"new": [row]})
 
     async def renew(request: web.Request) -> web.Response:
         body = await decode_body(request, LeasesRequest)

@@ -28,7 +28,14 @@ from tierlog.broker.remote.tier_views import TierConflict, TierRefused
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.quorum.client import MetadataClient
-from tierlog.metadata.records import COMPACTED_AT, COMPACTED_TO, RemoteSegment, merged_tags
+from tierlog.metadata.records import (
+    CODEC,
+    COMPACTED_AT,
+    COMPACTED_TO,
+    GROUPED_BYTES,
+    RemoteSegment,
+    merged_tags,
+)
 from tierlog.tiering.copier import Attempt, verify_object
 from tierlog.tiering.format.bundle import HEAD_BYTES, BundleError, decode_bundle
 from tierlog.tiering.format.keys import Keys
@@ -40,12 +47,18 @@ from tierlog.tiering.segment_index import LARGEST_INDEX_BYTES, index_of_head
 LEASE_MS = 60_000
 """Default time that a lease lasts after its last renewal."""
 
+LONGEST_MS = 3_600_000
+"""No lease lasts longer than this after its announcement, so that a job that hangs does not stop merges and
+compaction. No object is put so late."""
+
 LEASES_MAX = 8
 """New segments of a partition that have a lease. The quorum refuses more than 16 copies, uploads among
 them."""
 
 OLD_MAX = 512  # old segments of one replacement, as in the quorum
 CHECK_S = 1.0
+TAGS = (COMPACTED_TO, COMPACTED_AT, CODEC, GROUPED_BYTES)
+TAG_VALUE_MAX = 20  # characters; an offset or a time has at most 19
 SEGMENT_BYTES_MAX = (1 << 31) - 1  # positions in the offset index have 32 bits
 
 _log = structlog.get_logger("tierlog.tiering")
@@ -57,7 +70,7 @@ class TierBusy(TierRefused):
 
 @dataclass(slots=True)
 class ReplacementLease:
-    """A new segment that was announced: its first and last offset. `until_ms`: by the monotonic clock.
+    """A new segment that was announced: its first and last offset. `begun_ms`, `until_ms`: monotonic.
     `compacts`: it may lack records of the old one.
     `committing`: a commit is in progress, and the lease lasts until its end."""
 
@@ -65,6 +78,7 @@ class ReplacementLease:
     base_offset: int
     last_offset: int
     lease_ms: int
+    begun_ms: int
     until_ms: int
     compacts: bool
     committing: bool = False
@@ -101,9 +115,14 @@ class Replacements:
         self.end_expired()
 
     def end_expired(self) -> None:
-        """End the leases that were not renewed in time."""
+        """End the leases that were not renewed in time, or whose partition this broker does not lead in their
+        leader epoch any more."""
         now_ms = self._clock.monotonic_ms()
-        ended = [one for one in self._leases.values() if one.until_ms <= now_ms and not one.committing]
+        ended = [
+            one
+            for one in self._leases.values()
+            if not one.committing and (one.until_ms <= now_ms or not self._leads(one.attempt))
+        ]
         self.expired += len(ended)
         for lease in ended:
             _log.info("a replacement of segments was not continued", partition=str(lease.attempt.partition))
@@ -125,11 +144,11 @@ class Replacements:
         *,
         compacts: bool = False,
         leader_epoch: int | None = None,
-    ) -> list[ReplacementLease]:
-        """Announce new segments, which end at `ends` (exclusive), in place of the successive segments `old`,
-        of which the first begins at `base_offset`. `compacts`: the new segments may lack records of the old
-        ones. `leader_epoch`: None allows any. Raises TierConflict if the manifest does not have them
-        like this, TierBusy, ObjectStoreError, CommandRejected or MetadataUnavailable."""
+    ) -> ReplacementLease:
+        """Announce a new segment, which ends at `ends` (exclusive), in place of the successive segments
+        `old`, of which the first begins at `base_offset`. `compacts`: the new segment may lack records of the
+        old one. `leader_epoch`: None allows any. Raises TierConflict if the manifest does not have them like
+        this, TierBusy, ObjectStoreError, CommandRejected or MetadataUnavailable."""
         replica = self._led(where)
         if leader_epoch not in (None, replica.leader_epoch):
             raise TierConflict(
@@ -139,35 +158,34 @@ class Replacements:
         if not 0 < len(old) <= OLD_MAX or len(ends) != 1:
             raise TierConflict(f"{len(old)} segments cannot be replaced by {len(ends)}")
         found = await self._run(where, base_offset, old)
-        bounds = (base_offset, *ends)
-        if ends[-1] != found[-1].end_offset or any(
-            one >= two for one, two in zip(bounds, ends, strict=False)
-        ):
-            raise TierConflict(f"the new segments do not end at {found[-1].end_offset}, as the old ones do")
+        [end_offset] = ends
+        if end_offset != found[-1].end_offset:
+            raise TierConflict(f"the new segment does not end at {found[-1].end_offset}, as the old ones do")
         if compacts:
             self._require_compactable(replica, found)
-        self._require_place(where, base_offset, ends[-1], len(ends))
-        leases: list[ReplacementLease] = []
+        self._check_limits(where, base_offset, end_offset)
+        now_ms = self._clock.monotonic_ms()
+        attempt = Attempt(where, self._editor.new_id(), leader_epoch)
+        lease = ReplacementLease(
+            attempt, base_offset, end_offset - 1, lease_ms, now_ms, now_ms + lease_ms, compacts
+        )
+        # before the first await, so that other requests count it
+        self._leases[attempt.uuid] = lease
+        self._editor.copies.add(attempt.uuid)
+        self._editor.leased.add(where)
         try:
-            for base, end in zip(bounds, ends, strict=False):
-                attempt = Attempt(where, self._editor.new_id(), leader_epoch)
-                self._editor.copies.add(attempt.uuid)
-                until_ms = self._clock.monotonic_ms() + lease_ms
-                lease = ReplacementLease(attempt, base, end - 1, lease_ms, until_ms, compacts)
-                leases.append(lease)
-                self._leases[attempt.uuid] = lease
-                self._editor.leased.add(where)
-                await self._editor.announce(attempt, base, end - 1)
+            await self._editor.announce(attempt, base_offset, end_offset - 1)
         except BaseException:
-            self._end(leases)
+            self._end([lease])
             raise
-        return leases
+        return lease
 
     def renew(self, ids: Sequence[UUID]) -> list[UUID]:
         """Renew leases. Returns those that still exist."""
         known = [uuid for uuid in ids if uuid in self._leases]
         for lease in (self._leases[uuid] for uuid in known):
-            lease.until_ms = self._clock.monotonic_ms() + lease.lease_ms
+            until_ms = self._clock.monotonic_ms() + lease.lease_ms
+            lease.until_ms = min(until_ms, lease.begun_ms + LONGEST_MS)
         return known
 
     def cancel(self, ids: Sequence[UUID]) -> None:
@@ -222,6 +240,10 @@ class Replacements:
                 self._editor.leased.discard(where)
             self._log_manager.wake(where)  # abandons the copies that were not committed
 
+    def _leads(self, attempt: Attempt) -> bool:
+        replica = self._log_manager.led(attempt.partition)
+        return replica is not None and replica.leader_epoch == attempt.leader_epoch
+
     def _led(self, where: TopicIdPartition) -> Replica:
         replica = self._log_manager.led(where)
         if replica is None:
@@ -252,10 +274,10 @@ class Replacements:
                 "min.compaction.lag.ms"
             )
 
-    def _require_place(self, where: TopicIdPartition, base_offset: int, end_offset: int, count: int) -> None:
+    def _check_limits(self, where: TopicIdPartition, base_offset: int, end_offset: int) -> None:
         if len(self._metadata.image.delete_queue) > QUEUED_DELETES_MAX:
             raise TierBusy("too many deletions wait for their grace")
-        if count + sum(one.attempt.partition == where for one in self._leases.values()) > LEASES_MAX:
+        if sum(one.attempt.partition == where for one in self._leases.values()) >= LEASES_MAX:
             raise TierBusy(f"{LEASES_MAX} replacements of the partition are in progress")
         for copy in self._resolve(where).started:
             overlaps = copy.base_offset < end_offset and base_offset <= copy.last_offset
@@ -319,6 +341,7 @@ def _check_entry(lease: ReplacementLease, old: Sequence[RemoteSegment], entry: R
         raise TierConflict(f"segment {entry.uuid} has another leader epoch or a key")
     if not entry.leader_epochs or entry.leader_epochs[0][1] > entry.base_offset:
         raise TierConflict(f"segment {entry.uuid} does not say the leader epoch of its first offset")
+    _check_tags(entry)
     if not 0 < entry.log_bytes <= SEGMENT_BYTES_MAX or entry.index_bytes > LARGEST_INDEX_BYTES:
         raise TierConflict(f"segment {entry.uuid} is empty or too large")
     if _epochs(old) != _epochs([entry]):
@@ -329,6 +352,17 @@ def _check_entry(lease: ReplacementLease, old: Sequence[RemoteSegment], entry: R
     totals = [list(_totals(segments)) for segments in (old, [entry])]
     if totals[0] != totals[1]:
         raise TierConflict(f"the new segment has other records: {totals[1]} instead of {totals[0]}")
+
+
+def _check_tags(entry: RemoteSegment) -> None:
+    """Raises TierConflict for tags that no job writes: they would stay in the quorum and in every root."""
+    names = [name for name, _ in entry.tags]
+    if not set(names) <= set(TAGS) or len(set(names)) < len(names):
+        raise TierConflict(f"segment {entry.uuid} has tags that are not known, or twice: {sorted(names)[:9]}")
+    for name, value in entry.tags:
+        is_number = value.isdecimal() and value.isascii()
+        if len(value) > TAG_VALUE_MAX or not (is_number or name == CODEC):
+            raise TierConflict(f"segment {entry.uuid} has an invalid tag {name}")
 
 
 def _check_compacted(old: RemoteSegment, new: RemoteSegment) -> None:

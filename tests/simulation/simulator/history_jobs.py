@@ -107,8 +107,7 @@ async def _replace(
     if len(old) < 2:
         return
     ids, until_s = [entry.uuid for entry in old], asyncio.get_running_loop().time() + grace_ms / 2000
-    begun = replacements.begin(where, old[0].base_offset, ids, [old[-1].end_offset], LEASE_MS)
-    [lease] = await begun
+    lease = await replacements.begin(where, old[0].base_offset, ids, [old[-1].end_offset], LEASE_MS)
     if rng.random() < DIES:
         done["history jobs that died"] += 1
         return

@@ -133,7 +133,7 @@ class LocalReplacer:
         ids, ends = [entry.uuid for entry in old], [old[-1].end_offset]
         begin = self.bench.replacements.begin
         work = begin(where, old[0].base_offset, ids, ends, compacts=compacts, leader_epoch=leader_epoch)
-        [lease] = self._call(work)
+        lease = self._call(work)
         return Announced(lease.attempt.uuid, lease.attempt.leader_epoch, 1 << 62)
 
     def commit(self, where: TopicIdPartition, old: Sequence[RemoteSegment], new: RemoteSegment) -> None:

@@ -12,6 +12,7 @@ from tier_node import ABORT, START_MS, TierNode, content, produce, write_transac
 from tierlog.broker.remote.replacements import (
     LEASE_MS,
     LEASES_MAX,
+    LONGEST_MS,
     ReplacementLease,
     Replacements,
     TierBusy,
@@ -51,8 +52,7 @@ class Bench:
 
     async def begin(self, old: tuple[RemoteSegment, ...]) -> ReplacementLease:
         ids = [entry.uuid for entry in old]
-        [lease] = await self.replacements.begin(self.where, old[0].base_offset, ids, [old[-1].end_offset])
-        return lease
+        return await self.replacements.begin(self.where, old[0].base_offset, ids, [old[-1].end_offset])
 
     async def write(
         self, lease: ReplacementLease, old: tuple[RemoteSegment, ...], codec: Codec | None = Codec.ZSTD
@@ -275,6 +275,11 @@ async def test_object_that_differs_from_its_entry_is_not_committed(tmp_path: Pat
         {"leader_epochs": ((0, 0), (9, 3))},
         {"has_aborts": True},
         {"leader_epoch": 9},
+        {"tags": (("junk", "1"),)},
+        {"tags": (("grouped.bytes", "x"),)},
+        {"tags": (("grouped.bytes", "1"), ("grouped.bytes", "2"))},
+        {"tags": (("grouped.bytes", "1" * 1000),)},
+        {"tags": (("codec", "c" * 1000),)},
     ],
 )
 async def test_entry_that_contradicts_the_old_ones_is_refused(
@@ -330,6 +335,35 @@ async def test_leases_of_a_partition_are_limited(tmp_path: Path) -> None:
             await bench.begin((entry,))
         with pytest.raises(TierBusy):
             await bench.begin(bench.entries[-1:])
+
+
+async def test_leases_of_concurrent_requests_are_limited(tmp_path: Path) -> None:
+    """The quorum refuses uploads of a partition with too many copies."""
+    async with Opened(tmp_path) as bench:
+        begun = [bench.begin((entry,)) for entry in bench.entries]
+        results = await asyncio.gather(*begun, return_exceptions=True)
+        assert sum(isinstance(one, ReplacementLease) for one in results) == LEASES_MAX
+        assert len(bench.node.remote(bench.replica).started) == LEASES_MAX
+
+
+async def test_renewed_lease_ends_at_last(tmp_path: Path) -> None:
+    """A job that hangs must not stop merges of the partition."""
+    async with Opened(tmp_path) as bench:
+        lease = await bench.begin(bench.entries)
+        for _ in range(2 * LONGEST_MS // LEASE_MS):
+            bench.node.clock.pass_time(LEASE_MS // 2 + 1)
+            bench.replacements.renew([lease.attempt.uuid])
+            bench.replacements.end_expired()
+        assert bench.replacements.renew([lease.attempt.uuid]) == []
+        assert bench.node.log_manager.editor.leased == set()
+
+
+async def test_lease_ends_with_the_leader_epoch(tmp_path: Path) -> None:
+    async with Opened(tmp_path) as bench:
+        lease = await bench.begin(bench.entries)
+        bench.replica.become_leader(bench.replica.leader_epoch + 1, 9, (1,), (1,))
+        bench.replacements.end_expired()
+        assert bench.replacements.renew([lease.attempt.uuid]) == []
 
 
 async def test_unknown_topics_and_ranges_are_refused(tmp_path: Path) -> None:
