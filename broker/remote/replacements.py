@@ -28,6 +28,7 @@ from tierlog.broker.remote.tier_views import TierConflict, TierRefused
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.quorum.client import MetadataClient
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.records import (
     CODEC,
     COMPACTED_AT,
@@ -39,7 +40,7 @@ from tierlog.metadata.records import (
 from tierlog.tiering.copier import Attempt, verify_object
 from tierlog.tiering.format.bundle import HEAD_BYTES, BundleError, decode_bundle
 from tierlog.tiering.format.keys import Keys
-from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStore
+from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStore, ObjectStoreError
 from tierlog.tiering.page_tree import path_to
 from tierlog.tiering.remote_log import RemoteLog
 from tierlog.tiering.segment_index import LARGEST_INDEX_BYTES, index_of_head
@@ -197,38 +198,59 @@ class Replacements:
         self, where: TopicIdPartition, old: Sequence[UUID], new: Sequence[RemoteSegment]
     ) -> None:
         """Replace segments by new ones, whose objects the job has written and verified. Verifies them, too.
-        May be repeated. Raises TierConflict if that is not possible any more, CorruptObject if the objects
-        are not as the entries say, another ObjectStoreError, CommandRejected or MetadataUnavailable."""
+        May be repeated. Raises TierConflict if that is not possible any more, or CorruptObject if the objects
+        are not as the entries say; then the lease ends. Raises TierBusy, another ObjectStoreError or
+        MetadataUnavailable if the same request may succeed later."""
         replica = self._led(where)
         if len(new) != 1:
             raise TierConflict(f"segments are replaced by one, not by {len(new)}")
-        leases = [lease for one in new if (lease := self._leases.get(one.uuid)) is not None]
-        if len(leases) < len(new):
-            if await self._has(where, new):
+        [entry] = new
+        lease = self._leases.get(entry.uuid)
+        if lease is None:
+            if await self._has(where, entry):
                 return  # the response to an earlier request was lost
             raise TierConflict(
                 "the lease has ended: the replacement was not continued, or the leader changed"
             )
-        if any(lease.committing for lease in leases):
+        if lease.committing:
             raise TierBusy("the replacement is being committed")
-        for lease in leases:
-            lease.committing = True
+        lease.committing, is_over = True, True
         try:
-            leader_epoch = leases[0].attempt.leader_epoch
-            if replica.leader_epoch != leader_epoch:
-                raise TierConflict(f"{replica.name}: the leader epoch was {leader_epoch}")
-            found = await self._run(where, new[0].base_offset, old)
-            if leases[0].compacts:
-                self._require_compactable(replica, found)
-            _check_entry(leases[0], found, new[0])
-            await self._verify(where, found[-1], new[0])
-            await self._editor.commit(where, leader_epoch, self._resolve(where).nodes, found, new)
-        except (ObjectNotFound, CommandRejected) as failure:
-            raise TierConflict(f"{replica.name}: {failure}") from failure
+            if not await self._has(where, entry):  # an earlier request may have succeeded without knowing it
+                await self._replace(replica, lease, old, entry)
+        except CorruptObject:
+            raise
+        except (TierBusy, ObjectStoreError, MetadataUnavailable):
+            is_over = False  # the job repeats the request
+            raise
         finally:
-            self._end(leases)
+            lease.committing = False
+            lease.until_ms = max(lease.until_ms, self._clock.monotonic_ms() + lease.lease_ms)
+            if is_over:
+                self._end([lease])
+
+    async def _replace(
+        self, replica: Replica, lease: ReplacementLease, old: Sequence[UUID], entry: RemoteSegment
+    ) -> None:
+        where, leader_epoch = lease.attempt.partition, lease.attempt.leader_epoch
+        if replica.leader_epoch != leader_epoch:
+            raise TierConflict(f"{replica.name}: the leader epoch was {leader_epoch}")
+        found = await self._run(where, entry.base_offset, old)
+        if lease.compacts:
+            self._require_compactable(replica, found)
+        _check_entry(lease, found, entry)
+        try:
+            await self._verify(where, found[-1], entry)
+        except ObjectNotFound as failure:
+            raise TierConflict(f"{replica.name}: {failure}") from failure
+        try:
+            await self._editor.commit(where, leader_epoch, self._resolve(where).nodes, found, [entry])
+        except (ObjectNotFound, CommandRejected) as failure:
+            if not await self._has(where, entry):
+                await self._run(where, entry.base_offset, old)
+                raise TierBusy(f"{replica.name}: its page was written at the same time: {failure}") from None
         self.committed += 1
-        size = sum(entry.log_bytes for entry in found)
+        size = sum(one.log_bytes for one in found)
         _log.info("a job has replaced segments", partition=str(replica.name), segments=len(found), bytes=size)
 
     def _end(self, leases: Sequence[ReplacementLease]) -> None:
@@ -297,8 +319,8 @@ class Replacements:
             )
         return tuple(found)
 
-    async def _has(self, where: TopicIdPartition, new: Sequence[RemoteSegment]) -> bool:
-        return set(new) <= set(await self._leaf(where, new[0].base_offset))
+    async def _has(self, where: TopicIdPartition, entry: RemoteSegment) -> bool:
+        return entry in await self._leaf(where, entry.base_offset)
 
     async def _leaf(self, where: TopicIdPartition, offset: int) -> list[RemoteSegment]:
         """The segments of the page that contains an offset, or else those of the quorum."""

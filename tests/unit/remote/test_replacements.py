@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from tierlog.broker.remote.replacements import (
 )
 from tierlog.broker.remote.tier_views import TierConflict, TierRefused
 from tierlog.broker.replication.replica import Replica
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.records import RemoteSegment
 from tierlog.records.batch import iter_batches
 from tierlog.records.codecs import Codec
@@ -30,7 +32,7 @@ from tierlog.spark.jobs.rewriting import Announced, RewriteTask, Rewritten, rewr
 from tierlog.spark.options import StoreAddress
 from tierlog.tiering.format.bundle import decode_bundle, encode_bundle
 from tierlog.tiering.local_store import LocalStore
-from tierlog.tiering.object_store import CorruptObject
+from tierlog.tiering.object_store import CorruptObject, ObjectStoreError
 from tierlog.tiering.page_tree import Spill
 
 HOUR_MS = 3_600_000
@@ -335,6 +337,67 @@ async def test_leases_of_a_partition_are_limited(tmp_path: Path) -> None:
             await bench.begin((entry,))
         with pytest.raises(TierBusy):
             await bench.begin(bench.entries[-1:])
+
+
+async def test_commit_is_repeated_after_a_failure_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Opened(tmp_path) as bench:
+        old = bench.entries
+        new = await bench.write(await bench.begin(old), old)
+
+        async def fail(*_: object) -> None:
+            raise ObjectStoreError("503 Slow Down")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(bench.node.store, "head", fail)
+            with pytest.raises(ObjectStoreError):
+                await bench.commit(old, new)
+        await bench.node.finish_tiering()
+        await bench.commit(old, new)
+        assert bench.entries == (new,)
+        assert bench.node.log_manager.editor.leased == set()
+
+
+async def test_commit_is_repeated_after_a_page_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Opened(tmp_path) as bench:
+        spilled, editor = bench.entries[:8], bench.node.log_manager.editor
+        old = spilled[2:6]
+        new = await bench.write(await bench.begin(old), old)
+        commit = editor.commit
+
+        async def spill(*arguments: Any) -> None:
+            await editor.spill(bench.where, bench.replica.leader_epoch, Spill(None, spilled), is_tree=True)
+            await commit(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(editor, "commit", spill)
+            with pytest.raises(TierBusy):
+                await bench.commit(old, new)
+        await bench.commit(old, new)
+        assert bench.node.remote(bench.replica).pages[0].entries == 5
+
+
+async def test_commit_whose_outcome_was_unknown_has_succeeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Opened(tmp_path) as bench:
+        old, editor = bench.entries, bench.node.log_manager.editor
+        new = await bench.write(await bench.begin(old), old)
+        commit = editor.commit
+
+        async def lose(*arguments: Any) -> None:
+            await commit(*arguments)
+            raise MetadataUnavailable("the response was lost", applied_unknown=True)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(editor, "commit", lose)
+            with pytest.raises(MetadataUnavailable):
+                await bench.commit(old, new)
+        await bench.commit(old, new)
+        assert bench.entries == (new,)
 
 
 async def test_leases_of_concurrent_requests_are_limited(tmp_path: Path) -> None:
