@@ -53,6 +53,11 @@ class HeldSnapshots:
         self._seen.clear()
         self.live, self.held, self.next_look_ms = (), (), 0
 
+    async def remove_leftovers(self) -> None:
+        """Delete what creations that failed have left in the bucket. Raises ObjectStoreError."""
+        async with deadline(self._look_s, "leftovers of snapshots"):
+            await self._snapshots.remove_leftovers()
+
     async def look(self) -> None:
         """Read all leases, and end those whose time is over. Raises ObjectStoreError, also for one that
         cannot be read: nothing may be deleted then."""

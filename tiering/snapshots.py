@@ -42,6 +42,7 @@ from tierlog.tiering.object_store import (
     CorruptObject,
     ObjectInfo,
     ObjectNotFound,
+    ObjectStoreError,
     PreconditionFailed,
 )
 
@@ -91,12 +92,11 @@ class Snapshots:
         name: str | None = None,
     ) -> Lease:
         """Hold what the manifests of these topics list now. Raises SnapshotError, InvalidKey or
-        ObjectStoreError; then a lease that was put ends by its time."""
+        ObjectStoreError. A failed creation ends its lease, or else that ends by its time."""
         self._check(topics, lease_ms)
         if name is not None:
             await self._check_name(name)
-        keys = [info.key async for info in self._store.list(self._keys.snapshot_leases())]
-        if len(keys) >= MAX_SNAPSHOTS:
+        if len(await self._lease_keys()) >= MAX_SNAPSHOTS:
             raise SnapshotError(f"the cluster has {MAX_SNAPSHOTS} snapshots: end some, or wait for their end")
         lease = Lease(
             id=snapshot_id,
@@ -108,8 +108,9 @@ class Snapshots:
         await self._put_once(self._keys.snapshot_lease(snapshot_id), encode_lease(lease))
         try:
             return await self._complete(lease, topics)
-        except SnapshotError:
-            await self.end(str(snapshot_id))
+        except Exception:
+            with suppress(SnapshotError, ObjectStoreError):
+                await self.end(str(snapshot_id))
             raise
 
     async def find(self, which: str, topics: Collection[str] = ()) -> Lease:
@@ -129,9 +130,8 @@ class Snapshots:
 
     async def leases(self) -> list[tuple[Lease, str]]:
         """All leases, those that have just ended too, with their ETags. Raises CorruptObject for one that
-        cannot be read."""
-        keys = [info.key async for info in self._store.list(self._keys.snapshot_leases())]
-        found = await _gather(self._read(key) for key in keys)
+        cannot be read. Other objects are none, such as the markers of folders that some tools put."""
+        found = await _gather([self._read(key) for key in await self._lease_keys()])
         return [lease for lease in found if lease is not None]
 
     async def root(self, lease: Lease, where: TopicIdPartition) -> ManifestRoot:
@@ -160,6 +160,8 @@ class Snapshots:
         """End a snapshot, by its id or name, and delete what it consists of. Its objects are deleted as if it
         had never held them. Raises SnapshotError if there is no such snapshot."""
         snapshot_id = await self._id_of(which)
+        if as_uuid(which) is not None and not await self._exists(snapshot_id):
+            raise SnapshotNotFound(f"there is no snapshot {which}: `tierlog tier snapshots list` shows all")
         with suppress(SnapshotEnded, CorruptObject):  # a damaged lease is deleted without any condition
             await self._change(snapshot_id, Lease.ended)
         await self.remove(snapshot_id)
@@ -180,6 +182,30 @@ class Snapshots:
             await self._store.delete(roots[first : first + DELETES_AT_ONCE])
         await self._store.delete([self._keys.snapshot_lease(snapshot_id)])
 
+    async def remove_leftovers(self) -> None:
+        """Delete the roots of ids without a lease: their creators were killed, or continued after the end. A
+        lease is put before its roots, and no id is used twice, so roots that were listed before the leases
+        belong to one of them, or to no snapshot."""
+        owners = {
+            self._keys.root_owner(info.key)
+            async for info in self._store.list(self._keys.all_snapshot_roots())
+        }
+        leased = {self._keys.lease_id(key) for key in await self._lease_keys()}
+        for snapshot_id in owners - leased:
+            if snapshot_id is not None:
+                await self.remove(snapshot_id)
+
+    async def _lease_keys(self) -> list[str]:
+        found = [info.key async for info in self._store.list(self._keys.snapshot_leases())]
+        return [key for key in found if self._keys.lease_id(key) is not None]
+
+    async def _exists(self, snapshot_id: UUID) -> bool:
+        try:
+            await self._store.get(self._keys.snapshot_lease(snapshot_id))
+        except ObjectNotFound:
+            return bool([info async for info in self._store.list(self._keys.snapshot_roots(snapshot_id))])
+        return True
+
     def _check(self, topics: Sequence[TopicDocument], lease_ms: int) -> None:
         if not SHORTEST_LEASE_MS <= lease_ms <= LONGEST_LEASE_MS:
             raise SnapshotError(
@@ -199,7 +225,7 @@ class Snapshots:
                 message = f"topic {topic.name!r} is not in the bucket: it is not tiered, or was deleted"
                 raise SnapshotError(message) from None
             places = [TopicIdPartition(topic.topic_id, number) for number in range(topic.partitions)]
-            roots = await _gather(self._copy_root(lease.id, where) for where in places)
+            roots = await _gather([self._copy_root(lease.id, where) for where in places])
             held.append(_held_of(topic, roots))
             indexes += [root.metadata_index for root in roots if root is not None]
 
@@ -297,11 +323,19 @@ class Snapshots:
     async def _read(self, key: str) -> tuple[Lease, str] | None:
         try:
             data, etag = await self._store.get_with_etag(key)
-            return decode_lease(data), etag
+            lease = decode_lease(data)
         except ObjectNotFound:
             return None
         except ManifestError as error:
-            raise CorruptObject(f"{key}: {error}") from error
+            raise CorruptObject(f"{key}: {error}{self._advice(key)}") from error
+        if lease.id != self._keys.lease_id(key):
+            raise CorruptObject(f"{key}: it is the lease of {lease.id}{self._advice(key)}")
+        return lease, etag
+
+    def _advice(self, key: str) -> str:
+        return (
+            f"; nothing is deleted until `tierlog tier snapshots end {self._keys.lease_id(key)}` removes it"
+        )
 
     async def _put_once(self, key: str, body: bytes) -> None:
         """Put an object that does not exist; one of an earlier attempt of this put may."""
@@ -372,12 +406,22 @@ def _decoded(key: str, data: bytes) -> ManifestRoot:
         raise CorruptObject(f"{key}: {error}") from error
 
 
-async def _gather(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results in order, of at most AT_ONCE calls at a time."""
+async def _gather(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results in order, of at most AT_ONCE calls at a time. After a failure, none is running."""
     places = asyncio.Semaphore(AT_ONCE)
 
     async def one(call: Coroutine[Any, Any, T]) -> T:
         async with places:
             return await call
 
-    return await asyncio.gather(*map(one, calls))
+    tasks = [asyncio.ensure_future(one(call)) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+    finally:
+        for call in calls:
+            call.close()  # one that has not begun

@@ -49,7 +49,8 @@ FAILED_ENTRIES_MAX = 500
 
 ITEM_BACKOFF_MAX_S = 600.0
 ABORT_INTERVAL_MS = 3_600_000
-"""Time between two searches for unfinished uploads, each one request for 50 of them."""
+"""Time between two searches for unfinished uploads, each one request for 50 of them, and for leftovers of
+snapshots."""
 
 HELD_PER_REQUEST = 100_000
 """Ranges of offsets in a request to the controller, 5 MB. Entries beyond them are marked, and wait here."""
@@ -217,7 +218,9 @@ class RemoteStorageCleaner:
         now_ms = self._clock.monotonic_ms()
         if now_ms < self._next_abort_ms:
             return
-        if await self._try(("abort", "unfinished uploads"), self._manager.abort_uploads):
+        if await self._try(("abort", "unfinished uploads"), self._manager.abort_uploads) and await self._try(
+            ("remove", "leftovers of snapshots"), self.snapshots.remove_leftovers
+        ):
             self._next_abort_ms = now_ms + ABORT_INTERVAL_MS
 
     async def _describe(self, image: ClusterImage, known: dict[UUID, TopicDocument]) -> None:

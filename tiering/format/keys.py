@@ -102,6 +102,11 @@ class Keys:
     def snapshot_lease(self, snapshot_id: uuid.UUID) -> str:
         return f"{self.snapshot_leases()}{snapshot_id}.json"
 
+    def lease_id(self, key: str) -> uuid.UUID | None:
+        """The snapshot of a lease; None for any other key."""
+        name = key.removeprefix(self.snapshot_leases())
+        return uuid.UUID(name[:-5]) if name.endswith(".json") and _UUID.fullmatch(name[:-5]) else None
+
     def snapshot_name(self, name: str) -> str:
         """The object that says which snapshot has a name. Raises InvalidKey."""
         if not _SNAPSHOT.fullmatch(name):
@@ -110,9 +115,18 @@ class Keys:
             )
         return f"{self.snapshots()}names/{name}.json"
 
+    def all_snapshot_roots(self) -> str:
+        """Prefix of the roots that snapshots have copied."""
+        return f"{self.snapshots()}roots/"
+
+    def root_owner(self, key: str) -> uuid.UUID | None:
+        """The snapshot that has copied a root; None for any other key."""
+        name = key.removeprefix(self.all_snapshot_roots()).partition("/")[0]
+        return uuid.UUID(name) if _UUID.fullmatch(name) else None
+
     def snapshot_roots(self, snapshot_id: uuid.UUID) -> str:
         """Prefix of the roots that a snapshot has copied."""
-        return f"{self.snapshots()}roots/{snapshot_id}/"
+        return f"{self.all_snapshot_roots()}{snapshot_id}/"
 
     def snapshot_root(self, snapshot_id: uuid.UUID, partition: TopicIdPartition) -> str:
         return f"{self.snapshot_roots(snapshot_id)}{partition.topic_id}-{partition.partition}"

@@ -16,7 +16,7 @@ from tierlog.tiering.format.manifest import TopicDocument, decode_root
 from tierlog.tiering.format.snapshots import Lease
 from tierlog.tiering.memory_store import MemoryStore
 from tierlog.tiering.object_store import ObjectStoreError
-from tierlog.tiering.snapshots import SnapshotEnded, SnapshotError
+from tierlog.tiering.snapshots import SnapshotEnded, SnapshotError, SnapshotNotFound
 
 LEASE_MS = 600_000
 
@@ -215,6 +215,63 @@ async def test_lease_that_cannot_be_read_stops_deletions(node: TierNode) -> None
     await node.manager.snapshots.end(str(lease.id))
     await clean_after(node, 60_000)
     assert not gone & set(await node.objects())
+
+
+@pytest.mark.parametrize("name", ["", "x.tmp", f"{uuid.UUID(int=1)}.json.bak", f"{uuid.UUID(int=1)}"])
+async def test_objects_that_are_no_leases_stop_nothing(node: TierNode, name: str) -> None:
+    """Some tools put an object for each folder."""
+    replica = await tiered(node)
+    await node.store.put(node.keys.snapshot_leases() + name, b"")
+    gone = await delete_first_segments(node, replica)
+    await clean_after(node, 60_000)
+    assert not gone & set(await node.objects())
+
+
+async def test_lease_with_the_key_of_another_is_named_and_can_be_ended(node: TierNode) -> None:
+    replica = await tiered(node)
+    lease, copied = await take(node), uuid.UUID(int=7)
+    data = await node.store.get(node.keys.snapshot_lease(lease.id))
+    await node.store.put(node.keys.snapshot_lease(copied), data)
+    gone = await delete_first_segments(node, replica)
+    node.clock.pass_time(60_000)
+    with pytest.raises(ObjectStoreError, match=f"tierlog tier snapshots end {copied}"):
+        await node.storage_cleaner.clean()
+    await node.manager.snapshots.end(str(copied))
+    await node.manager.snapshots.end(str(lease.id))
+    await clean_after(node, 60_000)
+    assert not gone & set(await node.objects())
+
+
+async def test_end_of_an_unknown_id_is_refused(node: TierNode) -> None:
+    with pytest.raises(SnapshotNotFound):
+        await node.manager.snapshots.end(str(uuid.UUID(int=1)))
+
+
+async def test_failed_creation_leaves_nothing(node: TierNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = await node.create("t", partitions=20)
+    produce(replica, 60)
+    await node.log_manager.flush("t")
+    await node.storage_cleaner.clean()
+    get, failing = node.store.get, node.keys.root(node.where(replica)._replace(partition=7))
+
+    async def fail_once(key: str) -> bytes:
+        if key == failing:
+            raise ObjectStoreError("503 Slow Down")
+        return await get(key)
+
+    monkeypatch.setattr(node.store, "get", fail_once)
+    with pytest.raises(ObjectStoreError, match="503"):
+        await take(node)
+    assert not [key for key in await node.objects() if "/snapshots/" in key]
+
+
+async def test_roots_without_a_lease_are_removed(node: TierNode) -> None:
+    await tiered(node)
+    lease, other = await take(node), await take(node, "other", number=2)
+    await node.store.delete([node.keys.snapshot_lease(lease.id)])
+    await node.storage_cleaner.snapshots.remove_leftovers()
+    left = [key for key in await node.objects() if key.startswith(node.keys.all_snapshot_roots())]
+    assert left and all(key.startswith(node.keys.snapshot_roots(other.id)) for key in left)
 
 
 async def test_one_of_two_creators_gets_the_name(node: TierNode) -> None:
