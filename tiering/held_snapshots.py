@@ -5,7 +5,8 @@ clock, and notes it in the lease for the cleaner after it. A cleaner sees a rene
 so no lease ends early, whatever wall clocks say (docs/adr/0041). Owned by the storage cleaner.
 """
 
-from collections.abc import Iterable, Iterator
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -14,9 +15,13 @@ import structlog
 from tierlog.base.clock import Clock
 from tierlog.base.safeguards import safeguard
 from tierlog.metadata.controller.commands import HeldOffsets
+from tierlog.metadata.controller.remote import held_lines
+from tierlog.metadata.delete_queue import Deletion
 from tierlog.tiering.format.snapshots import SHARES, Lease
 from tierlog.tiering.object_store import deadline
 from tierlog.tiering.snapshots import Snapshots
+
+IsHeld = Callable[[Deletion], bool]
 
 _log = structlog.get_logger("tierlog.tiering")
 
@@ -46,12 +51,14 @@ class HeldSnapshots:
         self.live: tuple[Lease, ...] = ()
         """As of the last look."""
         self.held: tuple[HeldOffsets, ...] = ()
+        """What they hold together: another object only after the leases have changed."""
+        self.is_held: IsHeld = held_lines(())
         self.next_look_ms = 0  # monotonic
 
     def forget(self) -> None:
         """Another broker may have been the cleaner."""
         self._seen.clear()
-        self.live, self.held, self.next_look_ms = (), (), 0
+        self.live, self.held, self.is_held, self.next_look_ms = (), (), held_lines(()), 0
 
     async def remove_leftovers(self) -> None:
         """Delete what creations that failed have left in the bucket. Raises ObjectStoreError."""
@@ -66,7 +73,9 @@ class HeldSnapshots:
             now_ms = self._clock.monotonic_ms()
             live = [lease for lease, etag in leases if not await self._has_ended(lease, etag, now_ms)]
         self._seen = {lease.id: self._seen[lease.id] for lease in live}
-        self.live, self.held = tuple(live), tuple(held_offsets(live))
+        if [(one.id, one.is_ready) for one in live] != [(one.id, one.is_ready) for one in self.live]:
+            self.held, self.is_held = await asyncio.to_thread(_indexed, live)  # up to millions of ranges
+        self.live = tuple(live)
         shortest_ms = min((lease.lease_ms for lease in live), default=LOOK_INTERVAL_MS)
         self.next_look_ms = now_ms + min(LOOK_INTERVAL_MS, shortest_ms // SHARES)
 
@@ -95,6 +104,11 @@ class HeldSnapshots:
 @safeguard("a lease ends after its time has passed on the storage cleaner's clock")
 def _watched_ms(lease: Lease, passed_ms: int) -> int:
     return lease.watched_ms + passed_ms
+
+
+def _indexed(leases: Sequence[Lease]) -> tuple[tuple[HeldOffsets, ...], IsHeld]:
+    held = tuple(held_offsets(leases))
+    return held, held_lines(held)
 
 
 def held_offsets(leases: Iterable[Lease]) -> Iterator[HeldOffsets]:

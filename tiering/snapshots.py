@@ -8,16 +8,18 @@ admin API and the storage cleaner; Spark passes a store of its own (`SnapshotSto
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 import crc32c
 from msgspec.structs import replace
 
+from tierlog.base.tasks import gather_at_most
 from tierlog.base.types import TopicIdPartition
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestError, ManifestRoot, TopicDocument, decode_root
@@ -52,6 +54,7 @@ AT_ONCE = 16  # objects that are read or copied at a time
 WRITE_TRIES = 8
 """Attempts of a conditional put: the cleaner and each worker of a job write the same lease."""
 DELETES_AT_ONCE = 500
+DECODED_AT_ONCE = 64 << 10  # bytes
 
 
 class SnapshotError(ValueError):
@@ -131,7 +134,7 @@ class Snapshots:
     async def leases(self) -> list[tuple[Lease, str]]:
         """All leases, those that have just ended too, with their ETags. Raises CorruptObject for one that
         cannot be read. Other objects are none, such as the markers of folders that some tools put."""
-        found = await _gather([self._read(key) for key in await self._lease_keys()])
+        found = await gather_at_most(AT_ONCE, [self._read(key) for key in await self._lease_keys()])
         return [lease for lease in found if lease is not None]
 
     async def root(self, lease: Lease, where: TopicIdPartition) -> ManifestRoot:
@@ -225,7 +228,7 @@ class Snapshots:
                 message = f"topic {topic.name!r} is not in the bucket: it is not tiered, or was deleted"
                 raise SnapshotError(message) from None
             places = [TopicIdPartition(topic.topic_id, number) for number in range(topic.partitions)]
-            roots = await _gather([self._copy_root(lease.id, where) for where in places])
+            roots = await gather_at_most(AT_ONCE, [self._copy_root(lease.id, where) for where in places])
             held.append(_held_of(topic, roots))
             indexes += [root.metadata_index for root in roots if root is not None]
 
@@ -244,7 +247,7 @@ class Snapshots:
             data = await self._store.get(key)
         except ObjectNotFound:
             return None
-        root = _decoded(key, data)
+        root = await _decode(partial(_decoded, key), data)
         await self._put_once(self._keys.snapshot_root(snapshot_id, where), data)
         return root
 
@@ -323,7 +326,7 @@ class Snapshots:
     async def _read(self, key: str) -> tuple[Lease, str] | None:
         try:
             data, etag = await self._store.get_with_etag(key)
-            lease = decode_lease(data)
+            lease = await _decode(decode_lease, data)
         except ObjectNotFound:
             return None
         except ManifestError as error:
@@ -399,29 +402,13 @@ def _held_of(topic: TopicDocument, roots: Iterable[ManifestRoot | None]) -> Held
     return HeldTopic(name=topic.name, topic_id=topic.topic_id, partitions=topic.partitions, held=held)
 
 
+async def _decode(decode: Callable[[bytes], T], data: bytes) -> T:
+    """In a thread if it takes more than a millisecond."""
+    return decode(data) if len(data) <= DECODED_AT_ONCE else await asyncio.to_thread(decode, data)
+
+
 def _decoded(key: str, data: bytes) -> ManifestRoot:
     try:
         return decode_root(data)
     except ManifestError as error:
         raise CorruptObject(f"{key}: {error}") from error
-
-
-async def _gather(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results in order, of at most AT_ONCE calls at a time. After a failure, none is running."""
-    places = asyncio.Semaphore(AT_ONCE)
-
-    async def one(call: Coroutine[Any, Any, T]) -> T:
-        async with places:
-            return await call
-
-    tasks = [asyncio.ensure_future(one(call)) for call in calls]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
-    finally:
-        for call in calls:
-            call.close()  # one that has not begun

@@ -11,7 +11,6 @@ from tierlog.broker.gateway.exposition import PAUSE, Family, Sample, lazy_slices
 from tierlog.broker.gateway.node import Serving
 from tierlog.broker.remote.tier_views import remote_bytes
 from tierlog.broker.remote.tiering import RemoteTier
-from tierlog.metadata.controller.remote import held_lines
 from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import ClusterImage, RemotePartition
 from tierlog.tiering.bucket_audit import UNKNOWN
@@ -164,7 +163,7 @@ def _overdue_s(serving: Serving, image: ClusterImage) -> float:
 def _snapshots(serving: Serving, image: ClusterImage) -> Iterator[Family]:
     """As the storage cleaner saw them last."""
     snapshots, total = serving.storage_cleaner.snapshots, 0
-    is_held = held_lines(snapshots.held)
+    is_held = snapshots.is_held
     for batch in lazy_slices(image.delete_queue.values() if snapshots.held else ()):
         yield PAUSE
         total += sum(line.log_bytes for line in batch if isinstance(line, QueuedDelete) and is_held(line))

@@ -21,11 +21,10 @@ import structlog
 
 from tierlog.base.clock import Clock
 from tierlog.base.safeguards import safeguard
-from tierlog.base.tasks import TaskGroup
+from tierlog.base.tasks import TaskGroup, gather_at_most
 from tierlog.base.types import TopicIdPartition
 from tierlog.config.topic import TOPIC_SETTINGS
 from tierlog.metadata.controller.commands import ConfirmRemoteDeleted, StartRemoteDeletes
-from tierlog.metadata.controller.remote import held_lines
 from tierlog.metadata.delete_queue import DeletedTopic, Deletion, QueuedDelete
 from tierlog.metadata.image import ClusterImage, TopicImage, changed_topics
 from tierlog.metadata.quorum.client import MetadataClient
@@ -54,6 +53,8 @@ snapshots."""
 
 HELD_PER_REQUEST = 100_000
 """Ranges of offsets in a request to the controller, 5 MB. Entries beyond them are marked, and wait here."""
+
+ROOTS_AT_ONCE = 16  # manifest roots that are read at a time
 
 LONGEST_SLEEP_S = 60.0
 """Also the longest time between two requests to the controller while entries are queued. Each request commits
@@ -293,7 +294,7 @@ class RemoteStorageCleaner:
         now_ms, held = self._clock.monotonic_ms(), self.snapshots.held
         if self.snapshots.next_look_ms <= now_ms:
             await self.snapshots.look()
-            if self.snapshots.held != held:
+            if self.snapshots.held is not held:
                 self._next_mark_ms = 0
         return (self.snapshots.next_look_ms - now_ms) / 1000
 
@@ -347,8 +348,10 @@ class RemoteStorageCleaner:
             place = TopicIdPartition(topic_id, line.partition) if is_there else topic_id  # type: ignore[union-attr]
             places.setdefault(place, []).append(line)
         due_ms = self._clock.monotonic_ms() + round(1000 * RETRY_S)
-        for place, lines in places.items():
-            if not await self._is_unlisted(image, place, lines):
+        calls = [self._is_unlisted(image, place, lines) for place, lines in places.items()]
+        found = await gather_at_most(ROOTS_AT_ONCE, calls)
+        for lines, is_unlisted in zip(places.values(), found, strict=True):
+            if not is_unlisted:
                 self._waiting |= dict.fromkeys((line.uuid for line in lines), due_ms)
         return [line for line in batch if line.uuid not in self._waiting]
 
@@ -368,9 +371,8 @@ class RemoteStorageCleaner:
     @safeguard("the storage cleaner keeps what a snapshot holds")
     def _without_held(self, batch: list[Deletion]) -> list[Deletion]:
         """The entries that no snapshot holds, as of the last look. The others wait."""
-        is_held = held_lines(self.snapshots.held)
         due_ms = self._clock.monotonic_ms() + LOOK_INTERVAL_MS
-        self._waiting |= {line.uuid: due_ms for line in batch if is_held(line)}
+        self._waiting |= {line.uuid: due_ms for line in batch if self.snapshots.is_held(line)}
         return [line for line in batch if line.uuid not in self._waiting]
 
     @safeguard("the storage cleaner waits for the grace")
@@ -395,6 +397,9 @@ class RemoteStorageCleaner:
         the snapshots are read (`tierlog.tiering.snapshots`)."""
         image = self._metadata.image
         batch = ready[:1] if isinstance(ready[0], DeletedTopic) else ready[: self._deletes_at_once]
+        batch = self._without_held(batch)  # as of the last time, without any request
+        if not batch:
+            return
         try:
             batch = await self._without_listed(image, batch)
         except ITEM_FAILURES as failure:

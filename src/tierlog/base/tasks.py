@@ -2,7 +2,7 @@
 many items in several turns of the event loop."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -116,3 +116,24 @@ class WakeQueue(Generic[Item]):
                 del self._queued[item]
                 self._handle(item)
             await asyncio.sleep(0)
+
+
+async def gather_at_most(limit: int, calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results in order, of at most `limit` calls at a time. After a failure, none of them runs."""
+    places = asyncio.Semaphore(limit)
+
+    async def one(call: Coroutine[Any, Any, T]) -> T:
+        async with places:
+            return await call
+
+    tasks = [asyncio.ensure_future(one(call)) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+    finally:
+        for call in calls:
+            call.close()  # one that has not begun

@@ -20,7 +20,7 @@ from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import TopicDocument
 from tierlog.tiering.format.snapshots import SHARES, Lease, decode_lease
 from tierlog.tiering.object_store import ObjectStoreError
-from tierlog.tiering.snapshots import SnapshotError, Snapshots
+from tierlog.tiering.snapshots import SnapshotError, SnapshotNotFound, Snapshots
 
 SHARE = 0.5
 """Share of the tiered runs with readers that hold snapshots."""
@@ -73,6 +73,8 @@ class SnapshotReader:
             while True:
                 try:
                     await self._snapshots.end(str(snapshot_id))
+                    break
+                except SnapshotNotFound:
                     break
                 except (ObjectStoreError, SnapshotError):
                     await asyncio.sleep(RETRY_S)

@@ -10,8 +10,11 @@ from immutables import Map
 from msgspec.structs import replace
 from tier_node import TierNode, produce
 
+from tierlog.base.types import TopicPartition
+from tierlog.broker.remote.remote_storage_cleaner import ROOTS_AT_ONCE
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.controller import commands as c
+from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.tiering.format.manifest import TopicDocument, decode_root
 from tierlog.tiering.format.snapshots import Lease
 from tierlog.tiering.memory_store import MemoryStore
@@ -272,6 +275,71 @@ async def test_roots_without_a_lease_are_removed(node: TierNode) -> None:
     await node.storage_cleaner.snapshots.remove_leftovers()
     left = [key for key in await node.objects() if key.startswith(node.keys.all_snapshot_roots())]
     assert left and all(key.startswith(node.keys.snapshot_roots(other.id)) for key in left)
+
+
+async def test_index_of_held_offsets_is_built_when_the_leases_change(node: TierNode) -> None:
+    """It may have millions of ranges, and is needed before each batch of deletions."""
+    await tiered(node)
+    lease = await take(node)
+    held = node.storage_cleaner.snapshots
+    await held.look()
+    before = held.held, held.is_held
+    await node.manager.snapshots.renew(lease.id)
+    await held.look()
+    assert held.held is before[0] and held.is_held is before[1]
+    await take(node, "other", number=2)
+    await held.look()
+    assert held.is_held is not before[1]
+
+
+async def test_held_entries_cost_no_requests_of_roots(
+    node: TierNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = await tiered(node)
+    await take(node)
+    await delete_first_segments(node, replica)
+    await node.metadata.submit(c.StartRemoteDeletes(grace_ms=0))
+    cleaner = node.storage_cleaner
+    await cleaner.snapshots.look()
+    read = list[object]()
+
+    async def count(*arguments: object) -> list[object]:
+        read.extend(arguments)
+        return []
+
+    monkeypatch.setattr(cleaner, "_without_listed", count)
+    await cleaner._delete(list(node.metadata.image.delete_queue.values()))
+    assert read == []
+
+
+async def test_roots_are_read_at_the_same_time(node: TierNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    await node.create("t", partitions=40)
+    topic_id = node.replicas[TopicPartition("t", 0)].topic_id
+    line = QueuedDelete(
+        uuid=uuid.UUID(int=1),
+        topic_id=topic_id,
+        partition=0,
+        base_offset=0,
+        last_offset=1,
+        log_bytes=1,
+        leader_epoch=0,
+        is_page=False,
+        queued_ms=0,
+    )
+    lines = [replace(line, uuid=uuid.UUID(int=number), partition=number) for number in range(40)]
+    running, most = 0, 0
+
+    async def ensure(*_: object) -> bool:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return True
+
+    monkeypatch.setattr(node.manager, "ensure_unlisted", ensure)
+    assert await node.storage_cleaner._without_listed(node.metadata.image, lines) == lines
+    assert most == ROOTS_AT_ONCE
 
 
 async def test_one_of_two_creators_gets_the_name(node: TierNode) -> None:
