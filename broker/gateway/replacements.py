@@ -28,7 +28,8 @@ from tierlog.tiering.object_store import CorruptObject, ObjectStoreError
 
 class BeginRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`old`: ids of successive segments; `ends`: of the new one, exclusive. `compacts`: the new segment may
-    lack records of the old one. `leader_epoch`: null allows any."""
+    lack records of the old one. `leader_epoch`: null allows any. `request_id`: a request that has the
+    same is a repetition."""
 
     topic_id: UUID
     partition: int
@@ -38,6 +39,7 @@ class BeginRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lease_ms: Annotated[int, msgspec.Meta(ge=1_000, le=600_000)] = LEASE_MS
     compacts: bool = False
     leader_epoch: int | None = None
+    request_id: UUID | None = None
 
 
 class LeasesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,6 +87,7 @@ def replacement_routes(current: Callable[[], Serving]) -> list[web.AbstractRoute
                 body.lease_ms,
                 compacts=body.compacts,
                 leader_epoch=body.leader_epoch,
+                request_id=body.request_id,
             )
             row: dict[str, Any] = {
                 "uuid": str(lease.attempt.uuid),

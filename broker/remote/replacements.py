@@ -72,7 +72,7 @@ class TierBusy(TierRefused):
 @dataclass(slots=True)
 class ReplacementLease:
     """A new segment that was announced: its first and last offset. `begun_ms`, `until_ms`: monotonic.
-    `compacts`: it may lack records of the old one.
+    `compacts`: it may lack records of the old one. `request_id`: of the job, if it may repeat the request.
     `committing`: a commit is in progress, and the lease lasts until its end."""
 
     attempt: Attempt
@@ -82,6 +82,8 @@ class ReplacementLease:
     begun_ms: int
     until_ms: int
     compacts: bool
+    request_id: UUID | None
+    is_announced: bool = False
     committing: bool = False
 
 
@@ -145,10 +147,12 @@ class Replacements:
         *,
         compacts: bool = False,
         leader_epoch: int | None = None,
+        request_id: UUID | None = None,
     ) -> ReplacementLease:
         """Announce a new segment, which ends at `ends` (exclusive), in place of the successive segments
         `old`, of which the first begins at `base_offset`. `compacts`: the new segment may lack records of the
-        old one. `leader_epoch`: None allows any. Raises TierConflict if the manifest does not have them like
+        old one. `leader_epoch`: None allows any. A repeated request with the same `request_id` gets the same
+        lease. Raises TierConflict if the manifest does not have them like
         this, TierBusy, ObjectStoreError, CommandRejected or MetadataUnavailable."""
         replica = self._led(where)
         if leader_epoch not in (None, replica.leader_epoch):
@@ -156,6 +160,8 @@ class Replacements:
                 f"{replica.name}: the leader epoch is {replica.leader_epoch}, not {leader_epoch}"
             )
         leader_epoch = replica.leader_epoch
+        if request_id is not None and (known := self._begun(where, request_id)) is not None:
+            return known
         if not 0 < len(old) <= OLD_MAX or len(ends) != 1:
             raise TierConflict(f"{len(old)} segments cannot be replaced by {len(ends)}")
         found = await self._run(where, base_offset, old)
@@ -168,7 +174,7 @@ class Replacements:
         now_ms = self._clock.monotonic_ms()
         attempt = Attempt(where, self._editor.new_id(), leader_epoch)
         lease = ReplacementLease(
-            attempt, base_offset, end_offset - 1, lease_ms, now_ms, now_ms + lease_ms, compacts
+            attempt, base_offset, end_offset - 1, lease_ms, now_ms, now_ms + lease_ms, compacts, request_id
         )
         # before the first await, so that other requests count it
         self._leases[attempt.uuid] = lease
@@ -179,7 +185,18 @@ class Replacements:
         except BaseException:
             self._end([lease])
             raise
+        lease.is_announced = True
         return lease
+
+    def _begun(self, where: TopicIdPartition, request_id: UUID) -> ReplacementLease | None:
+        """The lease of an earlier attempt of this request. Raises TierBusy."""
+        for lease in self._leases.values():
+            if lease.attempt.partition == where and lease.request_id == request_id:
+                if not lease.is_announced:
+                    raise TierBusy("the replacement is being announced")
+                self.renew([lease.attempt.uuid])
+                return lease
+        return None
 
     def renew(self, ids: Sequence[UUID]) -> list[UUID]:
         """Renew leases. Returns those that still exist."""

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4  # noqa: TID251 (no simulated run comes here)
 
 import msgspec
 
@@ -95,6 +95,7 @@ class Replacer:
             "lease_ms": self._lease_ms,
             "compacts": compacts,
             "leader_epoch": leader_epoch,
+            "request_id": str(uuid4()),
         }
         found = self._call(where, lambda: self._admin.post(where, f"{PATH}/begin", body))
         [new] = found["new"]

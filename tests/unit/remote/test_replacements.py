@@ -409,6 +409,24 @@ async def test_leases_of_concurrent_requests_are_limited(tmp_path: Path) -> None
         assert len(bench.node.remote(bench.replica).started) == LEASES_MAX
 
 
+async def test_repeated_request_gets_the_same_lease(tmp_path: Path) -> None:
+    """A job whose response was lost would otherwise wait for the end of its own lease."""
+    async with Opened(tmp_path) as bench:
+        old, request_id = bench.entries, uuid.UUID(int=5)
+
+        async def begin(request_id: uuid.UUID | None) -> ReplacementLease:
+            ids, ends = [entry.uuid for entry in old], [old[-1].end_offset]
+            return await bench.replacements.begin(bench.where, 0, ids, ends, request_id=request_id)
+
+        first, second = await asyncio.gather(begin(request_id), begin(request_id), return_exceptions=True)
+        assert isinstance(first, ReplacementLease)
+        assert isinstance(second, TierBusy), "it is being announced"
+        assert await begin(request_id) is first
+        for other in None, uuid.UUID(int=6):
+            with pytest.raises(TierBusy):
+                await begin(other)
+
+
 async def test_renewed_lease_ends_at_last(tmp_path: Path) -> None:
     """A job that hangs must not stop merges of the partition."""
     async with Opened(tmp_path) as bench:

@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -35,6 +36,7 @@ class Server:
     def __init__(self) -> None:
         self.answers: list[tuple[int, dict[str, Any]]] = []
         self.requests: list[str] = []
+        self.bodies: list[dict[str, Any]] = []
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -42,7 +44,7 @@ class Server:
                 server.answer(self)
 
             def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
+                server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
                 server.answer(self)
 
             def log_message(self, *_: object) -> None:
@@ -104,6 +106,17 @@ def test_busy_leader_is_asked_again_and_a_conflict_is_not(server: Server) -> Non
     server.answers = [(503, {"error": "busy"})] * 20
     with pytest.raises(NotReplaced, match="busy"):
         replacer.limits(WHERE)
+
+
+def test_repeated_requests_of_a_lease_have_one_id(server: Server) -> None:
+    old = [SimpleNamespace(uuid=UUID(int=1), base_offset=0, end_offset=5)]
+    begun = (200, {"new": [{"uuid": str(UUID(int=9)), "leader_epoch": 3}]})
+    replacer = Replacer(server.url, 60)
+    server.answers = [(503, {"error": "lost"}), begun, begun]
+    for _ in range(2):
+        assert replacer.begin(WHERE, old).uuid == UUID(int=9)  # type: ignore[arg-type]
+    first, second, other = [body["request_id"] for body in server.bodies]
+    assert first == second != other
 
 
 def test_job_fails_if_no_node_responds(monkeypatch: pytest.MonkeyPatch) -> None:
