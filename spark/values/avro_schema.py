@@ -31,6 +31,8 @@ LOGICAL = {
 }
 WIDENED = {frozenset(("int", "long")): "bigint", frozenset(("float", "double")): "double"}
 MOST_DIGITS = 38
+FIXED_MOST = 1 << 30
+"""Bytes of a `fixed`: a larger one fits into no value."""
 
 
 @dataclass(slots=True)
@@ -90,6 +92,8 @@ class _Parser:
                 return self._define(schema, namespace)
             case "array":
                 item = self.parse(schema["items"], namespace)
+                if _has_no_bytes(item):  # a value of few bytes could have any number of items
+                    raise InvalidOption("an Avro array whose items have no bytes is not supported")
                 return Node("array", f"array<{item.spark}>", children=[item])
             case "map":
                 item = self.parse(schema["values"], namespace)
@@ -125,7 +129,10 @@ class _Parser:
         if schema["type"] == "enum":
             return Node("enum", "string", symbols=list(schema["symbols"]))
         if schema["type"] == "fixed":
-            return _with_logical(Node("fixed", "binary", size=int(schema["size"])), schema)
+            size = schema["size"]
+            if type(size) is not int or not 0 <= size <= FIXED_MOST:
+                raise InvalidOption(f"the Avro type {full} has the size {size!r}")
+            return _with_logical(Node("fixed", "binary", size=size), schema)
         self._open.append(full)
         names = [one["name"] for one in schema["fields"]]
         children = [self.parse(one["type"], namespace) for one in schema["fields"]]
@@ -148,6 +155,11 @@ class _Parser:
             types = ",".join(f"`member{number}`:{one.spark}" for number, one in enumerate(branches))
             found.spark = f"struct<{types}>"
         return found
+
+
+def _has_no_bytes(node: Node) -> bool:
+    is_empty = node.kind == "null" or (node.kind == "fixed" and not node.size)
+    return is_empty or (node.kind == "record" and all(map(_has_no_bytes, node.children)))
 
 
 def _with_logical(node: Node, schema: dict[str, Any]) -> Node:

@@ -123,7 +123,7 @@ def read_value(data: "Array", at: int, end: int, operation: int, argument: int) 
             return np.int64(0), -1
         return np.int64(data[at]), at + 1
     if operation == FIXED:
-        return np.int64(at), at + argument if argument <= end - at else -1
+        return np.int64(at), at + argument if 0 <= argument <= end - at else -1
     if operation in (FLOAT, DOUBLE):
         return bits_at(data, at, end, 4 if operation == FLOAT else 8)
     value, at = varint_at(data, at, end)

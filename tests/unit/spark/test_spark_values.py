@@ -116,7 +116,7 @@ def test_random_bytes_are_refused_or_decoded_but_never_read_beyond_their_end() -
     longs = '{"type":"array","items":"long"}'
     branches = f'["null","bytes","string",{longs}]'
     nested = f'{{"type":"array","items":{{"type":"map","values":{branches}}}}}'
-    for schema in (SCHEMA, nested, '{"type":"array","items":"null"}'):
+    for schema in (SCHEMA, nested):
         lenient = options(value_format="avro", value_schema=schema, value_malformed="null")
         decoded(array, lenient, natural(schema)).validate(full=True)
     type = proto_type()
