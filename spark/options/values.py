@@ -106,6 +106,10 @@ def _registry(options: Given) -> RegistryAddress | None:
         if user is not None:
             raise InvalidOption("`schema.registry.basic.auth.user.info` needs `schema.registry.url`")
         return None
+    if "@" in url:  # would be shown in errors and plans
+        raise InvalidOption(
+            "`schema.registry.url` must not have a password: set `schema.registry.basic.auth.user.info`"
+        )
     if not url.startswith(("http://", "https://")):
         raise InvalidOption(f"`schema.registry.url` must begin with http:// or https://, not {url!r}")
     return RegistryAddress(url=url.rstrip("/"), user=user)

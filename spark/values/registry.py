@@ -5,6 +5,7 @@ never change, so that each process asks for an id once.
 """
 
 import base64
+import http.client
 import json
 import time
 import urllib.error
@@ -62,7 +63,7 @@ def _get(address: RegistryAddress, path: str) -> dict[str, Any]:
     request = urllib.request.Request(address.url + path, headers={"Accept": MEDIA})
     if address.user is not None:
         encoded = base64.b64encode(address.user.encode()).decode()
-        request.add_header("Authorization", f"Basic {encoded}")
+        request.add_unredirected_header("Authorization", f"Basic {encoded}")
     for attempt in range(1, TRIES + 1):
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
@@ -75,7 +76,7 @@ def _get(address: RegistryAddress, path: str) -> dict[str, Any]:
             failure: Exception = RegistryError(f"{address.url}{path}: {error.code} {_message(error)}")
             if is_final or attempt == TRIES:
                 raise failure from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             if attempt == TRIES:
                 raise RegistryError(f"{address.url}{path}: {error}") from None
         time.sleep(PAUSE_S * attempt)
