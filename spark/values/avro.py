@@ -4,6 +4,7 @@ A program belongs to the schema that wrote a value. Its arrays are then cast to 
 fields by name, and missing ones by their defaults.
 """
 
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ import pyarrow.compute as pc
 
 from tierlog.records.columnar import binary_array
 from tierlog.records.kernels import Array
-from tierlog.spark.values import kernels
-from tierlog.spark.values.avro_schema import Node, parse_schema
+from tierlog.spark.values import MalformedValue, kernels
+from tierlog.spark.values.avro_schema import MOST_DIGITS, Node, parse_schema
 
 _OPERATIONS = {
     "boolean": kernels.BOOLEAN,
@@ -224,7 +225,10 @@ def to_type(array: Any, type: Any, reader: Node) -> Any:
     fields that the writer's schema lacks."""
     if pa.types.is_struct(type) and pa.types.is_struct(array.type):
         record = reader.branches[0] if reader.kind == "union" and len(reader.branches) == 1 else reader
-        children = dict(zip(record.fields, record.children, strict=False))
+        fields = record.fields or [f"member{number}" for number in range(len(record.branches))]
+        children = dict(
+            zip(fields, record.branches if record.kind == "union" else record.children, strict=False)
+        )
         names = {field.name for field in array.type}
         found = []
         for field in type:
@@ -232,8 +236,7 @@ def to_type(array: Any, type: Any, reader: Node) -> Any:
             if field.name in names:
                 found.append(to_type(pc.struct_field(array, field.name), field.type, node))
             else:
-                default = record.defaults.get(field.name)
-                found.append(pa.repeat(pa.scalar(default, field.type), len(array)))
+                found.append(pa.repeat(_default(record, field, node), len(array)))
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(found, fields=list(type), mask=mask)
     item = reader.branches[0] if reader.kind == "union" and len(reader.branches) == 1 else reader
@@ -252,3 +255,41 @@ def to_type(array: Any, type: Any, reader: Node) -> Any:
             type, len(array), array.buffers()[:2], array.null_count, array.offset, [pairs]
         )
     return array if array.type == type else array.cast(type)
+
+
+def _default(record: Node, field: Any, node: Node) -> Any:
+    """The default of a field as a scalar, which is null without one. Raises MalformedValue."""
+    try:
+        value = default_of(record.defaults[field.name], node) if field.name in record.defaults else None
+        return pa.scalar(value, field.type)
+    except (pa.ArrowException, TypeError, ValueError, AttributeError, KeyError) as error:
+        shown = record.defaults[field.name]
+        raise MalformedValue(f"the default {shown!r} of the Avro field {field.name}: {error}") from None
+
+
+def default_of(value: Any, node: Node) -> Any:
+    """A default of the schema, which is JSON, as Arrow takes it."""
+    if value is None:
+        return None
+    match node.kind:
+        case "union":  # the default is of the first type
+            found = default_of(value, node.branches[0])
+            is_struct = len(node.branches) > 1 and node.spark.startswith("struct<")
+            return {"member0": found} if is_struct else found
+        case "record":
+            given = {**node.defaults, **value}
+            return {
+                name: default_of(given[name], child)
+                for name, child in zip(node.fields, node.children, strict=True)
+            }
+        case "array":
+            return [default_of(one, node.children[0]) for one in value]
+        case "map":
+            return [(key, default_of(one, node.children[0])) for key, one in value.items()]
+        case "bytes" | "fixed":
+            raw = value.encode("iso-8859-1")
+            if node.logical != "decimal":
+                return raw
+            number = Decimal(int.from_bytes(raw, "big", signed=True))
+            return number.scaleb(-node.scale, Context(prec=MOST_DIGITS))
+    return value * 1_000 if node.logical.endswith("-millis") else value

@@ -1,11 +1,33 @@
 """Avro schemas of hostile writers and of other versions: refused, or converted to the column's schema."""
 
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
 import numpy as np
 import pytest
 
 from tierlog.spark.options import InvalidOption
-from tierlog.spark.values import kernels
+from tierlog.spark.values import MalformedValue, kernels
+from tierlog.spark.values.avro import Program, decoder
 from tierlog.spark.values.avro_schema import parse_schema
+
+
+def record(*fields: dict[str, Any]) -> str:
+    return json.dumps({"type": "record", "name": "R", "fields": fields})
+
+
+def read(writer: str, reader: str, *values: bytes) -> Any:
+    """Values that one schema wrote, in the column of another."""
+    nothing = np.zeros(0, np.int64)
+    type = Program(reader).decode(np.zeros(0, np.uint8), nothing, nothing)[0].type
+    ends = np.cumsum([len(value) for value in values])
+    data = np.frombuffer(b"".join(values), np.uint8)
+    found, is_good = decoder(writer, reader)(data, ends - [len(value) for value in values], ends, type)
+    found.validate(full=True)
+    assert is_good.all()
+    return found.to_pylist()
 
 
 @pytest.mark.parametrize("size", ["-1", "1073741825", "true", "1.0", '"3"'])
@@ -31,3 +53,47 @@ def test_fixed_never_moves_backwards() -> None:
 def test_array_whose_items_have_no_bytes_is_refused(items: str) -> None:
     with pytest.raises(InvalidOption, match="items have no bytes"):
         parse_schema(f'{{"type":"map","values":{{"type":"array","items":{items}}}}}')
+
+
+WRITTEN = {"name": "n", "type": "int"}
+LOGICAL = {
+    kind: {"type": base, "logicalType": kind}
+    for kind, base in (("timestamp-millis", "long"), ("local-timestamp-millis", "long"), ("date", "int"))
+}
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 2}
+LINE = {
+    "type": "record",
+    "name": "L",
+    "fields": [{"name": "b", "type": "bytes", "default": "\u00ff"}, WRITTEN],
+}
+
+
+@pytest.mark.parametrize(
+    ("type", "default", "expected"),
+    [
+        ("string", "EUR", "EUR"),
+        ("bytes", "\u00ff", b"\xff"),
+        ("double", 1, 1.0),
+        (LOGICAL["timestamp-millis"], 1_000, datetime.fromtimestamp(1, UTC)),
+        (LOGICAL["local-timestamp-millis"], 1_000, datetime(1970, 1, 1, 0, 0, 1)),
+        (LOGICAL["date"], 1, date(1970, 1, 2)),
+        (DECIMAL, "\u00ff\u0085", Decimal("-1.23")),
+        (DECIMAL, (10**37 + 1).to_bytes(16, "big").decode("iso-8859-1"), Decimal(f"{10**35}.01")),
+        (["string", "null"], "x", "x"),
+        (["null", "string"], None, None),
+        (["int", "string"], 5, {"member0": 5, "member1": None}),
+        (["int", "long"], 5, 5),
+        (LINE, {"n": 3}, {"b": b"\xff", "n": 3}),
+        ({"type": "array", "items": "bytes"}, ["a"], [b"a"]),
+        ({"type": "map", "values": "bytes"}, {"k": "a"}, [("k", b"a")]),
+    ],
+)
+def test_missing_field_has_its_default(type: Any, default: Any, expected: Any) -> None:
+    reader = record(WRITTEN, {"name": "added", "type": type, "default": default})
+    found = read(record(WRITTEN), reader, b"\x02", b"\x04")
+    assert found == [{"n": 1, "added": expected}, {"n": 2, "added": expected}]
+
+
+def test_default_of_another_type_is_named() -> None:
+    with pytest.raises(MalformedValue, match="default 'x' of the Avro field added"):
+        read(record(WRITTEN), record(WRITTEN, {"name": "added", "type": "int", "default": "x"}), b"\x02")
