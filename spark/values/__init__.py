@@ -103,6 +103,8 @@ def _decode(
     except pa.ArrowInvalid:
         if len(starts) == 1:
             return pa.nulls(0, type), np.zeros(1, np.bool_)
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:  # of the schema, not of a value
+        raise MalformedValue(f"values do not fit into {type}: {error}") from None
     half = len(starts) // 2
     first, first_good = _decode(decoder, data, starts[:half], ends[:half], type)
     second, second_good = _decode(decoder, data, starts[half:], ends[half:], type)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from tierlog.records.columnar import binary_array
 from tierlog.records.kernels import Array
 from tierlog.spark.values import MalformedValue, kernels
-from tierlog.spark.values.avro_schema import MOST_DIGITS, Node, parse_schema
+from tierlog.spark.values.avro_schema import MOST_DIGITS, Node, parse_schema, resolve
 
 _OPERATIONS = {
     "boolean": kernels.BOOLEAN,
@@ -35,8 +35,10 @@ _LOGICAL = {
 
 
 def decoder(writer: str, reader: str) -> Any:
-    """A Decoder of values that the schema `writer` wrote, in a column of the schema `reader`."""
+    """A Decoder of values that the schema `writer` wrote, in a column of the schema `reader`. Raises
+    MalformedValue if they do not fit into it."""
     program, node = Program(writer), parse_schema(reader)
+    resolve(program.root, node)
 
     def decode(data: Array, starts: Array, ends: Array, type: Any) -> tuple[Any, Array]:
         array, is_good = program.decode(data, starts, ends)
@@ -254,7 +256,9 @@ def to_type(array: Any, type: Any, reader: Node) -> Any:
         return pa.Array.from_buffers(
             type, len(array), array.buffers()[:2], array.null_count, array.offset, [pairs]
         )
-    return array if array.type == type else array.cast(type)
+    if array.type == type:
+        return array
+    return array.cast(type, safe=not pa.types.is_floating(type))  # a long may have more digits than a double
 
 
 def _default(record: Node, field: Any, node: Node) -> Any:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tierlog.spark.options import InvalidOption
+from tierlog.spark.values import MalformedValue
 
 PRIMITIVES = {
     "null": "void",
@@ -30,6 +31,15 @@ LOGICAL = {
     ("long", "local-timestamp-micros"): "timestamp_ntz",
 }
 WIDENED = {frozenset(("int", "long")): "bigint", frozenset(("float", "double")): "double"}
+PROMOTIONS = {
+    "int": ("bigint", "float", "double"),
+    "bigint": ("float", "double"),
+    "float": ("double",),
+    "string": ("binary",),
+    "binary": ("string",),
+}
+"""Types in Spark to which Avro's schema resolution changes another one."""
+
 MOST_DIGITS = 38
 FIXED_MOST = 1 << 30
 """Bytes of a `fixed`: a larger one fits into no value."""
@@ -38,14 +48,17 @@ FIXED_MOST = 1 << 30
 @dataclass(slots=True)
 class Node:
     """A type of the schema at one place. `kind`: Avro's name of the type. `spark`: type in Spark.
-    `fields`: names of a record's fields, of which `children` has the types; `defaults`: by name. An array and
-    a map have one child, a union one for each branch."""
+    `name`: full name of a record, enum or fixed. `fields`: names of a record's fields, of which `children`
+    has the types; `defaults`, `aliases`: by name. An array and a map have one child, a union one for each
+    branch."""
 
     kind: str
     spark: str
+    name: str = ""
     logical: str = ""
     children: list["Node"] = field(default_factory=list)
-    fields: Sequence[str] = ()
+    fields: list[str] = field(default_factory=list)
+    aliases: dict[str, Sequence[str]] = field(default_factory=dict)
     defaults: dict[str, Any] = field(default_factory=dict)
     symbols: Sequence[str] = ()
     size: int = 0
@@ -70,6 +83,57 @@ def parse_schema(text: str) -> Node:
         return _Parser().parse(document, "")
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidOption(f"`value.schema` is not an Avro schema: {type(error).__name__} {error}") from None
+
+
+def resolve(writer: Node, reader: Node) -> None:
+    """Give the schema that wrote values the names of fields and the logical types of the column's schema.
+    Raises MalformedValue if its values do not fit into the column."""
+    writer, reader = _sole(writer), _sole(reader)
+    if writer.kind == "null":
+        return
+    if _has_members(writer) or _has_members(reader):
+        _resolve_members(writer, reader)
+    elif writer.kind == reader.kind == "record":
+        for name, child in zip(reader.fields, reader.children, strict=True):
+            known = (one for one in (name, *reader.aliases.get(name, ())) if one in writer.fields)
+            source = next(known, None)
+            if source is not None:
+                place = writer.fields.index(source)
+                writer.fields[place] = name
+                resolve(writer.children[place], child)
+    elif writer.kind == reader.kind and writer.kind in ("array", "map"):
+        resolve(writer.children[0], reader.children[0])
+    else:
+        if writer.kind == reader.kind and "" in (writer.logical, reader.logical):
+            writer.logical, writer.spark = reader.logical, reader.spark
+            writer.precision, writer.scale = reader.precision, reader.scale
+        are_decimals = writer.logical == reader.logical == "decimal"
+        allowed = (writer.spark, *PROMOTIONS.get(writer.spark, ()))
+        if reader.spark not in allowed and not are_decimals:
+            raise _mismatch(writer, reader)
+
+
+def _resolve_members(writer: Node, reader: Node) -> None:
+    """Of unions of several types: those of the writer must be the first ones of the column's."""
+    if not (_has_members(writer) and _has_members(reader)) or len(writer.branches) > len(reader.branches):
+        raise _mismatch(writer, reader)
+    for one, other in zip(writer.branches, reader.branches, strict=False):
+        if (one.kind, one.name) != (other.kind, other.name):
+            raise _mismatch(writer, reader)
+        resolve(one, other)
+
+
+def _sole(node: Node) -> Node:
+    """The type of a union that has one type and perhaps null."""
+    return node.branches[0] if node.kind == "union" and len(node.branches) == 1 else node
+
+
+def _has_members(node: Node) -> bool:
+    return node.kind == "union" and node.spark.startswith("struct<")
+
+
+def _mismatch(writer: Node, reader: Node) -> MalformedValue:
+    return MalformedValue(f"the Avro schema of values has {writer.spark} where the column has {reader.spark}")
 
 
 class _Parser:
@@ -127,12 +191,12 @@ class _Parser:
 
     def _build(self, schema: dict[str, Any], full: str, namespace: str) -> Node:
         if schema["type"] == "enum":
-            return Node("enum", "string", symbols=list(schema["symbols"]))
+            return Node("enum", "string", full, symbols=list(schema["symbols"]))
         if schema["type"] == "fixed":
             size = schema["size"]
             if type(size) is not int or not 0 <= size <= FIXED_MOST:
                 raise InvalidOption(f"the Avro type {full} has the size {size!r}")
-            return _with_logical(Node("fixed", "binary", size=size), schema)
+            return _with_logical(Node("fixed", "binary", full, size=size), schema)
         self._open.append(full)
         names = [one["name"] for one in schema["fields"]]
         children = [self.parse(one["type"], namespace) for one in schema["fields"]]
@@ -141,7 +205,16 @@ class _Parser:
             raise InvalidOption(f"the Avro record {full} has no fields, for which Spark has no type")
         types = ",".join(f"`{name}`:{child.spark}" for name, child in zip(names, children, strict=True))
         defaults = {one["name"]: one["default"] for one in schema["fields"] if "default" in one}
-        return Node("record", f"struct<{types}>", children=children, fields=names, defaults=defaults)
+        aliases = {one["name"]: one["aliases"] for one in schema["fields"] if "aliases" in one}
+        return Node(
+            "record",
+            f"struct<{types}>",
+            full,
+            children=children,
+            fields=names,
+            defaults=defaults,
+            aliases=aliases,
+        )
 
     def _union(self, children: list[Node]) -> Node:
         found = Node("union", "void", children=children)

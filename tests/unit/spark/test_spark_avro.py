@@ -97,3 +97,60 @@ def test_missing_field_has_its_default(type: Any, default: Any, expected: Any) -
 def test_default_of_another_type_is_named() -> None:
     with pytest.raises(MalformedValue, match="default 'x' of the Avro field added"):
         read(record(WRITTEN), record(WRITTEN, {"name": "added", "type": "int", "default": "x"}), b"\x02")
+
+
+def stamp(kind: str) -> dict[str, str]:
+    return {"type": "long", "logicalType": kind}
+
+
+LINES = [{"type": "record", "name": name, "fields": [WRITTEN]} for name in ("a.L", "b.L")]
+THOUSAND, UNION_5 = b"\xd0\x0f", b"\x02\x0a"
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "value", "expected"),
+    [
+        ("long", stamp("timestamp-millis"), THOUSAND, datetime.fromtimestamp(1, UTC)),
+        (stamp("timestamp-millis"), "long", THOUSAND, 1_000),
+        (stamp("timestamp-millis"), stamp("timestamp-micros"), THOUSAND, datetime.fromtimestamp(1, UTC)),
+        ("int", ["null", LOGICAL["date"]], b"\x02", date(1970, 1, 2)),
+        ("bytes", DECIMAL, b"\x02\x7b", Decimal("1.23")),
+        ("long", "double", b"\xfe" + b"\xff" * 8 + b"\x01", float(2**63 - 1)),
+        ("string", "bytes", b"\x02a", b"a"),
+        ("null", ["null", "int"], b"", None),
+        (["null", "int", "string"], ["null", "int", "string", "long"], UNION_5, (5, None, None)),
+    ],
+)
+def test_value_of_an_older_schema_is_converted(writer: Any, reader: Any, value: bytes, expected: Any) -> None:
+    if isinstance(expected, tuple):
+        expected = {f"member{number}": one for number, one in enumerate(expected)}
+    assert read(json.dumps(writer), json.dumps(reader), value) == [expected]
+    nested = [json.dumps({"type": "array", "items": one}) for one in (writer, reader)]
+    if value:
+        assert read(*nested, b"\x02" + value + b"\0") == [[expected]]
+
+
+def test_field_is_found_by_its_alias() -> None:
+    reader = record({"name": "count", "aliases": ["m", "n"], "type": "long"})
+    assert read(record(WRITTEN), reader, b"\x02") == [{"count": 1}]
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader"),
+    [
+        ("string", "int"),
+        ("long", "int"),
+        ("int", ["int", "string"]),
+        (["int", "string"], "string"),
+        (["null", "int", "string"], ["null", "string", "int"]),
+        (LINES, [LINES[1], LINES[0]]),
+        (["int", "string", "bytes"], ["int", "string"]),
+        (stamp("timestamp-millis"), stamp("local-timestamp-millis")),
+        ({"type": "array", "items": "string"}, {"type": "array", "items": "int"}),
+        ({"type": "map", "values": "int"}, {"type": "array", "items": "int"}),
+    ],
+)
+def test_schema_that_does_not_fit_the_column_is_named(writer: Any, reader: Any) -> None:
+    wrapped = [record({"name": "f", "type": one}) for one in (writer, reader)]
+    with pytest.raises(MalformedValue, match="where the column has"):
+        decoder(*wrapped)
