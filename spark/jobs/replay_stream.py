@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from tierlog.spark import offsets as stream_offsets
 from tierlog.spark.columns import COLUMNS, HEADERS
-from tierlog.spark.history.plan import Part, Source
+from tierlog.spark.history.plan import OffsetsUnavailable, Part, Source, check_bounds
 from tierlog.spark.offsets import Offsets
 from tierlog.spark.options import EARLIEST, LATEST, Bound, parse_options
 from tierlog.spark.options.stream import parse_stream_options
@@ -75,8 +75,14 @@ class InOrder(TierlogStreamReader):
     arguments: dict[str, Any]
 
     def bounds(self) -> tuple[Offsets, Offsets]:
-        """The first offsets of a new replay, and the ends as of now."""
-        return stream_offsets.decode(self.initialOffset()), self._latest({})
+        """The first offsets of a new replay, and the ends as of now. Raises InvalidOption for the end of a
+        partition that is not read, as its records would be written to the newest one."""
+        end = self._latest({})
+        check_bounds([self._options.read.ending], end)
+        try:
+            return stream_offsets.decode(self.initialOffset()), end
+        except OffsetsUnavailable:  # retention has passed them: only the first run needs them, and then fails
+            return self._positions.earliest(list(end)), end
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (PySpark's name)
         return self._marked(super().initialOffset())

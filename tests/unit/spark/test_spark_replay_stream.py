@@ -8,6 +8,7 @@ from pyspark.sql.types import StructType
 from spark_bucket import BucketWriter
 from spark_history import LOG_START, write_history
 
+from tierlog.spark.history.plan import OffsetsUnavailable
 from tierlog.spark.jobs.replay_stream import (
     InOrder,
     ReplayChanged,
@@ -15,6 +16,7 @@ from tierlog.spark.jobs.replay_stream import (
     UnlimitedReplayReader,
     replay_reader,
 )
+from tierlog.spark.options import InvalidOption
 
 ARGUMENTS = {"to_topic": "{topic}.copy", "filter": None}
 
@@ -72,6 +74,21 @@ def test_stream_ends_at_the_offsets_of_the_range(
     newest = ends_of(encode(reader(history).bounds()[1]))
     found = ends_of(encode(reader(history, **options).bounds()[1]))
     assert found == {**newest, **expected}
+
+
+@pytest.mark.parametrize("ending", ['{"flight": {"0": 5}}', '{"flights": {"9": 5}}'])
+def test_end_of_a_partition_that_is_not_read_is_refused(history: BucketWriter, ending: str) -> None:
+    with pytest.raises(InvalidOption, match="which the query does not read"):
+        reader(history, endingOffsets=ending).bounds()
+
+
+def test_start_that_retention_has_passed_fails_the_first_run_only(history: BucketWriter) -> None:
+    """A run with a checkpoint has the bounds, and does not ask for the first offset."""
+    stream = reader(history, startingOffsets=json.dumps({"flights": {"0": LOG_START - 1}}))
+    first, _ = stream.bounds()
+    assert ends_of(encode(first))["0"] == LOG_START
+    with pytest.raises(OffsetsUnavailable, match="is not available"):
+        stream.initialOffset()
 
 
 def test_stream_ends_at_a_timestamp(history: BucketWriter) -> None:
