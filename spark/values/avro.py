@@ -176,7 +176,9 @@ class _Arrays:
         if kernels.to_decimals(self._data, starts, sizes, numbers):
             raise pa.ArrowInvalid("a decimal has more than 16 bytes")
         type = pa.decimal128(node.precision, node.scale)
-        return pa.Array.from_buffers(type, len(starts), [None, pa.py_buffer(numbers)])
+        found = pa.Array.from_buffers(type, len(starts), [None, pa.py_buffer(numbers)])
+        found.validate(full=True)  # ArrowInvalid if one has too many digits, which Spark cannot hold
+        return found
 
     def _list(self, node: Node) -> Any:
         counts = self._column(node.column)

@@ -190,12 +190,15 @@ def bits_at(data: "Array", at: int, end: int, size: int) -> tuple[Any, int]:
 
 @compiled
 def to_decimals(data: "Array", starts: "Array", sizes: "Array", out: "Array") -> int:
-    """Big-endian two's complement as Arrow's 128-bit numbers. Returns 1 if one has more than 16 bytes."""
+    """Big-endian two's complement as Arrow's 128-bit numbers. Returns 1 if one does not fit."""
     for row in range(len(starts)):
         at, size = starts[row], sizes[row]
+        fill = 0xFF if size > 0 and data[at] >= 0x80 else 0
+        while size > 16 and data[at] == fill and (data[at + 1] ^ fill) < 0x80:  # repeats the sign
+            at += 1
+            size -= 1
         if size > 16:
             return 1
-        fill = 0xFF if size > 0 and data[at] >= 0x80 else 0
         for byte_number in range(16):
             is_given = byte_number < size
             out[row, byte_number] = data[at + size - 1 - byte_number] if is_given else fill

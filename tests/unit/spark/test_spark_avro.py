@@ -6,10 +6,12 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tierlog.spark.options import InvalidOption
-from tierlog.spark.values import MalformedValue, kernels
+from tierlog.spark.options.values import Malformed, ValueFormat, ValueOptions
+from tierlog.spark.values import MalformedValue, decoded, kernels
 from tierlog.spark.values.avro import Program, decoder
 from tierlog.spark.values.avro_schema import parse_schema
 
@@ -154,3 +156,24 @@ def test_schema_that_does_not_fit_the_column_is_named(writer: Any, reader: Any) 
     wrapped = [record({"name": "f", "type": one}) for one in (writer, reader)]
     with pytest.raises(MalformedValue, match="where the column has"):
         decoder(*wrapped)
+
+
+def test_decimal_with_too_many_digits_is_malformed() -> None:
+    money = json.dumps({**DECIMAL, "precision": 4})
+    options = ValueOptions(format=ValueFormat.AVRO, schema=money, malformed=Malformed.NULL)
+    values = [b"\x02\x7b", b"\x10" + b"\x7f" * 8, b"\x04\x27\x0f", b"\x04\x27\x10"]
+    found = decoded(pa.array(values, pa.binary()), options, pa.decimal128(4, 2))
+    assert found.to_pylist() == [Decimal("1.23"), None, Decimal("99.99"), None]
+
+
+@pytest.mark.parametrize("number", [0, -1, 123, -123, 10**38 - 1, 1 - 10**38])
+def test_decimal_in_more_than_16_bytes_is_read(number: int) -> None:
+    schema = json.dumps({**DECIMAL, "type": "fixed", "name": "F", "size": 20, "scale": 0})
+    assert read(schema, schema, number.to_bytes(20, "big", signed=True)) == [Decimal(number)]
+
+
+@pytest.mark.parametrize("number", [2**127, -(2**127) - 1, 2**150])
+def test_decimal_that_needs_more_than_16_bytes_is_malformed(number: int) -> None:
+    schema = json.dumps({**DECIMAL, "type": "fixed", "name": "F", "size": 20, "scale": 0})
+    with pytest.raises(pa.ArrowInvalid, match="16 bytes"):
+        read(schema, schema, number.to_bytes(20, "big", signed=True))
