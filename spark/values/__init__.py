@@ -3,10 +3,12 @@
 `column_type` says on the driver which type the column `value` has in Spark. `decoded` decodes a batch.
 """
 
+import re
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from tierlog.spark.options import InvalidOption
 from tierlog.spark.options.values import Malformed, ValueFormat, ValueOptions
 
 if TYPE_CHECKING:
@@ -46,7 +48,10 @@ def column_type(options: ValueOptions) -> str:
     found = resolved(options) or options
     if found.format is ValueFormat.JSON:
         schema = found.schema.strip()
-        return schema if "<" in schema.split(" ")[0] else f"struct<{schema}>"
+        if re.search(r"\bmap\s*<", schema, re.IGNORECASE):
+            raise InvalidOption("`value.format` json has no MAP: name the fields in a STRUCT")
+        is_type = re.match(r"(struct|array)\s*<", schema, re.IGNORECASE)
+        return schema if is_type else f"struct<{schema}>"
     if found.format is ValueFormat.PROTOBUF:
         from tierlog.spark.values.protobuf_schema import parse_descriptors
 
@@ -77,8 +82,8 @@ def decoded(values: Any, options: ValueOptions, type: Any) -> Any:
         first = int(np.setdiff1d(rows, good)[0])
         shown = values[first].as_py()[:40]
         raise MalformedValue(
-            f"{len(rows) - len(found)} of {len(rows)} values do not follow the schema, the first is "
-            f"{shown!r}; set `value.malformed` to null to read them as null"
+            f"a value does not follow the schema: {shown!r}; set `value.malformed` to null to read such "
+            "values as null"
         )
     if len(found) == len(values) and len(arrays) == 1:
         return found
@@ -142,7 +147,7 @@ def _decoder(options: ValueOptions, schema: str) -> "Decoder":
         case ValueFormat.JSON:
             from tierlog.spark.values.json_values import decode
 
-            return decode
+            return partial(decode, stops=options.malformed is Malformed.FAIL)
         case ValueFormat.AVRO:
             from tierlog.spark.values.avro import decoder
 

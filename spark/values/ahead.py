@@ -20,6 +20,7 @@ def main(directory: Path) -> int:
     data.flags.writeable = False
     Program(DECIMAL).decode(data, starts, starts + 1)
     MessageReader(Field("", 0, MESSAGE, fields=[Field("text", 1, STRING)])).decode(data, starts, starts + 1)
+    kernels.find_json(data, starts, starts + 1, np.zeros(1, np.bool_))
     protobuf_kernels.skip_indexes(data, starts.copy(), starts + 1)
     return save_kernels(directory, (kernels, protobuf_kernels))
 

@@ -1,4 +1,5 @@
-"""Compiled loops of the Avro decoder: a small machine that runs the program of a schema over many values.
+"""Compiled loops of the decoders of Avro and JSON. Avro's is a small machine that runs the program of a
+schema over many values.
 
 The program (`avro.Program`) is a table with one row per instruction: operation, column, and two arguments. A
 column is a sequence of 64-bit numbers, the entries: what a node of the schema has, for each occurrence of it.
@@ -203,3 +204,26 @@ def to_decimals(data: "Array", starts: "Array", sizes: "Array", out: "Array") ->
             is_given = byte_number < size
             out[row, byte_number] = data[at + size - 1 - byte_number] if is_given else fill
     return 0
+
+
+@compiled
+def find_json(data: "Array", starts: "Array", ends: "Array", is_one: "Array") -> None:
+    """Set for each text whether it is one JSON value, if it is JSON: brackets are closed, none closes what is
+    outside of the text, and no comma is outside of brackets."""
+    for row in range(len(starts)):
+        depth, is_text, is_escaped, is_closed = 0, False, False, True
+        for at in range(starts[row], ends[row]):
+            byte = data[at]
+            if is_text:
+                is_text = is_escaped or byte != 0x22
+                is_escaped = not is_escaped and byte == 0x5C
+            elif byte == 0x22:
+                is_text = True
+            elif byte in (0x5B, 0x7B):
+                depth += 1
+            elif byte in (0x5D, 0x7D):
+                depth -= 1
+                is_closed = is_closed and depth >= 0
+            elif byte == 0x2C and depth == 0:
+                is_closed = False
+        is_one[row] = is_closed and depth == 0 and not is_text

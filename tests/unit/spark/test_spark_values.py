@@ -93,7 +93,7 @@ def test_no_byte_of_an_avro_value_can_be_missing_or_too_many() -> None:
     assert found.null_count == len(values) - 1
     assert found[-1].as_py() == shop.shown(order)
     strict = options(value_format="avro", value_schema=SCHEMA)
-    with pytest.raises(MalformedValue, match="1 of 2 values do not follow the schema"):
+    with pytest.raises(MalformedValue, match="a value does not follow the schema"):
         decoded(pa.array([value, value[:-1]], pa.binary()), strict, natural(SCHEMA))
 
 
@@ -104,7 +104,7 @@ def test_timestamp_that_no_column_can_hold_is_malformed() -> None:
     found = decoded(pa.array(values, pa.binary()), lenient, natural(schema))
     assert found.cast(pa.int64()).to_pylist() == [1_000_000, None, 1_001_000, None]
     strict = options(value_format="avro", value_schema=schema)
-    with pytest.raises(MalformedValue, match="1 of 3 values do not follow the schema"):
+    with pytest.raises(MalformedValue, match="a value does not follow the schema"):
         decoded(pa.array(values, pa.binary()), strict, natural(schema))
 
 
