@@ -2,7 +2,7 @@
 
 Everything is a sum, a maximum or a sketch, so that the results of tasks merge in any order. The number of
 different keys is estimated by HyperLogLog over the hash of Kafka's partitioner. Each task keeps its most
-frequent keys: their counts are lower bounds, and exact for keys that no task has dropped.
+frequent keys, and so does the driver: their counts are lower bounds, and exact for keys that neither drops.
 """
 
 from collections import Counter
@@ -26,7 +26,10 @@ HASH_BITS, INDEX_BITS = 31, 14
 REGISTERS = 1 << INDEX_BITS
 REST_BITS = HASH_BITS - INDEX_BITS
 KEYS_KEPT = 10_000
-"""Most frequent keys that a task keeps."""
+"""Most frequent keys of a partition that a task and the driver keep."""
+
+KEY_BYTES_KEPT = 1 << 20
+"""Their size at most."""
 
 SIZES = 32
 """Classes of sizes: class n has the sizes below 2^n that are in no lower class."""
@@ -105,8 +108,11 @@ class RecordStats:
 
     def trim(self) -> None:
         """Drop all but the most frequent keys."""
-        if len(self.keys) > KEYS_KEPT:
-            self.keys = Counter(dict(self.keys.most_common(KEYS_KEPT)))
+        if len(self.keys) > KEYS_KEPT or sum(map(len, self.keys)) > KEY_BYTES_KEPT:
+            kept = self.keys.most_common(KEYS_KEPT)
+            sizes = np.cumsum([len(key) for key, _ in kept])
+            count = int(np.searchsorted(sizes, KEY_BYTES_KEPT, side="right"))
+            self.keys = Counter(dict(kept[: max(count, 1)]))
 
     @property
     def distinct_keys(self) -> int:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 TASK_BYTES = 64 * MIB
 READS_AT_ONCE = 16
+ROUND_TASKS = 256
+"""Tasks whose results the driver takes at once: Spark limits them by spark.driver.maxResultSize."""
+
 EVERYTHING = OffsetRange(0, 2**63 - 1)
 PERIODS_MS = tuple(
     seconds * 1_000
@@ -97,10 +100,14 @@ def _collected(values: Values, period_ms: int, progress: Progress) -> "dict[tupl
     found: dict[tuple[str, int], RecordStats] = {}
     if tasks:
         with spark_session("stats", values) as spark:
-            progress.begin("records", sum(sizes))
-            for some in run_tasks(spark, collect, tasks, progress, sizes):
-                for where, stats in some.items():
-                    found.setdefault(where, RecordStats()).merge(stats)
+            for at in range(0, len(tasks), ROUND_TASKS):
+                some, of = tasks[at : at + ROUND_TASKS], sizes[at : at + ROUND_TASKS]
+                progress.begin(f"records, round {at // ROUND_TASKS + 1}", sum(of))
+                for result in run_tasks(spark, collect, some, progress, of):
+                    for where, stats in result.items():
+                        found.setdefault(where, RecordStats()).merge(stats)
+                for stats in found.values():
+                    stats.trim()
     return found
 
 

@@ -1,13 +1,19 @@
 """Statistics of records, against counting one by one."""
 
 import random
+import uuid
 from collections import Counter
+from contextlib import nullcontext
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from tierlog.spark.history.plan import OffsetRange, Part, Source
 from tierlog.spark.jobs import record_stats
+from tierlog.spark.jobs import stats as stats_job
+from tierlog.spark.jobs.arguments import NoProgress
 from tierlog.spark.jobs.record_stats import RecordStats, merged
 from tierlog.spark.jobs.stats import PERIODS, period_of
 
@@ -71,6 +77,36 @@ def test_number_of_keys_is_estimated_and_frequent_ones_are_kept(monkeypatch: pyt
     assert stats.distinct_keys == pytest.approx(200_001, rel=0.03)
     assert stats.keys.most_common(1) == [(b"hot", 5_000)]
     assert len(stats.keys) == 100
+
+
+def test_large_keys_are_kept_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_stats, "KEY_BYTES_KEPT", 10_000)
+    stats = RecordStats(keys=Counter({b"%01000d" % number: number for number in range(1, 31)}))
+    stats.trim()
+    assert sorted(stats.keys.values()) == list(range(21, 31))
+
+
+def test_driver_takes_the_results_of_a_round_of_tasks_and_trims_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_stats, "KEYS_KEPT", 10)
+    source = Source("t", uuid.UUID(int=1), 0)
+    ranges = [OffsetRange(number, number + 1) for number in range(600)]
+    parts = [Part(source, "", 0, stats_job.TASK_BYTES, some, some, None) for some in ranges]
+    rounds: list[int] = []
+
+    def run_tasks(_spark: Any, _work: Any, tasks: list[Any], *_: Any) -> list[Any]:
+        rounds.append(len(tasks))
+        firsts = [task.parts[0].offsets.start for task in tasks]
+        return [
+            {("t", 0): RecordStats(records=1, keys=Counter({b"hot": 5, b"%d" % first: 1}))}
+            for first in firsts
+        ]
+
+    monkeypatch.setattr(stats_job, "plan", lambda *_: (None, parts))
+    monkeypatch.setattr(stats_job, "spark_session", lambda *_: nullcontext())
+    monkeypatch.setattr(stats_job, "run_tasks", run_tasks)
+    found = stats_job._collected({}, 1_000, NoProgress())[("t", 0)]
+    assert rounds == [256, 256, 88]
+    assert (found.records, found.keys[b"hot"], len(found.keys)) == (600, 3_000, 10)
 
 
 @pytest.mark.parametrize("days", [0, 1, 400, 20_000])
