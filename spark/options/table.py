@@ -151,7 +151,12 @@ OPTIONS = (
         "for json, columns as in `id BIGINT, name STRING`; for avro, the schema or the path of its file; for "
         "protobuf, the path of a descriptor set",
     ),
-    Option("value.message", HISTORY, "the first", "full name of the message, for protobuf"),
+    Option(
+        "value.message",
+        HISTORY,
+        "the first one of the registry's schema",
+        "full name of the message, for protobuf",
+    ),
     Option("value.subject", HISTORY, "topic and `-value`", "subject whose newest schema the column has"),
     Option("value.schema.id", HISTORY, "", "id of the schema that the column has, instead of the newest one"),
     Option("value.malformed", HISTORY, "fail", "a value that does not follow its schema: `fail` or `null`"),

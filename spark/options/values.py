@@ -80,9 +80,14 @@ def value_options(options: Given, topics: tuple[str, ...]) -> ValueOptions | Non
         schema = _content(schema).decode()
     elif format is ValueFormat.AVRO and not schema and registry is None:
         raise InvalidOption("`value.format` avro needs `value.schema` or `schema.registry.url`")
+    if message and format is not ValueFormat.PROTOBUF:
+        raise InvalidOption("`value.message` is for `value.format` protobuf")
     subject = options.text("value.subject")
     schema_id = options.positive("value.schema.id", 1) if "value.schema.id" in options else None
     needs_registry = not schema and not descriptors
+    for other in ("value.subject", "value.schema.id"):
+        if other in options and not needs_registry:
+            raise InvalidOption(f"`{other}` has no effect with `value.schema`")
     if needs_registry and subject is None and schema_id is None:
         if len(topics) != 1:
             raise InvalidOption("several topics have no default for `value.subject`: set it")

@@ -89,7 +89,7 @@ class _Descriptors:
 
     def __init__(self, content: bytes) -> None:
         found = read_message(content)
-        is_file = any(not _is_message(one) for one in found.get(1, []))  # its field 1 is a name
+        is_file = bool({2, 4, 5} & found.keys())  # package, messages and enums; a set has field 1 alone
         self._messages: dict[str, tuple[Message, Message]] = {}
         self._enums: dict[str, Message] = {}
         self._first = ""
@@ -222,11 +222,3 @@ def _signed(value: int) -> int:
 
 def _text(document: Message, number: int) -> str:
     return str(document.get(number, [b""])[-1].decode())
-
-
-def _is_message(content: Any) -> bool:
-    """Whether it may be a FileDescriptorProto, and not the name of a file."""
-    try:
-        return isinstance(content, bytes) and bool({1, 4, 5, 12} & read_message(content).keys())
-    except IndexError:
-        return False

@@ -244,6 +244,15 @@ def test_json_values_are_parsed_one_by_one() -> None:
             "must be fail or null",
         ),
         ({"value_format": "avro", "schema.registry.url": "registry:8081"}, "must begin with http"),
+        (
+            {"value_format": "json", "value_schema": "id INT", "value_message": "M"},
+            "is for `value.format` pro",
+        ),
+        (
+            {"value_format": "avro", "value_schema": '"int"', "value_subject": "s"},
+            "`value.subject` has no eff",
+        ),
+        ({"value_format": "json", "value_schema": "id INT", "value_schema_id": "1"}, "id` has no effect"),
     ],
 )
 def test_invalid_option_is_named(given: dict[str, str], named: str) -> None:
@@ -264,6 +273,14 @@ def test_invalid_option_is_named(given: dict[str, str], named: str) -> None:
 def test_invalid_avro_schema_is_refused(schema: str, named: str) -> None:
     with pytest.raises(InvalidOption, match=named):
         parse_schema(schema)
+
+
+@pytest.mark.parametrize("name", ["api.proto", "app.proto", "acl.proto", "a.proto", "shop.proto"])
+def test_descriptors_of_a_file_of_any_name_are_read(name: str) -> None:
+    file = shop.proto_file()
+    file.name = name
+    file.message_type[1].field.pop(5)  # the timestamp of the file that it imports
+    assert parse_descriptors(file.SerializeToString(), ORDER).spark.startswith("struct<`id`:bigint")
 
 
 def test_invalid_descriptors_are_refused() -> None:
