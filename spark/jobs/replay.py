@@ -3,7 +3,7 @@
 A streaming query with Trigger.AvailableNow: its checkpoint has the offsets at which the next run begins, and
 each micro-batch is committed by the transactions of a streaming write (`tierlog.spark.live.transactions`). A
 run that is killed at any moment can simply be started again. One task reads a partition and writes its rows,
-which keep their order therefore (`replay_stream`).
+so that they keep their order (`replay_stream`).
 """
 
 import importlib
@@ -11,14 +11,23 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tierlog.client import ClientError, Cluster
 from tierlog.spark import offsets as stream_offsets
 from tierlog.spark.history.bucket import open_bucket
-from tierlog.spark.jobs.arguments import Job, JobFailed, Progress, Values, main, pairs, reader_options
+from tierlog.spark.jobs.arguments import (
+    InvalidArgument,
+    Job,
+    JobFailed,
+    Progress,
+    Values,
+    main,
+    pairs,
+    reader_options,
+)
 from tierlog.spark.jobs.runner import reason, spark_session
 from tierlog.spark.jobs.selection import cluster_keys
 from tierlog.spark.offsets import Offsets
@@ -35,6 +44,8 @@ TOPIC = "{topic}"
 KEEP = "keep"
 POLL_SECONDS = 1
 COUNTED = "tierlog_replay"
+OWN_OPTIONS = ("topic", "kafka.bootstrap.servers", "checkpointLocation")
+"""Options of the write that arguments of the job set: others would pass its checks."""
 
 
 def run(values: Values, progress: Progress) -> dict[str, Any]:
@@ -106,10 +117,17 @@ def _source_options(values: Values) -> dict[str, str]:
 
 
 def _target_options(values: Values) -> dict[str, str]:
+    """Raises InvalidArgument."""
+    given = pairs("write-option", values["write_option"])
+    for own in OWN_OPTIONS:
+        if own.lower() in {name.lower() for name in given}:
+            raise InvalidArgument(
+                f"--write-option must not set {own}: use --to-topic, --to-bootstrap and --checkpoint"
+            )
     return {
         "kafka.bootstrap.servers": values["to_bootstrap"],
         "compression": values["compression"],
-        **pairs("write-option", values["write_option"]),
+        **given,
     }
 
 
@@ -159,13 +177,10 @@ def _check_target(values: Values, target: Mapping[str, str], end: Offsets) -> No
     with Cluster(options.bootstrap, timeout_s=options.request_timeout_s) as cluster:
         try:
             is_same = cluster.metadata([]).cluster_id == read_cluster
+            if is_same:
+                check_names(values["to_topic"], partitions)
             for topic, count in partitions.items():
                 name = values["to_topic"].replace(TOPIC, topic)
-                if is_same and name == topic:
-                    raise JobFailed(
-                        f"topic {topic} would be written to itself: give --to-topic another name, as in "
-                        f"--to-topic '{TOPIC}.replayed'"
-                    )
                 found = len(cluster.topic(name).partitions)
                 if values["partitioning"] == KEEP and found < count:
                     raise JobFailed(
@@ -174,6 +189,17 @@ def _check_target(values: Values, target: Mapping[str, str], end: Offsets) -> No
                     )
         except ClientError as failure:
             raise JobFailed(f"{values['to_bootstrap']}: {failure}") from failure
+
+
+def check_names(to_topic: str, topics: Collection[str]) -> None:
+    """Raises JobFailed if the records of one of the topics would be written to one of them."""
+    for topic in topics:
+        name = to_topic.replace(TOPIC, topic)
+        if name in topics:
+            raise JobFailed(
+                f"topic {topic} would be written to {name}, which this replay reads: give --to-topic another "
+                f"name, as in --to-topic '{TOPIC}.replayed', or select fewer topics"
+            )
 
 
 def _follow(query: "StreamingQuery", first: Offsets, progress: Progress) -> dict[str, Any]:
