@@ -28,10 +28,12 @@ _KINDS = {
     schema.STRING: kernels.BYTES,
     schema.BYTES: kernels.BYTES,
     schema.MESSAGE: kernels.MESSAGE,
-    schema.SINT32: kernels.ZIGZAG,
     schema.SINT64: kernels.ZIGZAG,
 }
 NO_DEFAULTS = Node("message", "")
+SECONDS_MOST = 2**63 // 1_000_000 - 10_000
+"""Of a timestamp in microseconds, less what its nanoseconds may add."""
+
 _DEFAULTS: dict[int, Any] = {schema.STRING: "", schema.BYTES: b"", schema.BOOL: False}
 
 
@@ -99,6 +101,8 @@ class _Arrays:
         arrays = [self._field(one, rows) for one in message.fields]
         if message.is_timestamp:
             seconds, nanos = (array.to_numpy(zero_copy_only=False) for array in arrays)
+            if ((seconds > SECONDS_MOST) | (seconds < -SECONDS_MOST)).any():
+                raise pa.ArrowInvalid("a timestamp that no column can hold")
             return pa.array(seconds * 1_000_000 + nanos // 1_000).view(pa.timestamp("us", "UTC"))
         return pa.StructArray.from_arrays(arrays, names=[one.name for one in message.fields])
 
@@ -111,8 +115,7 @@ class _Arrays:
             ends = np.zeros(rows + 1, np.int32)
             np.cumsum(np.bincount(owners, minlength=rows), out=ends[1:])
             if one.is_map:
-                key, value = (self._field(each, len(entries)) for each in one.fields)
-                return pa.MapArray.from_arrays(pa.array(ends), key, value)
+                return self._map(one, owners, ends, len(entries))
             return pa.ListArray.from_arrays(pa.array(ends), self._values(one, entries))
         found = self._values(one, entries)
         if len(owners) == rows and (owners == np.arange(rows)).all():
@@ -128,6 +131,17 @@ class _Arrays:
         missing = pa.scalar(default) if one.kind in _DEFAULTS else pa.scalar(default).cast(found.type)
         return pc.if_else(pa.array(last < 0), missing.cast(found.type), found)
 
+    def _map(self, one: Field, owners: Array, ends: Array, count: int) -> Any:
+        """Of two entries with the same key, the last one counts."""
+        key, value = (self._field(each, count) for each in one.fields)
+        codes = key.dictionary_encode("encode").indices.to_numpy(zero_copy_only=False)
+        _, places = np.unique((owners * (count + 1) + codes)[::-1], return_index=True)
+        if len(places) < count:
+            kept = np.sort(count - 1 - places)
+            ends = np.concatenate([[0], np.cumsum(np.bincount(owners[kept], minlength=len(ends) - 1))])
+            key, value = key.take(pa.array(kept)), value.take(pa.array(kept))
+        return pa.MapArray.from_arrays(pa.array(ends.astype(np.int32)), key, value)
+
     def _values(self, one: Field, entries: Array) -> Any:
         """The values of all entries."""
         if one.kind == schema.MESSAGE:
@@ -141,8 +155,11 @@ class _Arrays:
                 return pa.array(bits.view(np.float64))
             case schema.FLOAT:
                 return pa.array(bits.astype(np.uint32).view(np.float32))
-            case schema.INT32 | schema.SINT32 | schema.SFIXED32:
+            case schema.INT32 | schema.SFIXED32:
                 return pa.array(bits.astype(np.int32))
+            case schema.SINT32:  # of more bits, the lower ones count
+                low = bits.astype(np.uint32)
+                return pa.array((low >> 1).astype(np.int32) ^ -(low & 1).astype(np.int32))
             case schema.UINT32 | schema.FIXED32:
                 return pa.array(bits & 0xFFFF_FFFF)
             case schema.UINT64 | schema.FIXED64:

@@ -208,7 +208,7 @@ def test_invalid_replay_says_what_is_wrong(
 def test_topic_is_not_replayed_into_itself(
     spark: SparkSession, source: TierlogBroker, tmp_path: Path
 ) -> None:
-    with pytest.raises(JobFailed, match="would be written to itself"):
+    with pytest.raises(JobFailed, match="which this replay reads"):
         run(arguments(source, source, tmp_path / "checkpoint"))
 
 
