@@ -41,6 +41,9 @@ PROMOTIONS = {
 """Types in Spark to which Avro's schema resolution changes another one."""
 
 MOST_DIGITS = 38
+NODES_MOST, DEPTH_MOST = 10_000, 100
+"""Of a tree. A named type has nodes at each place where it is used, so that a short schema can have many."""
+
 FIXED_MOST = 1 << 30
 """Bytes of a `fixed`: a larger one fits into no value."""
 
@@ -77,7 +80,7 @@ def parse_schema(text: str) -> Node:
     """The tree of a schema. Raises InvalidOption."""
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidOption(f"`value.schema` is not an Avro schema in JSON: {error}") from None
     try:
         return _Parser().parse(document, "")
@@ -142,8 +145,20 @@ class _Parser:
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}
         self._open: list[str] = []
+        self._nodes = self._depth = 0
 
     def parse(self, schema: Any, namespace: str) -> Node:
+        self._nodes += 1
+        self._depth += 1
+        if self._nodes > NODES_MOST or self._depth > DEPTH_MOST:
+            raise InvalidOption(
+                f"the Avro schema has more than {NODES_MOST} types, or {DEPTH_MOST} inside each other"
+            )
+        found = self._parse(schema, namespace)
+        self._depth -= 1
+        return found
+
+    def _parse(self, schema: Any, namespace: str) -> Node:
         if isinstance(schema, list):
             return self._union([self.parse(branch, namespace) for branch in schema])
         if isinstance(schema, str):

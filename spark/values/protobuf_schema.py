@@ -39,6 +39,9 @@ TYPES = {
 }
 TIMESTAMP = ".google.protobuf.Timestamp"
 REPEATED = 3
+FIELDS_MOST = 10_000
+"""Of a tree. A message has fields at each place where it is used, so that a short file can have many."""
+
 IMPLICIT = 2
 """Field presence of an edition's feature set."""
 
@@ -103,6 +106,7 @@ class _Descriptors:
             for one in document.get(5, []):
                 self._add_enum(scope, one)
         self._open: list[str] = []
+        self._count = 0
 
     def root(self, message: str) -> Field:
         name = f".{message.lstrip('.')}" if message else self._first
@@ -132,6 +136,9 @@ class _Descriptors:
             )
         self._open.append(name)
         document, file = self._messages[name]
+        self._count += len(document.get(2, []))
+        if self._count > FIELDS_MOST:
+            raise InvalidOption(f"the Protobuf message has more than {FIELDS_MOST} fields")
         found = [self._field(read_message(one), file) for one in document.get(2, [])]
         self._open.pop()
         if not found:

@@ -57,6 +57,24 @@ def test_array_whose_items_have_no_bytes_is_refused(items: str) -> None:
         parse_schema(f'{{"type":"map","values":{{"type":"array","items":{items}}}}}')
 
 
+def test_schema_of_too_many_types_is_refused() -> None:
+    """Each record has the one before it twice."""
+    type: Any = "int"
+    for level in range(30):
+        fields = [{"name": "a", "type": type}, {"name": "b", "type": f"r{level - 1}" if level else "int"}]
+        type = {"type": "record", "name": f"r{level}", "fields": fields}
+    with pytest.raises(InvalidOption, match="more than 10000 types"):
+        parse_schema(json.dumps(type))
+
+
+@pytest.mark.parametrize(
+    "schema", ["[" * 50_000, '{"type":"array","items":' * 300 + '"int"' + "}" * 300], ids=["json", "avro"]
+)
+def test_schema_of_too_many_levels_is_refused(schema: str) -> None:
+    with pytest.raises(InvalidOption, match=r"in JSON|100 inside each other"):
+        parse_schema(schema)
+
+
 WRITTEN = {"name": "n", "type": "int"}
 LOGICAL = {
     kind: {"type": base, "logicalType": kind}

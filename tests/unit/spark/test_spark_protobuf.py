@@ -7,8 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import shop_values as shop
+from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError
 
+from tierlog.spark.options import InvalidOption
 from tierlog.spark.options.values import Malformed, ValueFormat, ValueOptions
 from tierlog.spark.values import decoded
 from tierlog.spark.values.protobuf import MessageReader
@@ -28,6 +30,19 @@ def read(*values: bytes) -> Any:
     found = decoded(pa.array(values, pa.binary()), OPTIONS, type)
     found.validate(full=True)
     return found.to_pylist()
+
+
+def test_message_of_too_many_fields_is_refused() -> None:
+    """Each message has the one before it twice."""
+    file = descriptor_pb2.FileDescriptorProto(name="m.proto")
+    for level in range(16):
+        message = file.message_type.add(name=f"M{level}")
+        for number in (1, 2):
+            one = message.field.add(name=f"f{number}", number=number, type=5, label=1)
+            if level:
+                one.type, one.type_name = 11, f".M{level - 1}"
+    with pytest.raises(InvalidOption, match="more than 10000 fields"):
+        parse_descriptors(file.SerializeToString(), "M15")
 
 
 def entry(key: str, value: str) -> bytes:
