@@ -122,7 +122,7 @@ class RecordStats:
         empty = int((self.registers == 0).sum())
         if estimate <= 2.5 * REGISTERS and empty:
             estimate = REGISTERS * np.log(REGISTERS / empty)
-        return round(estimate)
+        return round(keys_of_hashes(float(estimate)))
 
     def _add_keys(self, column: Any) -> None:
         counted = pc.value_counts(pc.drop_null(column))
@@ -156,6 +156,12 @@ def merged(some: Iterable[RecordStats]) -> RecordStats:
     for one in some:
         total.merge(one)
     return total
+
+
+def keys_of_hashes(hashes: float) -> float:
+    """How many keys have so many different hashes: some keys share one."""
+    every = 1 << HASH_BITS
+    return float(-every * np.log1p(-min(hashes, every - 1) / every))
 
 
 def _bits(numbers: Array) -> Array:

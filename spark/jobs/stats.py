@@ -16,7 +16,7 @@ from tierlog.metadata.records import RemoteSegment
 from tierlog.spark.history.bucket import open_bucket
 from tierlog.spark.history.plan import OffsetRange, Part, Source
 from tierlog.spark.history.snapshot import PartitionView
-from tierlog.spark.jobs.arguments import Job, Progress, Values, main, reader_options
+from tierlog.spark.jobs.arguments import InvalidArgument, Job, Progress, Values, main, reader_options
 from tierlog.spark.jobs.page import Chart, Page, readable
 from tierlog.spark.jobs.runner import run_tasks, spark_session
 from tierlog.spark.jobs.selection import cluster_keys, documents_of, plan, sources_of
@@ -46,7 +46,8 @@ Segments = dict[Source, list[RemoteSegment]]
 
 
 def run(values: Values, progress: Progress) -> dict[str, Any]:
-    """The statistics. Raises JobFailed."""
+    """The statistics. Raises JobFailed, and InvalidArgument before any work."""
+    check_arguments(values)
     bucket = open_bucket(parse_options({**reader_options(values), "topic": "any"}).store)
     keys = cluster_keys(bucket, values)
     sources = sources_of(documents_of(bucket, keys, values))
@@ -59,9 +60,26 @@ def run(values: Values, progress: Progress) -> dict[str, Any]:
     document: dict[str, Any] = {"period_ms": period_ms, "topics": _sizes(segments, period_ms), "is_ok": True}
     if not values["manifests_only"]:
         _add_records(document, _collected(values, period_ms, progress), values["top"])
+        if has_range(values):  # the bytes stored are those of all records
+            for topic in document["topics"].values():
+                topic["bytes_per_stored_byte"] = None
     if values["html"]:
         Path(values["html"]).write_text(_page(document).html(), encoding="utf-8")
     return document
+
+
+def check_arguments(values: Values) -> None:
+    """Raises InvalidArgument."""
+    if values["html"] and not Path(values["html"]).absolute().parent.is_dir():
+        raise InvalidArgument(f"--html {values['html']}: there is no such directory")
+    if values["manifests_only"] and has_range(values):
+        raise InvalidArgument("--manifests-only has no range: sizes are those of all segments")
+
+
+def has_range(values: Values) -> bool:
+    """Whether not all records are read."""
+    is_part = values["starting_offsets"] != "earliest" or values["ending_offsets"] != "latest"
+    return is_part or values["starting_timestamp"] is not None or values["ending_timestamp"] is not None
 
 
 def period_of(span_ms: int) -> int:

@@ -1,5 +1,6 @@
 """Statistics of records, against counting one by one."""
 
+import math
 import random
 import uuid
 from collections import Counter
@@ -13,7 +14,7 @@ import pytest
 from tierlog.spark.history.plan import OffsetRange, Part, Source
 from tierlog.spark.jobs import record_stats
 from tierlog.spark.jobs import stats as stats_job
-from tierlog.spark.jobs.arguments import NoProgress
+from tierlog.spark.jobs.arguments import InvalidArgument, NoProgress
 from tierlog.spark.jobs.record_stats import RecordStats, merged
 from tierlog.spark.jobs.stats import PERIODS, period_of
 
@@ -77,6 +78,38 @@ def test_number_of_keys_is_estimated_and_frequent_ones_are_kept(monkeypatch: pyt
     assert stats.distinct_keys == pytest.approx(200_001, rel=0.03)
     assert stats.keys.most_common(1) == [(b"hot", 5_000)]
     assert len(stats.keys) == 100
+
+
+@pytest.mark.parametrize("keys", [1, 1_000_000, 100_000_000, 1_000_000_000])
+def test_keys_that_share_a_hash_are_counted(keys: int) -> None:
+    every = 1 << record_stats.HASH_BITS
+    assert record_stats.keys_of_hashes(every * -math.expm1(-keys / every)) == pytest.approx(keys, rel=1e-6)
+    assert record_stats.keys_of_hashes(2.0 * every) > every
+
+
+ALL = {
+    "html": None,
+    "manifests_only": False,
+    "starting_offsets": "earliest",
+    "ending_offsets": "latest",
+    "starting_timestamp": None,
+    "ending_timestamp": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"html": "/nowhere/page.html"}, "there is no such directory"),
+        ({"manifests_only": True, "starting_timestamp": 0}, "--manifests-only has no range"),
+        ({"manifests_only": True, "ending_offsets": '{"t": {"0": 5}}'}, "--manifests-only has no range"),
+    ],
+)
+def test_arguments_without_effect_are_refused_before_the_work(given: dict[str, Any], named: str) -> None:
+    stats_job.check_arguments({**ALL, "manifests_only": True})
+    stats_job.check_arguments({**ALL, "starting_timestamp": 0})
+    with pytest.raises(InvalidArgument, match=named):
+        stats_job.run({**ALL, **given}, NoProgress())
 
 
 def test_large_keys_are_kept_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
