@@ -211,12 +211,12 @@ def test_objects_are_deleted_after_a_lease_that_nothing_renews(
     spark: SparkSession, broker: TierlogBroker, s3: s3_servers.S3Server, bucket: dict[str, str]
 ) -> None:
     fill(broker, "expiring", CONFIG, segments=6)
-    frame = read(spark, bucket, "expiring", snapshot="now", snapshotLeaseMs="30000")
+    frame = read(spark, bucket, "expiring", snapshot="now", snapshotLeaseMs="90000")
     place = topic_id(broker, "expiring")
     old = data_of(s3, place)
     delete_records(broker, "expiring", 6 * RECORDS)
     assert len(rows(frame)) == 6 * RECORDS
-    until(lambda: not old & data_of(s3, place), "the lease of a reader that died holds its objects", WAIT_S)
+    until(lambda: not old & data_of(s3, place), "the lease of a dead reader holds its objects", 2 * WAIT_S)
     with pytest.raises(PySparkException, match="has ended"):
         rows(frame)
 
