@@ -98,7 +98,7 @@ def decoded(values: Any, options: ValueOptions, type: Any) -> Any:
 def _decode(
     decoder: "Decoder", data: "Array", starts: "Array", ends: "Array", type: Any
 ) -> "tuple[Any, Array]":
-    """What the decoder returns. A value that does not fit into the type, such as a timestamp after the year
+    """The result of the decoder. A value that does not fit into the type, such as a timestamp after the year
     294246, is not good either: the values are halved until it stands alone."""
     import numpy as np
     import pyarrow as pa
@@ -108,7 +108,7 @@ def _decode(
     except pa.ArrowInvalid:
         if len(starts) == 1:
             return pa.nulls(0, type), np.zeros(1, np.bool_)
-    except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:  # of the schema, not of a value
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:  # the schema is wrong, not a value
         raise MalformedValue(f"values do not fit into {type}: {error}") from None
     half = len(starts) // 2
     first, first_good = _decode(decoder, data, starts[:half], ends[:half], type)

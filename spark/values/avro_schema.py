@@ -42,7 +42,7 @@ PROMOTIONS = {
 
 MOST_DIGITS = 38
 NODES_MOST, DEPTH_MOST = 10_000, 100
-"""Of a tree. A named type has nodes at each place where it is used, so that a short schema can have many."""
+"""Size of a tree. A named type has nodes at each place where it is used: a short schema can have many."""
 
 FIXED_MOST = 1 << 30
 """Bytes of a `fixed`: a larger one fits into no value."""
@@ -117,7 +117,7 @@ def resolve(writer: Node, reader: Node) -> None:
 
 
 def _resolve_members(writer: Node, reader: Node) -> None:
-    """Of unions of several types: those of the writer must be the first ones of the column's."""
+    """The same for unions of several types: those of the writer must be the first ones of the column's."""
     if not (_has_members(writer) and _has_members(reader)) or len(writer.branches) > len(reader.branches):
         raise _mismatch(writer, reader)
     for one, other in zip(writer.branches, reader.branches, strict=False):

@@ -32,7 +32,7 @@ _KINDS = {
 }
 NO_DEFAULTS = Node("message", "")
 SECONDS_MOST = 2**63 // 1_000_000 - 10_000
-"""Of a timestamp in microseconds, less what its nanoseconds may add."""
+"""A column has microseconds in 64 bits. This leaves some for the nanoseconds."""
 
 _DEFAULTS: dict[int, Any] = {schema.STRING: "", schema.BYTES: b"", schema.BOOL: False}
 
@@ -132,7 +132,7 @@ class _Arrays:
         return pc.if_else(pa.array(last < 0), missing.cast(found.type), found)
 
     def _map(self, one: Field, owners: Array, ends: Array, count: int) -> Any:
-        """Of two entries with the same key, the last one counts."""
+        """The last one of several entries with the same key counts."""
         key, value = (self._field(each, count) for each in one.fields)
         codes = key.dictionary_encode("encode").indices.to_numpy(zero_copy_only=False)
         _, places = np.unique((owners * (count + 1) + codes)[::-1], return_index=True)
@@ -157,7 +157,7 @@ class _Arrays:
                 return pa.array(bits.astype(np.uint32).view(np.float32))
             case schema.INT32 | schema.SFIXED32:
                 return pa.array(bits.astype(np.int32))
-            case schema.SINT32:  # of more bits, the lower ones count
+            case schema.SINT32:  # the lower ones of more bits count
                 low = bits.astype(np.uint32)
                 return pa.array((low >> 1).astype(np.int32) ^ -(low & 1).astype(np.int32))
             case schema.UINT32 | schema.FIXED32:

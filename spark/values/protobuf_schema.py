@@ -40,7 +40,7 @@ TYPES = {
 TIMESTAMP = ".google.protobuf.Timestamp"
 REPEATED = 3
 FIELDS_MOST = 10_000
-"""Of a tree. A message has fields at each place where it is used, so that a short file can have many."""
+"""Size of a tree. A message has fields at each place where it is used, so that a short file can have many."""
 
 IMPLICIT = 2
 """Field presence of an edition's feature set."""

@@ -20,7 +20,7 @@ ORDER = "shop.Order"
 OPTIONS = ValueOptions(
     format=ValueFormat.PROTOBUF, descriptors=shop.proto_set(), message=ORDER, malformed=Malformed.NULL
 )
-NUMBERS = ("id", "paid", *(name for name in shop.NUMBERS if name != "fl"))  # which may be NaN
+NUMBERS = ("id", "paid", *(name for name in shop.NUMBERS if name != "fl"))  # a float may be NaN
 
 
 def read(*values: bytes) -> Any:
