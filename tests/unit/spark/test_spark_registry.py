@@ -38,8 +38,9 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body[:5] if self.server.truncated else body)
-        self.server.truncated = max(0, self.server.truncated - 1)
+        size = 5 if self.server.truncated else len(body)
+        self.server.truncated = max(0, self.server.truncated - 1)  # before the client can ask again
+        self.wfile.write(body[:size])
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing on the terminal."""
