@@ -37,6 +37,9 @@ SEGMENT_MIB_MAX = 1024
 GROUPS_AT_ONCE = 8
 """Groups of a partition in one round: the leader gives no more leases."""
 
+ROUND_MAX = 500
+"""Groups in one round. They are announced one after another, and each has to be put within 30 minutes."""
+
 PASSES_MAX = 3
 """Plans of one run, if some groups changed before they could be replaced."""
 
@@ -232,10 +235,12 @@ def _runs(
 
 
 def rounds_of(planned: Sequence[PlannedGroup]) -> Iterator[list[PlannedGroup]]:
-    """Rounds of at most GROUPS_AT_ONCE groups of each partition, in order."""
+    """Rounds of at most ROUND_MAX groups, and GROUPS_AT_ONCE of each partition, in order."""
     queues = [list(groups) for _, groups in groupby(planned, key=lambda one: one.source.id)]
     for at in range(0, max(map(len, queues), default=0), GROUPS_AT_ONCE):
-        yield [one for queue in queues for one in queue[at : at + GROUPS_AT_ONCE]]
+        groups = [one for queue in queues for one in queue[at : at + GROUPS_AT_ONCE]]
+        for first in range(0, len(groups), ROUND_MAX):
+            yield groups[first : first + ROUND_MAX]
 
 
 def _place(one: PlannedGroup) -> str:

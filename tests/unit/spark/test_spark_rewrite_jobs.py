@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -12,11 +13,14 @@ import pytest
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.client.admin import AdminRefused, AdminUnreachable, ClusterAdmin
+from tierlog.spark.history.plan import Source
 from tierlog.spark.jobs import replacing
 from tierlog.spark.jobs.arguments import Job, JobFailed, NoProgress, parse
 from tierlog.spark.jobs.compact import JOB as COMPACT
 from tierlog.spark.jobs.replacing import NotReplaced, Replacer
+from tierlog.spark.jobs.rewrite import GROUPS_AT_ONCE, ROUND_MAX, PlannedGroup, rounds_of
 from tierlog.spark.jobs.rewrite import JOB as REWRITE
+from tierlog.spark.jobs.rewrite_plan import Group, RewriteLimits
 
 WHERE = TopicIdPartition(UUID(int=7), 0)
 LIMITS = {
@@ -123,6 +127,17 @@ def test_job_fails_if_no_node_responds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replacing, "FIRST_PAUSE_S", 0.001)
     with pytest.raises(JobFailed, match="tierlog cluster health"):
         Replacer("http://127.0.0.1:1", 60).limits(WHERE)
+
+
+def test_rounds_are_limited_for_a_partition_and_as_a_whole() -> None:
+    """All groups of a round are announced before the first one is written."""
+    sources = [Source("t", WHERE.topic_id, number) for number in range(300)]
+    group, limits = Group((), False), RewriteLimits(1, None, 1, None)
+    planned = [PlannedGroup(source, group, limits, 1) for source in sources for _ in range(9)]
+    rounds = list(rounds_of(planned))
+    assert sum(map(len, rounds)) == len(planned)
+    assert max(map(len, rounds)) == ROUND_MAX
+    assert max(Counter(one.source for one in rounds[0]).values()) == GROUPS_AT_ONCE
 
 
 @pytest.mark.parametrize(
