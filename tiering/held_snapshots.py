@@ -51,7 +51,7 @@ class HeldSnapshots:
         self.live: tuple[Lease, ...] = ()
         """As of the last look."""
         self.held: tuple[HeldOffsets, ...] = ()
-        """What they hold together: another object only after the leases have changed."""
+        """The offsets that they hold together: another object only after the leases have changed."""
         self.is_held: IsHeld = held_lines(())
         self.next_look_ms = 0  # monotonic
 

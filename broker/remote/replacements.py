@@ -57,6 +57,9 @@ LEASES_MAX = 8
 them."""
 
 OLD_MAX = 512  # old segments of one replacement, as in the quorum
+VERIFIED_AT_ONCE = 4
+"""New segments that are verified at a time: each takes the memory of two index bundles."""
+
 CHECK_S = 1.0
 TAGS = (COMPACTED_TO, COMPACTED_AT, CODEC, GROUPED_BYTES)
 TAG_VALUE_MAX = 20  # characters; an offset or a time has at most 19
@@ -107,6 +110,7 @@ class Replacements:
         self._clock = clock
         self._tasks = tasks
         self._leases: dict[UUID, ReplacementLease] = {}
+        self._verifying = asyncio.Semaphore(VERIFIED_AT_ONCE)
         self.committed = self.expired = 0
 
     def start(self) -> None:
@@ -257,7 +261,8 @@ class Replacements:
             self._require_compactable(replica, found)
         _check_entry(lease, found, entry)
         try:
-            await self._verify(where, found[-1], entry)
+            async with self._verifying:
+                await self._verify(where, found[-1], entry)
         except ObjectNotFound as failure:
             raise TierConflict(f"{replica.name}: {failure}") from failure
         try:
