@@ -52,8 +52,9 @@ Row = tuple[int, int, bytes | None, bytes | None]
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    os.environ.update(s3_servers.CREDENTIALS)  # executors have the environment of the session's start
-    made = session("tierlog-rewrite", **{"spark.driver.memory": "1g", "spark.log.level": "OFF"})
+    os.environ.update(s3_servers.CREDENTIALS)
+    workers = {f"spark.executorEnv.{name}": value for name, value in s3_servers.CREDENTIALS.items()}
+    made = session("tierlog-rewrite", **{"spark.driver.memory": "1g", "spark.log.level": "OFF", **workers})
     yield made
     made.stop()
     for name in s3_servers.CREDENTIALS:
