@@ -133,6 +133,7 @@ def upper_case_keys(batch):
 """
 
 
+@pytest.mark.nightly
 def test_killed_replay_loses_and_doubles_nothing_and_keeps_the_order(
     spark: SparkSession, source: TierlogBroker, target: TierlogBroker, tmp_path: Path
 ) -> None:

@@ -61,7 +61,7 @@ def spark() -> Iterator[SparkSession]:
         del os.environ[name]
 
 
-@pytest.fixture(params=["directory", "versitygw"])
+@pytest.fixture(params=["directory", pytest.param("versitygw", marks=pytest.mark.nightly)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
     """Arguments of a broker for its object store."""
     if request.param == "directory":

@@ -207,6 +207,7 @@ def fill_more(broker: TierlogBroker, topic: str) -> None:
             AdminApi(broker.admin_url, timeout_s=60).post("/v1/tier/flush", {"topic": topic})
 
 
+@pytest.mark.nightly
 def test_objects_are_deleted_after_a_lease_that_nothing_renews(
     spark: SparkSession, broker: TierlogBroker, s3: s3_servers.S3Server, bucket: dict[str, str]
 ) -> None:
