@@ -14,7 +14,7 @@ from tierlog.spark.history.bucket import open_bucket
 from tierlog.spark.history.plan import Source
 from tierlog.spark.jobs.arguments import InvalidArgument, Job, Progress, Values, main, reader_options
 from tierlog.spark.jobs.compacting import Compacted, CompactTask, Dirty, compact_partition, dirty_of
-from tierlog.spark.jobs.replacing import NotReplaced, Replacer
+from tierlog.spark.jobs.replacing import NotReplaced, Replacer, lines_of_the_rest
 from tierlog.spark.jobs.rewrite import runs_of
 from tierlog.spark.jobs.runner import run_tasks, spark_session
 from tierlog.spark.jobs.selection import cluster_keys, documents_of, sources_of
@@ -126,10 +126,7 @@ def _show(document: dict[str, Any]) -> str:
             f"{document['replaced_segments']:,} segments ({document['bytes_before']:,} bytes, now "
             f"{document['bytes_after']:,})"
         ]
-    lines += [f"not compacted: {why}" for why in document["not_compacted"]]
-    if document["not_compacted"] and not document.get("dry_run"):
-        lines.append("start the job again for the rest")
-    return "\n".join(lines)
+    return "\n".join([*lines, *lines_of_the_rest(document, "not_compacted")])
 
 
 JOB = Job("compact", run, _show)

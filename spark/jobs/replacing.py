@@ -53,6 +53,14 @@ class CompactionSettings:
     producers: dict[int, LastRecord]
 
 
+def lines_of_the_rest(document: dict[str, Any], field: str) -> list[str]:
+    """Lines about the segments or partitions that a job left. Their reasons are in this field."""
+    lines = [f"{field.replace('_', ' ')}: {why}" for why in document[field]]
+    if lines and not document.get("dry_run"):
+        lines.append("start the job again for the rest")
+    return lines
+
+
 class NotReplaced(Exception):
     """The manifest keeps the old segments; the message says why."""
 

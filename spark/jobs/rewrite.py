@@ -20,7 +20,7 @@ from tierlog.spark.history.bucket import Bucket, open_bucket
 from tierlog.spark.history.plan import Source
 from tierlog.spark.history.segment_reader import SegmentReader
 from tierlog.spark.jobs.arguments import InvalidArgument, Job, Progress, Values, main, reader_options
-from tierlog.spark.jobs.replacing import Leases, NotReplaced, Replacer
+from tierlog.spark.jobs.replacing import Leases, NotReplaced, Replacer, lines_of_the_rest
 from tierlog.spark.jobs.rewrite_plan import Group, RewriteLimits, groups_of, tags_of
 from tierlog.spark.jobs.rewriting import Announced, RewriteTask, Rewritten, rewrite_segments
 from tierlog.spark.jobs.runner import run_tasks, spark_session
@@ -270,10 +270,7 @@ def _show(document: dict[str, Any]) -> str:
             f"({document['bytes_before']:,} bytes) by {document['new_segments']:,} "
             f"({document['bytes_after']:,} bytes); {document['unchanged_segments']:,} needed no change"
         ]
-    lines += [f"not replaced: {why}" for why in document["not_replaced"]]
-    if document["not_replaced"] and not document.get("dry_run"):
-        lines.append("start the job again for the rest")
-    return "\n".join(lines)
+    return "\n".join([*lines, *lines_of_the_rest(document, "not_replaced")])
 
 
 JOB = Job("rewrite", run, _show)
