@@ -204,7 +204,7 @@ def parse_page(key: str) -> PageKey:
     return PageKey(int(base), int(last), uuid.UUID(page_id))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=8)  # a plan asks for the keys of one partition after another
 def _place(partition: TopicIdPartition) -> str:
     name = f"{partition.topic_id}/{partition.partition}"
     spread = f"{crc32c.crc32c(name.encode()):08x}"[:2]
