@@ -11,6 +11,7 @@ A crash of a pytest-xdist worker fails its test without a rerun and ends the run
 """
 
 import os
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(here).parts[0] in REAL_PROCESSES:
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[FAILED] = report.failed or (report.when != "setup" and item.stash[FAILED])
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """After a failure, end the fixtures of the module and session before pytest-rerunfailures keeps them for
+    the second try: a broker in which the test has created its topic would make it fail again."""
+    if item.get_closest_marker("flaky") and item.stash[FAILED]:
+        item.session._setupstate.teardown_exact(None)
 
 
 CRASHED = pytest.StashKey[list[str]]()

@@ -143,7 +143,7 @@ def test_killed_replay_loses_and_doubles_nothing_and_keeps_the_order(
     )
     for moment in ("prepared", "decided"):
         command = [sys.executable, str(KILLED), target.bootstrap, str(tmp_path), moment, *given]
-        assert subprocess.run(command, timeout=120, check=False).returncode == -signal.SIGKILL
+        assert subprocess.run(command, timeout=300, check=False).returncode == -signal.SIGKILL
     assert run(given)["batches"] > 2
     expected = consumed(source, "orders")
     assert consumed(target, "orders") == expected

@@ -222,7 +222,7 @@ def test_killed_process_leaves_nothing_lost_or_doubled(
     """The driver is killed at the moment, or one Python worker after its rows are acknowledged."""
     stream.add(*range(1_000))
     code = subprocess.run(
-        [sys.executable, str(KILLED), broker.bootstrap, str(tmp_path), moment], timeout=120, check=False
+        [sys.executable, str(KILLED), broker.bootstrap, str(tmp_path), moment], timeout=300, check=False
     ).returncode
     assert code == (0 if moment == "task" else -signal.SIGKILL)
     assert (tmp_path / "killed").exists() == (moment == "task")
