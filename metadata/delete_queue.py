@@ -1,12 +1,12 @@
 """Delete queue of the image: objects that left a manifest, by id and by the time when they were queued.
 
 Immutable, like the whole image. A deleted topic is one deletion, however many segments it has. Retention of
-many partitions may queue hundreds of thousands, and the controller takes a few hundred at a time, so the
-oldest are found without scanning the others. Their order depends only on the deletions. Called by evolve, the
+many partitions may queue hundreds of thousands, of which a few hundred are marked at a time, so the oldest
+are found without scanning the others. Their order depends only on the deletions. Called by evolve, the
 controller and the remote storage cleaner.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from uuid import UUID
 
@@ -98,9 +98,10 @@ class DeleteQueue(Mapping[UUID, Deletion]):
         """When the oldest deletion was queued; None if there is none."""
         return min(self._spans[min(self._spans)]) if self._spans else None
 
-    def oldest(self, queued_by_ms: int, limit: int, exclude: Container[UUID] = ()) -> tuple[UUID, ...]:
-        """The oldest deletions queued by `queued_by_ms`, at most `limit`, without those in `exclude`."""
-        return tuple(islice((uuid for uuid in self._until(queued_by_ms) if uuid not in exclude), limit))
+    def oldest(self, by_ms: int, limit: int, where: Callable[[Deletion], bool]) -> tuple[Deletion, ...]:
+        """The oldest deletions for which `where` holds, at most `limit`, of those queued by `by_ms`."""
+        lines = (self._deletes[uuid] for uuid in self._until(by_ms))
+        return tuple(islice(filter(where, lines), limit))
 
     def _until(self, queued_by_ms: int) -> Iterator[UUID]:
         for number in sorted(number for number in self._spans if number <= queued_by_ms // SPAN_MS):

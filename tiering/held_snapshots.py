@@ -6,7 +6,7 @@ so no lease ends early, whatever wall clocks say (docs/adr/0041). Owned by the s
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -14,17 +14,17 @@ import structlog
 
 from tierlog.base.clock import Clock
 from tierlog.base.safeguards import safeguard
-from tierlog.metadata.controller.commands import HeldOffsets
-from tierlog.metadata.controller.remote import held_lines
-from tierlog.metadata.delete_queue import Deletion
+from tierlog.base.tasks import gather_at_most
+from tierlog.metadata.delete_queue import Deletion, QueuedDelete
 from tierlog.tiering.format.snapshots import SHARES, Lease
-from tierlog.tiering.object_store import deadline
+from tierlog.tiering.object_store import ObjectStoreError, deadline
 from tierlog.tiering.snapshots import Snapshots
 
 IsHeld = Callable[[Deletion], bool]
 
 _log = structlog.get_logger("tierlog.tiering")
 
+WRITES_AT_ONCE = 16  # leases that are written or removed at a time
 
 LOOK_INTERVAL_MS = 30_000
 """Time between two looks: one request, and one for each snapshot. Less while there are short leases."""
@@ -50,15 +50,14 @@ class HeldSnapshots:
         self._seen: dict[UUID, _Seen] = {}
         self.live: tuple[Lease, ...] = ()
         """As of the last look."""
-        self.held: tuple[HeldOffsets, ...] = ()
-        """The offsets that they hold together: another object only after the leases have changed."""
-        self.is_held: IsHeld = held_lines(())
+        self.is_held: IsHeld = held_by(())
+        """Another object only after the leases have changed."""
         self.next_look_ms = 0  # monotonic
 
     def forget(self) -> None:
         """Another broker may have been the cleaner."""
         self._seen.clear()
-        self.live, self.held, self.is_held, self.next_look_ms = (), (), held_lines(()), 0
+        self.live, self.is_held, self.next_look_ms = (), held_by(()), 0
 
     async def remove_leftovers(self) -> None:
         """Delete what creations that failed have left in the bucket. Raises ObjectStoreError."""
@@ -71,18 +70,28 @@ class HeldSnapshots:
         async with deadline(self._look_s, "snapshots"):
             leases = await self._snapshots.leases()
             now_ms = self._clock.monotonic_ms()
-            live = [lease for lease, etag in leases if not await self._has_ended(lease, etag, now_ms)]
+            calls = [self._has_ended(lease, etag, now_ms) for lease, etag in leases]
+            ended = await gather_at_most(WRITES_AT_ONCE, calls)
+        live = [lease for (lease, _), has_ended in zip(leases, ended, strict=True) if not has_ended]
+        await self._remove([lease.id for lease, _ in leases if lease.is_ended])
         self._seen = {lease.id: self._seen[lease.id] for lease in live}
         if [(one.id, one.is_ready) for one in live] != [(one.id, one.is_ready) for one in self.live]:
-            self.held, self.is_held = await asyncio.to_thread(_indexed, live)  # up to millions of ranges
+            self.is_held = await asyncio.to_thread(held_by, live)  # up to millions of ranges
         self.live = tuple(live)
         shortest_ms = min((lease.lease_ms for lease in live), default=LOOK_INTERVAL_MS)
         self.next_look_ms = now_ms + min(LOOK_INTERVAL_MS, shortest_ms // SHARES)
 
+    async def _remove(self, ended: list[UUID]) -> None:
+        """Delete what ended snapshots consist of. They hold nothing, so a failure only delays it."""
+        try:
+            async with deadline(self._look_s, "ended snapshots"):
+                await gather_at_most(WRITES_AT_ONCE, [self._snapshots.remove(one) for one in ended])
+        except ObjectStoreError as error:
+            _log.warning("snapshots that have ended are not removed yet", error=str(error))
+
     async def _has_ended(self, lease: Lease, etag: str, now_ms: int) -> bool:
         """Note for how long the lease was seen. Returns whether it holds nothing any more."""
         if lease.is_ended:
-            await self._snapshots.remove(lease.id)
             return True
         seen = self._seen.get(lease.id)
         if seen is None or (seen.renewals, seen.watched_ms) != (lease.renewals, lease.watched_ms):
@@ -106,24 +115,35 @@ def _watched_ms(lease: Lease, passed_ms: int) -> int:
     return lease.watched_ms + passed_ms
 
 
-def _indexed(leases: Sequence[Lease]) -> tuple[tuple[HeldOffsets, ...], IsHeld]:
-    held = tuple(held_offsets(leases))
-    return held, held_lines(held)
-
-
-def held_offsets(leases: Iterable[Lease]) -> Iterator[HeldOffsets]:
-    """The offsets that the leases hold together: disjoint ranges of each partition."""
+def held_by(leases: Iterable[Lease]) -> IsHeld:
+    """Whether the leases hold a deletion's object: it has some of their offsets, or is of a deleted topic of
+    theirs."""
     ranges: dict[tuple[UUID, int], list[tuple[int, int]]] = {}
     for lease in leases:
         for topic in lease.topics:
             for held in topic.held:
                 place = topic.topic_id, held.partition
                 ranges.setdefault(place, []).append((held.start_offset, held.end_offset))
-    for (topic_id, partition), found in ranges.items():
-        start, end = min(found)
-        for following in sorted(found):
-            if following[0] > end:
-                yield HeldOffsets(topic_id, partition, start, end)
-                start, end = following
-            end = max(end, following[1])
-        yield HeldOffsets(topic_id, partition, start, end)
+    disjoint = {place: list(_merged(found)) for place, found in ranges.items()}
+    topics = {topic_id for topic_id, _ in ranges}
+
+    def is_held(line: Deletion) -> bool:
+        if not isinstance(line, QueuedDelete):
+            return line.uuid in topics
+        return any(
+            line.base_offset < end and line.last_offset >= start
+            for start, end in disjoint.get((line.topic_id, line.partition), ())
+        )
+
+    return is_held
+
+
+def _merged(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The ranges [start, end) without overlaps, in order."""
+    start, end = min(ranges)
+    for following in sorted(ranges):
+        if following[0] > end:
+            yield start, end
+            start, end = following
+        end = max(end, following[1])
+    yield start, end

@@ -319,8 +319,9 @@ class TierManager:
             found = await self._read_root(where)
             if found is not None and found[0].metadata_index > metadata_index:
                 return False
+            current = {node.uuid for node in remote.nodes}
             if found is not None and all(
-                proves_removal(found[0], remote.nodes, line.base_offset, line.last_offset) for line in dropped
+                proves_removal(found[0], current, line.base_offset, line.last_offset) for line in dropped
             ):
                 return True
             root = _root(where, remote, leader_epoch, metadata_index, found and found[0])

@@ -164,7 +164,7 @@ def _snapshots(serving: Serving, image: ClusterImage) -> Iterator[Family]:
     """As the storage cleaner saw them last."""
     snapshots, total = serving.storage_cleaner.snapshots, 0
     is_held = snapshots.is_held
-    for batch in lazy_slices(image.delete_queue.values() if snapshots.held else ()):
+    for batch in lazy_slices(image.delete_queue.values() if snapshots.live else ()):
         yield PAUSE
         total += sum(line.log_bytes for line in batch if isinstance(line, QueuedDelete) and is_held(line))
     now_ms = serving.clock.now_ms()

@@ -25,12 +25,13 @@ from tierlog.base.tasks import TaskGroup, gather_at_most
 from tierlog.base.types import TopicIdPartition
 from tierlog.config.topic import TOPIC_SETTINGS
 from tierlog.metadata.controller.commands import ConfirmRemoteDeleted, StartRemoteDeletes
+from tierlog.metadata.controller.remote import MAX_DELETES, can_be_marked
 from tierlog.metadata.delete_queue import DeletedTopic, Deletion, QueuedDelete
 from tierlog.metadata.image import ClusterImage, TopicImage, changed_topics
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.tiering.format.manifest import TopicDocument
-from tierlog.tiering.held_snapshots import LOOK_INTERVAL_MS, HeldSnapshots
+from tierlog.tiering.held_snapshots import LOOK_INTERVAL_MS, HeldSnapshots, IsHeld
 from tierlog.tiering.manager import DELETES_PER_REQUEST, OUTDATED, TierManager
 from tierlog.tiering.object_store import ObjectStoreError
 from tierlog.tiering.store_health import BreakerOpen
@@ -51,10 +52,14 @@ ABORT_INTERVAL_MS = 3_600_000
 """Time between two searches for unfinished uploads, each one request for 50 of them, and for leftovers of
 snapshots."""
 
-HELD_PER_REQUEST = 100_000
-"""Ranges of offsets in a request to the controller, 5 MB. Entries beyond them are marked, and wait here."""
+FOUND_AT_ONCE = 10_000
+"""Entries to mark that are found by one search of the delete queue, which may have to pass over many that
+snapshots hold."""
 
 ROOTS_AT_ONCE = 16  # manifest roots that are read at a time
+LISTED_LOGGED_AFTER = 3
+"""Rounds in a row in which the bucket still lists objects. One or two are usual: this image may be late, or
+the leader may write at the same time."""
 
 LONGEST_SLEEP_S = 60.0
 """Also the longest time between two requests to the controller while entries are queued. Each request commits
@@ -110,7 +115,10 @@ class RemoteStorageCleaner:
         self._waiting: dict[UUID, int] = {}
         """Marked entries that a snapshot holds, or whose removal no root shows: when to try again
         (monotonic)."""
+        self._unmarked: list[UUID] = []
+        """Entries to mark next, the oldest last."""
         self._next_mark_ms = 0  # monotonic
+        self._still_listed: dict[TopicIdPartition | UUID, int] = {}  # rounds in a row
 
     def start(self) -> None:
         """Start the task."""
@@ -121,6 +129,7 @@ class RemoteStorageCleaner:
             self._deleted[topic.topic_id] = self._document(old, topic)
         if old.topics is not new.topics:
             self.deletes.retain(new.topics)
+            self._still_listed.clear()
         if old.brokers is not new.brokers and not self._is_cleaner(new):
             self._was_interrupted = True
         if old.time_ms != new.time_ms:
@@ -160,6 +169,8 @@ class RemoteStorageCleaner:
             self._deleted.clear()
             self._wrong.clear()
             self._waiting.clear()
+            self._unmarked.clear()
+            self._still_listed.clear()
             self.snapshots.forget()
             self.failing.clear()
             self._was_interrupted = False
@@ -291,10 +302,10 @@ class RemoteStorageCleaner:
     async def _look_at_snapshots(self) -> float:
         """Read the snapshots from time to time, so that leases end. Returns the seconds until the next time.
         Raises ObjectStoreError."""
-        now_ms, held = self._clock.monotonic_ms(), self.snapshots.held
+        now_ms, is_held = self._clock.monotonic_ms(), self.snapshots.is_held
         if self.snapshots.next_look_ms <= now_ms:
             await self.snapshots.look()
-            if self.snapshots.held is not held:
+            if self.snapshots.is_held is not is_held:
                 self._next_mark_ms = 0
         return (self.snapshots.next_look_ms - now_ms) / 1000
 
@@ -310,11 +321,13 @@ class RemoteStorageCleaner:
                 return wait_s
             if len(image.deleting) - len(self._waiting) > FAILED_ENTRIES_MAX:  # all of them have failed
                 return LONGEST_SLEEP_S
-            held = self.snapshots.held[:HELD_PER_REQUEST]
-            await self._metadata.submit(StartRemoteDeletes(grace_ms=self.grace_ms, held=held))
+            uuids = await self._next_unmarked(image)
+            await self._metadata.submit(StartRemoteDeletes(grace_ms=self.grace_ms, uuids=uuids))
             image = self._metadata.image
+            if not all(uuid in image.deleting for uuid in uuids):
+                self._unmarked.clear()  # the others, and all after them, are not due yet
             ready = self._ready(image)
-            if held and not ready:  # all that is due may be held
+            if self.snapshots.live and not ready:  # all that is due may be held
                 self._next_mark_ms = self._clock.monotonic_ms() + LOOK_INTERVAL_MS
         if not ready:
             return max(self._wait_s(image), RETRY_S)
@@ -322,6 +335,13 @@ class RemoteStorageCleaner:
         order = sorted(ready, key=lambda one: (failed(("delete", one.uuid)), one.queued_ms, one.uuid))
         await self._delete(order)
         return 0.0
+
+    async def _next_unmarked(self, image: ClusterImage) -> tuple[UUID, ...]:
+        """The oldest entries that no snapshot holds, as many as the controller marks at a time."""
+        if not self._unmarked:
+            self._unmarked = await asyncio.to_thread(_unmarked, image, self.snapshots.is_held)
+        found, self._unmarked = self._unmarked[-MAX_DELETES:], self._unmarked[:-MAX_DELETES]
+        return tuple(reversed(found))
 
     def _ready(self, image: ClusterImage) -> list[Deletion]:
         """Marked entries without those that have failed or wait, and are to be tried later."""
@@ -350,10 +370,19 @@ class RemoteStorageCleaner:
         due_ms = self._clock.monotonic_ms() + round(1000 * RETRY_S)
         calls = [self._is_unlisted(image, place, lines) for place, lines in places.items()]
         found = await gather_at_most(ROOTS_AT_ONCE, calls)
-        for lines, is_unlisted in zip(places.values(), found, strict=True):
+        for (place, lines), is_unlisted in zip(places.items(), found, strict=True):
             if not is_unlisted:
                 self._waiting |= dict.fromkeys((line.uuid for line in lines), due_ms)
+            self._count_listed(place, is_unlisted)
         return [line for line in batch if line.uuid not in self._waiting]
+
+    def _count_listed(self, place: TopicIdPartition | UUID, is_unlisted: bool) -> None:
+        if is_unlisted:
+            self._still_listed.pop(place, None)
+            return
+        self._still_listed[place] = times = self._still_listed.get(place, 0) + 1
+        if times == LISTED_LOGGED_AFTER:
+            _log.warning("deletions wait: the bucket still lists the objects", of=str(place))
 
     async def _is_unlisted(
         self, image: ClusterImage, place: TopicIdPartition | UUID, lines: list[Deletion]
@@ -382,10 +411,10 @@ class RemoteStorageCleaner:
         queue = image.delete_queue
         oldest_ms = queue.oldest_ms
         if image.deleting:  # entries that fail
-            oldest = queue.oldest(sys.maxsize, 1, exclude=image.deleting)
+            oldest = queue.oldest(sys.maxsize, 1, lambda line: line.uuid not in image.deleting)
             if not oldest:
                 return LONGEST_SLEEP_S
-            oldest_ms = queue[oldest[0]].queued_ms
+            oldest_ms = oldest[0].queued_ms
         passed_ms = self._clock.monotonic_ms() - self._time_seen_ms
         due_ms = 0 if oldest_ms is None else oldest_ms + self.grace_ms - image.time_ms
         return min(LONGEST_SLEEP_S, due_ms / 1000) - passed_ms / 1000
@@ -443,6 +472,16 @@ class RemoteStorageCleaner:
             _log.error("the object store refuses deletions, all of them wait", error=str(failure))
         self._next_delete_ms = self._clock.monotonic_ms() + round(1000 * self._deletes_backoff_s)
         self._deletes_backoff_s = min(2 * self._deletes_backoff_s, ITEM_BACKOFF_MAX_S)
+
+
+@safeguard("deletions of what a snapshot holds are not marked")
+def _unmarked(image: ClusterImage, is_held: IsHeld) -> list[UUID]:
+    """Entries that may be marked once they are due, and that no snapshot holds: the oldest ones, in reverse
+    order."""
+    found = image.delete_queue.oldest(
+        sys.maxsize, FOUND_AT_ONCE, lambda line: can_be_marked(image, line) and not is_held(line)
+    )
+    return [line.uuid for line in reversed(found)]
 
 
 @dataclass(slots=True)

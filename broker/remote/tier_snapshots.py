@@ -7,17 +7,15 @@ import asyncio
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 from tierlog.base.clock import Clock
 from tierlog.base.types import random_uuid
 from tierlog.broker.remote.tier_views import TierRefused
-from tierlog.metadata.controller.commands import HeldOffsets
-from tierlog.metadata.controller.remote import held_lines
 from tierlog.metadata.delete_queue import Deletion, QueuedDelete
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.tiering.format.manifest import TopicDocument
 from tierlog.tiering.format.snapshots import Lease
-from tierlog.tiering.held_snapshots import held_offsets
 from tierlog.tiering.snapshots import Snapshots
 
 
@@ -44,12 +42,14 @@ class TierSnapshots:
     ) -> None:
         self._metadata, self._snapshots = metadata, snapshots
         self._clock, self._rng = clock, rng
+        self._sizing = asyncio.Lock()  # the walk over the delete queue takes a core for seconds at worst
 
     async def all(self) -> list[SnapshotView]:
         """The live snapshots, oldest first. Raises ObjectStoreError."""
         leases = [lease for lease, _ in await self._snapshots.leases() if not lease.is_ended]
         queued = self._metadata.image.delete_queue.values()
-        sizes = await asyncio.to_thread(lambda: [held_bytes(held_offsets([one]), queued) for one in leases])
+        async with self._sizing:
+            sizes = await asyncio.to_thread(held_bytes, leases, queued)
         views = [self._view(lease, size) for lease, size in zip(leases, sizes, strict=True)]
         return sorted(views, key=lambda view: (view.created_ms, view.id))
 
@@ -89,8 +89,20 @@ class TierSnapshots:
         )
 
 
-def held_bytes(held: Iterable[HeldOffsets], queued: Iterable[Deletion]) -> int:
-    """Bytes of the segments that wait for their deletion and have some of these offsets. Those of deleted
-    topics are not known."""
-    is_held = held_lines(held)
-    return sum(line.log_bytes for line in queued if isinstance(line, QueuedDelete) and is_held(line))
+def held_bytes(leases: Sequence[Lease], queued: Iterable[Deletion]) -> list[int]:
+    """For each lease, the bytes of the segments that wait for their deletion and that it holds. Those of
+    deleted topics are not known."""
+    lines: dict[tuple[UUID, int], list[QueuedDelete]] = {}
+    for line in queued:
+        if isinstance(line, QueuedDelete):
+            lines.setdefault((line.topic_id, line.partition), []).append(line)
+    return [
+        sum(
+            line.log_bytes
+            for topic in lease.topics
+            for held in topic.held
+            for line in lines.get((topic.topic_id, held.partition), ())
+            if line.base_offset < held.end_offset and line.last_offset >= held.start_offset
+        )
+        for lease in leases
+    ]

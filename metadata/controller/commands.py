@@ -486,23 +486,13 @@ class LogStartReply(Acknowledged, frozen=True, kw_only=True, tag=True):
     log_start_offset: int = -1
 
 
-class HeldOffsets(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Offsets [start, end) of a partition that a snapshot holds: no object with any of them is deleted."""
-
-    topic_id: UUID
-    partition: int
-    start_offset: int
-    end_offset: int
-
-
 class StartRemoteDeletes(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
-    """Mark deletions that have been queued for `grace_ms`, oldest first and a limited number. Only then may
-    the objects be deleted. Without any, only the quorum's time advances, so that a new controller loses
-    little of it. Deletions of objects that a snapshot holds are not marked: `held` has their topics,
-    partitions and offsets."""
+    """Mark those of these deletions that have been queued for `grace_ms`, the first MAX_DELETES at most. Only
+    then may the objects be deleted. Without any, only the quorum's time advances, so that a new controller
+    loses little of it. The storage cleaner chooses them, because it knows what snapshots hold."""
 
     grace_ms: int
-    held: tuple[HeldOffsets, ...] = ()
+    uuids: tuple[UUID, ...] = ()
 
 
 class ConfirmRemoteDeleted(Command[Acknowledged], frozen=True, kw_only=True, tag=True):

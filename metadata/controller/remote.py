@@ -13,7 +13,7 @@ All commands may be repeated: a repetition of what already happened is acknowled
 to refuse a command.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from uuid import UUID
 
@@ -190,7 +190,12 @@ def start_deletes(
     image: ClusterImage, command: c.StartRemoteDeletes, now_ms: int
 ) -> Decision[c.Acknowledged]:
     latest_ms = _queued_until_ms(now_ms, command.grace_ms)
-    due = image.delete_queue.oldest(latest_ms, MAX_DELETES, exclude=_NotDue(image, held_lines(command.held)))
+    queued = (image.delete_queue.get(uuid) for uuid in dict.fromkeys(command.uuids[:MAX_DELETES]))
+    due = tuple(
+        line.uuid
+        for line in queued
+        if line is not None and line.queued_ms <= latest_ms and can_be_marked(image, line)
+    )
     return done(r.RemoteDeletesStarted(uuids=due, at_ms=now_ms))
 
 
@@ -199,39 +204,11 @@ def _queued_until_ms(now_ms: int, grace_ms: int) -> int:
     return now_ms - max(grace_ms, 0)
 
 
-@safeguard("deletions of what a snapshot holds are not marked")
-def held_lines(held: Iterable[c.HeldOffsets]) -> Callable[[Deletion], bool]:
-    """Whether a deletion is of a topic or object that has some of these offsets."""
-    ranges: dict[tuple[UUID, int], list[tuple[int, int]]] = {}
-    for one in held:
-        ranges.setdefault((one.topic_id, one.partition), []).append((one.start_offset, one.end_offset))
-    topics = {topic_id for topic_id, _ in ranges}
-
-    def is_held(line: Deletion) -> bool:
-        if not isinstance(line, QueuedDelete):
-            return line.uuid in topics
-        return any(
-            line.base_offset < end and line.last_offset >= start
-            for start, end in ranges.get((line.topic_id, line.partition), ())
-        )
-
-    return is_held
-
-
-class _NotDue:
-    """Deletions that have begun, those of objects which an unread manifest in the bucket may list, and those
-    of objects which a snapshot holds."""
-
-    def __init__(self, image: ClusterImage, is_held: Callable[[Deletion], bool]) -> None:
-        self._image = image
-        self._is_held = is_held
-
-    def __contains__(self, uuid: object) -> bool:
-        image = self._image
-        line = image.delete_queue.get(uuid) if isinstance(uuid, UUID) else None
-        if line is None or line.uuid in image.deleting or self._is_held(line):
-            return line is not None
-        return isinstance(line, QueuedDelete) and (line.topic_id, line.partition) in image.unread_manifests
+def can_be_marked(image: ClusterImage, line: Deletion) -> bool:
+    """Whether a deletion is not marked yet, and no unread manifest in the bucket may list the object."""
+    if line.uuid in image.deleting:
+        return False
+    return not (isinstance(line, QueuedDelete) and (line.topic_id, line.partition) in image.unread_manifests)
 
 
 def confirm_deleted(image: ClusterImage, command: c.ConfirmRemoteDeleted) -> Decision[c.Acknowledged]:

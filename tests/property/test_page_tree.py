@@ -168,7 +168,7 @@ class Partition:
 
     async def delete(self) -> None:
         """The cleaner's work, after the grace of all deletions."""
-        self.do(c.StartRemoteDeletes(grace_ms=0))
+        self.do(c.StartRemoteDeletes(grace_ms=0, uuids=tuple(self.image.delete_queue)))
         lines = [self.image.delete_queue[one] for one in self.image.deleting]
         if lines:
             gone = await self.manager.delete(lines, lambda where: self.remote.log_start_offset)

@@ -7,12 +7,11 @@ that in the lease (docs/adr/0041-a-snapshot-is-held-by-a-lease-in-the-bucket.md)
 """
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import msgspec
 from msgspec.structs import replace
 
-from tierlog.metadata.records import ManifestNode
 from tierlog.tiering.format.manifest import ManifestRoot, seal, unseal
 
 SHARES = 8
@@ -99,20 +98,20 @@ def decode_name(data: bytes) -> SnapshotName:
 
 
 def proves_removal(
-    root: ManifestRoot, current: Iterable[ManifestNode], base_offset: int, last_offset: int
+    root: ManifestRoot, current: Collection[uuid.UUID], base_offset: int, last_offset: int
 ) -> bool:
     """Whether a root was written after the manifest dropped an object with offsets [base, last], and so were
     all roots after it.
 
-    `current`: the nodes of the manifest, as of any time after the drop. Nodes never return to a manifest, and
-    at any time they are disjoint. A node that is in the root and in the later manifest was there in between,
-    so the object, which has offsets of it, was not. The log start only grows, so a root whose log starts
-    above the object is from after its drop too. Other roots prove nothing: the object may be in the next one.
+    `current`: ids of the manifest's nodes, as of any time after the drop. Nodes never return to a manifest,
+    and at any time they are disjoint. A node that is in the root and in the later manifest was there in
+    between, so the object, which has offsets of it, was not. The log start only grows, so a root whose log
+    starts above the object is from after its drop too. Other roots prove nothing: the object may be in the
+    next one.
     """
     if root.log_start_offset > last_offset:
         return True
-    known = {node.uuid for node in current}
     over = [
         node for node in root.nodes if node.base_offset <= last_offset and node.last_offset >= base_offset
     ]
-    return bool(over) and all(node.uuid in known for node in over)
+    return bool(over) and all(node.uuid in current for node in over)

@@ -13,12 +13,12 @@ from simulator.contents import decoded_root
 from simulator.object_store import Bucket, SimStore
 from simulator.witness import Violation
 from tierlog.base.types import TopicIdPartition
-from tierlog.metadata.controller.commands import HeldOffsets
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import TopicDocument
 from tierlog.tiering.format.snapshots import SHARES, Lease, decode_lease
+from tierlog.tiering.held_snapshots import IsHeld, held_by
 from tierlog.tiering.object_store import ObjectStoreError
 from tierlog.tiering.snapshots import SnapshotError, SnapshotNotFound, Snapshots
 
@@ -138,13 +138,8 @@ class SnapshotWitness:
             if lease_id is not None:
                 raise Violation(f"the lease {lease_id} is deleted before its end")
 
-    def held(self) -> list[HeldOffsets]:
-        return [
-            HeldOffsets(topic.topic_id, held.partition, held.start_offset, held.end_offset)
-            for lease in self._live.values()
-            for topic in lease.topics
-            for held in topic.held
-        ]
+    def is_held(self) -> IsHeld:
+        return held_by(self._live.values())
 
     def _end(self, lease: Lease) -> None:
         age_ms = 1000 * (self._time() - self._renewed_s.get(lease.id, 0.0))

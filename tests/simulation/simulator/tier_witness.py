@@ -20,7 +20,7 @@ from simulator.witness import Violation
 from tierlog.base.types import TopicIdPartition
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.controller.commands import DropRemoteLog, MoveLogStart, StartCopy
-from tierlog.metadata.controller.remote import held_lines, is_tiered
+from tierlog.metadata.controller.remote import is_tiered
 from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import ClusterImage, RemotePartition
 from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
@@ -586,7 +586,7 @@ class TierWitness:
         if image is not None:
             now_ms = image.time_ms + 1000 * (self._time() - self._time_seen_s)
             latest_ms = now_ms - self._grace_ms
-            is_held = held_lines(self.snapshots.held())
+            is_held = self.snapshots.is_held()
             queued = image.delete_queue.values()
             overdue = sum(line.queued_ms <= latest_ms and not is_held(line) for line in queued)
             if overdue:

@@ -139,7 +139,7 @@ def test_objects_of_an_unread_manifest_are_not_deleted(recovered: World) -> None
     move = c.MoveLogStart(topic_id=topic_id, partition=0, leader_epoch=0, log_start_offset=10)
     assert recovered.do(move).error == E.NONE
     assert queued(recovered) == {1}
-    start = c.StartRemoteDeletes(grace_ms=0)
+    start = c.StartRemoteDeletes(grace_ms=0, uuids=tuple(recovered.image.delete_queue))
     recovered.do(start)
     assert recovered.image.deleting == frozenset()
     assert adopt(recovered, *recovered.remote("t").entries, start=10) == E.NONE

@@ -393,7 +393,8 @@ def test_page_is_in_the_delete_queue_until_it_is_committed(tiered: World) -> Non
 
 def start_deletes(world: World, grace_ms: int) -> set[int]:
     """Mark the deletions that are due. Returns the ids of all marked deletions, as numbers."""
-    assert world.do(c.StartRemoteDeletes(grace_ms=grace_ms)).error == E.NONE
+    waiting = tuple(one for one in world.image.delete_queue if one not in world.image.deleting)
+    assert world.do(c.StartRemoteDeletes(grace_ms=grace_ms, uuids=waiting)).error == E.NONE
     return {marked.int for marked in world.image.deleting}
 
 

@@ -320,7 +320,7 @@ def test_new_page_whose_deletion_has_begun_is_refused(tiered: World) -> None:
     page = page_of(entries[:2], 52)
     announce(tiered, page)
     tiered.now_ms += SPILL_TIMEOUT_MS
-    tiered.do(c.StartRemoteDeletes(grace_ms=0))
+    tiered.do(c.StartRemoteDeletes(grace_ms=0, uuids=tuple(tiered.image.delete_queue)))
     assert spill(tiered, page, entries[:2]) == E.INVALID_REQUEST
 
 

@@ -11,7 +11,9 @@ from msgspec.structs import replace
 from tier_node import TierNode, produce
 
 from tierlog.base.types import TopicPartition
+from tierlog.broker.remote import remote_storage_cleaner
 from tierlog.broker.remote.remote_storage_cleaner import ROOTS_AT_ONCE
+from tierlog.broker.remote.tier_snapshots import held_bytes
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.delete_queue import QueuedDelete
@@ -54,6 +56,12 @@ async def delete_first_segments(node: TierNode, replica: Replica) -> set[str]:
     await node.finish_tiering()
     where = node.where(replica)
     return {key for one in entries for key in (node.keys.log(where, one), node.keys.index(where, one))}
+
+
+async def mark_all(node: TierNode) -> None:
+    await node.metadata.submit(
+        c.StartRemoteDeletes(grace_ms=0, uuids=tuple(node.metadata.image.delete_queue))
+    )
 
 
 async def clean_after(node: TierNode, ms: int) -> None:
@@ -194,7 +202,7 @@ async def test_root_of_a_manifest_that_the_quorum_has_not_read_is_not_replaced(n
     where = node.where(replica)
     root = await node.store.get(node.keys.root(where))
     await delete_first_segments(node, replica)
-    await node.metadata.submit(c.StartRemoteDeletes(grace_ms=0))
+    await mark_all(node)
     await node.store.put(node.keys.root(where), root)
     image = replace(node.metadata.image, unread_manifests=Map({where: 0}))
     [line, *_] = [image.delete_queue[uuid] for uuid in image.deleting]
@@ -283,13 +291,13 @@ async def test_index_of_held_offsets_is_built_when_the_leases_change(node: TierN
     lease = await take(node)
     held = node.storage_cleaner.snapshots
     await held.look()
-    before = held.held, held.is_held
+    before = held.is_held
     await node.manager.snapshots.renew(lease.id)
     await held.look()
-    assert held.held is before[0] and held.is_held is before[1]
+    assert held.is_held is before
     await take(node, "other", number=2)
     await held.look()
-    assert held.is_held is not before[1]
+    assert held.is_held is not before
 
 
 async def test_held_entries_cost_no_requests_of_roots(
@@ -298,7 +306,7 @@ async def test_held_entries_cost_no_requests_of_roots(
     replica = await tiered(node)
     await take(node)
     await delete_first_segments(node, replica)
-    await node.metadata.submit(c.StartRemoteDeletes(grace_ms=0))
+    await mark_all(node)
     cleaner = node.storage_cleaner
     await cleaner.snapshots.look()
     read = list[object]()
@@ -401,3 +409,48 @@ async def test_topic_that_is_deleted_during_the_creation_is_refused(node: TierNo
     with pytest.raises(SnapshotError, match="'gone' is not in the bucket"):
         await node.manager.snapshots.create(uuid.UUID(int=1), [gone], LEASE_MS, 0)
     assert await node.manager.snapshots.leases() == []
+
+
+async def test_entries_behind_many_held_ones_are_marked(
+    node: TierNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot may hold hundreds of thousands of older entries."""
+    monkeypatch.setattr(remote_storage_cleaner, "FOUND_AT_ONCE", 2)
+    replica = await tiered(node)
+    await take(node)
+    held = await delete_first_segments(node, replica)
+    free = await node.create("free")
+    produce(free, 60)
+    await node.log_manager.flush("free")
+    node.clock.pass_time(1)
+    gone = await delete_first_segments(node, free)
+    await clean_after(node, 60_000)
+    objects = set(await node.objects())
+    assert held <= objects and not gone & objects
+
+
+async def test_ended_snapshot_that_cannot_be_removed_delays_no_deletion(
+    node: TierNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = await tiered(node)
+    lease = await take(node)
+    etag = (await node.store.get_with_etag(node.keys.snapshot_lease(lease.id)))[1]
+    assert await node.manager.snapshots.write(lease.ended(), etag)
+    gone = await delete_first_segments(node, replica)
+
+    async def fail(snapshot_id: uuid.UUID) -> None:
+        raise ObjectStoreError("503 Slow Down")
+
+    monkeypatch.setattr(node.manager.snapshots, "remove", fail)
+    await clean_after(node, 60_000)
+    assert not gone & set(await node.objects())
+
+
+async def test_held_bytes_are_of_each_lease_alone(node: TierNode) -> None:
+    replica = await tiered(node)
+    lease = await take(node)
+    await delete_first_segments(node, replica)
+    queued = list(node.metadata.image.delete_queue.values())
+    later = replace(lease, topics=tuple(replace(one, held=()) for one in lease.topics))
+    expected = sum(line.log_bytes for line in queued if isinstance(line, QueuedDelete))
+    assert expected and held_bytes([lease, later], queued) == [expected, 0]
