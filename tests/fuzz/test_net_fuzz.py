@@ -115,6 +115,7 @@ def test_mutated_traffic_of_real_clients(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(120 + CASES // 200)
 def test_memory_that_mutated_traffic_takes(tmp_path: Path) -> None:
     with traced():
@@ -159,7 +160,9 @@ def _string_fields(kind: type[Any], version: int) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("measuring", [nullcontext, traced], ids=["calls", "memory"])
+@pytest.mark.parametrize(
+    "measuring", [nullcontext, pytest.param(traced, marks=pytest.mark.nightly)], ids=["calls", "memory"]
+)
 def test_longest_strings_in_every_field_of_every_api(
     tmp_path: Path, measuring: Callable[[], AbstractContextManager[None]]
 ) -> None:

@@ -164,6 +164,7 @@ def test_group_with_members_is_not_deleted(broker: TierlogBroker) -> None:
     assert raised.value.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(240)
 def test_offsets_of_empty_groups_expire_and_those_in_use_stay(
     tierlog_broker_factory: TierlogBrokerFactory,

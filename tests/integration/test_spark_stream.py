@@ -298,6 +298,7 @@ def test_deleted_records_are_an_error_unless_the_user_accepts_their_loss(broker:
     assert offsets(60, fail_on_data_loss=True) == list(range(60, 100))
 
 
+@pytest.mark.nightly
 def test_driver_that_is_killed_continues_from_its_checkpoint(broker: TierlogBroker, tmp_path: Path) -> None:
     topic = Topic(broker, "killed")
     topic.send(1_000)
