@@ -82,15 +82,20 @@ def record_batch(
 
     arrays = {**columns.arrays, **_constants(source, columns.rows)}
     if value is not None and "value" in arrays:
-        from tierlog.spark.values import MalformedValue, decoded
-
-        try:
-            arrays["value"] = decoded(arrays["value"], value, schema.field("value").type)
-        except MalformedValue as failure:
-            raise MalformedValue(f"{source}: {failure}") from None
+        arrays["value"] = decoded_of(source, arrays["value"], value, schema.field("value").type)
     return pa.RecordBatch.from_arrays(
         [_as(arrays[field.name], field.type) for field in schema], schema=schema
     )
+
+
+def decoded_of(source: "Source", values: Any, options: "ValueOptions", type: Any) -> Any:
+    """Decoded values of a partition. Raises MalformedValue."""
+    from tierlog.spark.values import MalformedValue, decoded
+
+    try:
+        return decoded(values, options, type)
+    except MalformedValue as failure:
+        raise MalformedValue(f"{source}: {failure}") from None
 
 
 def _constants(source: "Source", rows: int) -> dict[str, Any]:

@@ -137,6 +137,13 @@ BACKFILL = (
         "columns", "Columns of the table, separated by commas.", default=",".join(COLUMNS), form="NAMES"
     ),
     Argument(
+        "value-option",
+        "Option of the data source that decodes values into columns, as in value.format=avro. May be "
+        "repeated.",
+        repeats=True,
+        form="KEY=VALUE",
+    ),
+    Argument(
         "compression", "Codec of the files.", default="snappy", choices=("snappy", "zstd", "lz4", "none")
     ),
     Argument("file-mib", "Bytes of history that one task writes, in MiB.", int, default=256, form="MIB"),

@@ -7,9 +7,11 @@ killed loses at most its current round, and can simply be started again.
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
+from tierlog.spark.columns import arrow_schema, with_value_schema
 from tierlog.spark.history.bucket import open_bucket
 from tierlog.spark.history.plan import Part
 from tierlog.spark.jobs.arguments import (
@@ -29,6 +31,9 @@ from tierlog.spark.jobs.runner import run_tasks, spark_session
 from tierlog.spark.jobs.selection import cluster_keys, documents_of, ends_of, plan, segments_of, sources_of
 from tierlog.spark.jobs.tables import ParquetTable, Table
 from tierlog.spark.options import ReadOptions, parse_options
+from tierlog.spark.options.values import NAMES, ValueOptions
+from tierlog.spark.values import column_type
+from tierlog.tiering.format.manifest import TopicDocument
 
 MIB = 1 << 20
 LEAST_TASK_BYTES = 16 * MIB
@@ -41,19 +46,24 @@ def run(values: Values, progress: Progress) -> dict[str, Any]:
     if not values["topic"] and values["pattern"] is None:
         raise InvalidArgument("give --topic or --pattern: --pattern '.*' exports all topics into one table")
     columns = _columns(values["columns"])
-    with _errors_of(values, "Check " + _arguments_of_table(values)):
-        table = open_table(values, columns)
     bucket = open_bucket(parse_options({**reader_options(values), "topic": "any"}).store)
     documents = documents_of(bucket, cluster_keys(bucket, values), values)
-    ends = table.ends([source.id for source in sources_of(documents)])
-    options, parts = plan(values, ends, include_headers="headers" in columns)
-    rounds = list(_rounds(parts, values["commit_mib"] * MIB))
+    value = _value_options(values, columns, documents)
     done: dict[str, Any] = {"rows": 0, "files": 0, "bytes": 0, "bytes_read": 0, "commits": []}
-    if not rounds:
-        return {**done, "is_ok": True}
-    with spark_session("backfill", values) as spark:
+    with ExitStack() as stack:
+        spark = value and stack.enter_context(spark_session("backfill", values))  # parses their schema
+        schema = schema_of(columns, spark and value and _value_type(spark, value))
+        with _errors_of(values, "Check " + _arguments_of_table(values)):
+            table = open_table(values, schema)
+        ends = table.ends([source.id for source in sources_of(documents)])
+        options, parts = plan(values, ends, include_headers="headers" in columns)
+        rounds = list(_rounds(parts, values["commit_mib"] * MIB))
+        if not rounds:
+            return {**done, "is_ok": True}
+        options = replace(options, value=value)
+        spark = spark or stack.enter_context(spark_session("backfill", values))
         for number, chosen in enumerate(rounds, 1):
-            tasks = _tasks(chosen, options, columns, table, values)
+            tasks = _tasks(chosen, options, schema, table, values)
             sizes = [sum(part.end - part.start for part in task.parts) for task in tasks]
             progress.begin(f"round {number} of {len(rounds)}", sum(sizes))
             files = [file for found in run_tasks(spark, export, tasks, progress, sizes) for file in found]
@@ -63,9 +73,34 @@ def run(values: Values, progress: Progress) -> dict[str, Any]:
     return {**done, "is_ok": True}
 
 
-def open_table(values: Values, columns: Sequence[str]) -> Table:
-    """The table of the arguments, which is created if it does not exist. Raises JobFailed."""
-    by, schema = values["partition_by"], schema_of(columns)
+def _value_options(
+    values: Values, columns: Sequence[str], documents: Sequence[TopicDocument]
+) -> ValueOptions | None:
+    """How values are decoded, with the schema of their column; None if they stay bytes. Raises
+    InvalidArgument, InvalidOption and RegistryError."""
+    given = {name.lower(): value for name, value in pairs("value-option", values["value_option"]).items()}
+    if not given:
+        return None
+    if other := sorted(given.keys() - set(NAMES)):
+        raise InvalidArgument(
+            f"--value-option {other[0]} does not decode values; the options are {', '.join(NAMES)}"
+        )
+    if "value" not in columns:
+        raise InvalidArgument("--value-option needs the column value: see --columns")
+    topics = ",".join(dict.fromkeys(document.name for document in documents))
+    return with_value_schema(parse_options({**reader_options(values), "topics": topics, **given})).value
+
+
+def _value_type(spark: Any, value: ValueOptions) -> Any:
+    """Arrow's type of decoded values. Only Spark parses its notation of types."""
+    schema = spark.createDataFrame([], f"value {column_type(value)}").schema
+    return arrow_schema(schema).field("value").type
+
+
+def open_table(values: Values, schema: Any) -> Table:
+    """The table of the arguments, which is created with this Arrow schema if it does not exist. Raises
+    JobFailed."""
+    by = values["partition_by"]
     if values["format"] == "iceberg":
         if "." not in (values["table"] or ""):
             raise InvalidArgument("--format iceberg needs --table NAMESPACE.TABLE")
@@ -81,7 +116,10 @@ def open_table(values: Values, columns: Sequence[str]) -> Table:
         from tierlog.spark.jobs.delta import DeltaTable
 
         return DeltaTable(store, schema, by)
-    return ParquetTable(store, {"columns": list(columns), "partition_by": by})
+    settings: dict[str, Any] = {"columns": schema.names, "partition_by": by}
+    if values["value_option"]:
+        settings["value"] = str(schema.field("value").type)
+    return ParquetTable(store, settings)
 
 
 @contextmanager
@@ -131,7 +169,7 @@ def _rounds(parts: Sequence[Part], most_bytes: int) -> Iterator[list[Part]]:
 
 
 def _tasks(
-    parts: Sequence[Part], options: ReadOptions, columns: tuple[str, ...], table: Table, values: Values
+    parts: Sequence[Part], options: ReadOptions, schema: Any, table: Table, values: Values
 ) -> list[ExportTask]:
     """Adjacent parts of one topic, of at most --file-mib, or less in a small round."""
     total = sum(part.end - part.start for part in parts)
@@ -151,13 +189,14 @@ def _tasks(
         ExportTask(
             tuple(group),
             options,
-            columns,
+            tuple(schema.names),
             values["partition_by"],
             target.store,
             target.folder,
             target.in_folders,
             values["compression"],
             target.has_far_dates,
+            None if options.value is None else schema.field("value").type,
         )
         for group in groups
     ]

@@ -18,7 +18,7 @@ from tierlog.spark.jobs.arguments import DAY, HOUR, NONE, JobFailed
 from tierlog.spark.jobs.export import WrittenFile
 from tierlog.spark.jobs.file_stores import FileStore
 from tierlog.spark.jobs.selection import Ends
-from tierlog.spark.jobs.tables import STATE, Destination, changed_meanwhile, encode_ends
+from tierlog.spark.jobs.tables import STATE, Destination, changed_meanwhile, check_values, encode_ends
 
 PARTITIONED_BY = {NONE: [], DAY: ["date"], HOUR: ["date", "hour"]}
 LAST_MS = 253_402_300_799_999
@@ -96,6 +96,10 @@ class DeltaTable:
         names = {field.name for field in self._table.schema().fields}
         if missing := {field.name for field in self._schema.fields} - names:
             raise JobFailed(f"{self._store.url} has no column {', '.join(sorted(missing))}; see --columns")
+        if "value" in names and "value" in {field.name for field in self._schema.fields}:
+            schemas = self._table.schema().to_arrow(), self._schema.to_arrow()
+            before, now = (pa.schema(one).field("value").type for one in schemas)
+            check_values(self._store.url, str(before), str(now))
 
 
 def application(where: TopicIdPartition) -> str:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from tierlog.records.columnar import COLUMNS as DECODED
 from tierlog.records.columnar import Columns
+from tierlog.spark.columns import decoded_of
 from tierlog.spark.history.bucket import open_bucket
 from tierlog.spark.history.decoding import decode_part
 from tierlog.spark.history.plan import Part
@@ -44,7 +45,8 @@ _DICTIONARIES = ["topic", "partition", "timestampType"]
 class ExportTask:
     """Parts to write below `folder` of a store. `by`: NONE, DAY or HOUR, which is the time partition of a
     file. `in_folders`: files are in a folder for each time partition. `has_far_dates`: without it, timestamps
-    of other years than 1 to 9999 become the first or last moment of these."""
+    of other years than 1 to 9999 become the first or last moment of these. `value_type`: of decoded values;
+    None if they stay bytes."""
 
     parts: tuple[Part, ...]
     options: ReadOptions
@@ -55,6 +57,7 @@ class ExportTask:
     in_folders: bool
     codec: str
     has_far_dates: bool = True
+    value_type: pa.DataType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +72,16 @@ class WrittenFile:
     bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """Arrow's schema of the files, as readers see it."""
+def schema_of(columns: Sequence[str], value_type: pa.DataType | None = None) -> pa.Schema:
+    """Arrow's schema of the files, as readers see it. `value_type`: of decoded values."""
     types = {"topic": pa.string(), "partition": pa.int32(), **DECODED}
+    if value_type is not None:
+        types["value"] = value_type
     return pa.schema([(name, types[name]) for name in columns])
 
 
 def export(task: ExportTask) -> list[WrittenFile]:
-    """Write the files of a task. Raises ObjectStoreError if they cannot be read."""
+    """Write the files of a task. Raises ObjectStoreError if they cannot be read, and MalformedValue."""
     files = _Files(task)
     wanted = {name for name in task.columns if name in DECODED} | {"offset", "timestamp"}
     try:
@@ -96,9 +101,8 @@ class _Files:
         self._task = task
         self._open: dict[int, _File] = {}
         self._written: list[WrittenFile] = []
-        fields = [("topic", _TOPIC), ("partition", pa.int32()), *DECODED.items()]
-        types = dict(fields)
-        self._schema = pa.schema([(name, types[name]) for name in task.columns])
+        schema = schema_of(task.columns, task.value_type)
+        self._schema = schema.set(schema.get_field_index("topic"), pa.field("topic", _TOPIC))
 
     def add(self, part: Part, columns: Columns) -> None:
         times = np.asarray(columns.arrays["timestamp"].cast(pa.int64()))
@@ -137,6 +141,10 @@ class _Files:
         )
         arrays["topic"] = topic
         arrays["partition"] = pa.array(np.full(rows, part.source.partition, np.int32))
+        if self._task.value_type is not None and self._task.options.value is not None:
+            arrays["value"] = decoded_of(
+                part.source, arrays["value"], self._task.options.value, self._task.value_type
+            )
         return pa.RecordBatch.from_arrays([arrays[name] for name in self._task.columns], schema=self._schema)
 
     def _file(self, period: int) -> "_File":

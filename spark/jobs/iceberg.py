@@ -4,6 +4,7 @@ Executors write Parquet files below the table's location. The driver adds the fi
 snapshot, whose summary has the offsets. Executors do not need pyiceberg.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -40,6 +41,8 @@ class IcebergTable:
             from pyiceberg.catalog import load_catalog
         except ImportError:
             raise JobFailed("Iceberg needs pyiceberg: pip install 'tierlog[export]'") from None
+        # one warning for each column of each file: export leaves statistics of long columns out
+        logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
         self._catalog = load_catalog(catalog, **properties)
         self._name = name
         self._by = by

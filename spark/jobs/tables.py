@@ -19,6 +19,7 @@ from tierlog.spark.jobs.selection import Ends
 
 STATE = "_tierlog"
 COMMITS, STAGED = f"{STATE}/commits", f"{STATE}/staged"
+BYTES = "binary"
 _DIGITS = 20
 
 
@@ -61,6 +62,15 @@ def decode_ends(text: str) -> dict[TopicIdPartition, int]:
     }
 
 
+def check_values(where: str, before: str, now: str) -> None:
+    """Raises JobFailed if decoded values would get another type than those of earlier commits."""
+    if before != now:
+        raise JobFailed(
+            f"{where} has values of the type {before}, not {now}. Give the --value-option of the first run "
+            "(value.schema.id names a version of a schema), or another table"
+        )
+
+
 def changed_meanwhile(where: str) -> JobFailed:
     return JobFailed(
         f"{where}: another run has committed the same partitions since this one was planned. None of "
@@ -77,7 +87,8 @@ class ParquetTable:
     """
 
     def __init__(self, store: FileStore, settings: dict[str, Any]) -> None:
-        """`settings`: columns and time partition. Raises JobFailed if earlier commits had others."""
+        """`settings`: columns, time partition, and the type of decoded values. Raises JobFailed if earlier
+        commits had others."""
         self._store = store
         self._settings = settings
         self._number, self._commit = self._newest()
@@ -116,7 +127,9 @@ class ParquetTable:
 
     def _check(self, before: dict[str, Any]) -> None:
         """Raises JobFailed if earlier commits had other settings."""
-        for name, now in self._settings.items():
+        check_values(self._store.url, *(one.get("value", BYTES) for one in (before, self._settings)))
+        for name in ("columns", "partition_by"):
+            now = self._settings[name]
             if before[name] != now:
                 was, given = (",".join(one) if name == "columns" else one for one in (before[name], now))
                 raise JobFailed(

@@ -44,6 +44,9 @@ class ValueOptions:
 
 
 OTHERS = ("value.schema", "value.message", "value.subject", "value.schema.id", "value.malformed")
+REGISTRY = ("schema.registry.url", "schema.registry.basic.auth.user.info")
+NAMES = ("value.format", *OTHERS, *REGISTRY)
+"""All options of decoded values."""
 
 
 def value_options(options: Given, topics: tuple[str, ...]) -> ValueOptions | None:

@@ -6,19 +6,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset
 import pytest
 import schema_registry
 import shop_values as shop
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from spark_bucket import BucketWriter
 
 from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.spark import session
+from tierlog.spark.jobs.arguments import JobFailed, NoProgress, parse
+from tierlog.spark.jobs.backfill import JOB as BACKFILL
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 FIRST_MS = shop.FIRST_S * 1_000
 SCHEMA = json.dumps(shop.AVRO_SCHEMA)
+NEW_FIELD = {"name": "note", "type": ["null", "string"], "default": None}
 
 
 @pytest.fixture(scope="module")
@@ -133,3 +139,62 @@ def test_protobuf_and_json_are_structs(spark: SparkSession, tmp_path: Path) -> N
         (0, 1, "2024-01-01 00:00:00", ["a"]),
         (1, None, None, None),
     ]
+
+
+def test_values_are_exported_as_columns_and_keep_their_type(
+    spark: SparkSession, registry: schema_registry.Registry, tmp_path: Path
+) -> None:
+    """To each format. A newer schema in the registry changes no table: its type is named."""
+    rng = random.Random(3)
+    orders = [shop.avro_order(rng, number) for number in range(60)]
+    first = registry.register("sales-value", SCHEMA)
+    values = [b"\0" + first.to_bytes(4, "big") + shop.avro_bytes(shop.AVRO_SCHEMA, one) for one in orders]
+    bucket, topic = BucketWriter(tmp_path / "bucket", keeps_rows=False), "sales"
+    bucket.topic(topic, 1)
+
+    def add(base_offset: int, some: list[bytes]) -> None:
+        records = [NewRecord(FIRST_MS + n, b"%d" % n, value) for n, value in enumerate(some)]
+        bucket.segment(topic, 0, [bytes(encode_batch(records, base_offset=base_offset, leader_epoch=0))])
+        bucket.commit(topic, 0)
+
+    def export(*target: object) -> int:
+        arguments = ["--path", bucket.root, "--topic", topic, "--partition-by", "none", *target]
+        rows: int = BACKFILL.run(parse(BACKFILL, [str(one) for one in arguments]), NoProgress())["rows"]
+        return rows
+
+    catalog = {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"file://{tmp_path}/lake",
+    }
+    properties = [f"--catalog-property={name}={value}" for name, value in catalog.items()]
+    targets: dict[str, list[object]] = {
+        "parquet": ["--to", tmp_path / "parquet"],
+        "delta": ["--to", tmp_path / "delta", "--format", "delta"],
+        "iceberg": ["--format", "iceberg", "--table", "shop.sales", "--catalog", "local", *properties],
+    }
+    address = f"schema.registry.url={registry.url}"
+    user = f"schema.registry.basic.auth.user.info={schema_registry.USER}"
+    decoding = [f"--value-option={one}" for one in ("value.format=avro", address, user)]
+    add(0, values[:40])
+    for target in targets.values():
+        assert export(*target, *decoding) == 40
+    newer = {**shop.AVRO_SCHEMA, "fields": [*shop.AVRO_SCHEMA["fields"], NEW_FIELD]}
+    registry.register("sales-value", json.dumps(newer))
+    add(40, values[40:])
+    for name, target in targets.items():
+        with pytest.raises(JobFailed, match=r"value\.schema\.id|note"):
+            export(*target, *decoding)
+        assert export(*target, *decoding, f"--value-option=value.schema.id={first}") == 20, name
+        assert export(*target, *decoding, f"--value-option=value.schema.id={first}") == 0
+    tables = {
+        "parquet": pyarrow.dataset.dataset(str(tmp_path / "parquet")).to_table(),
+        "delta": DeltaTable(str(tmp_path / "delta")).to_pyarrow_table(),
+        "iceberg": load_catalog("local", **catalog).load_table("shop.sales").scan().to_arrow(),
+    }
+    for name, table in tables.items():
+        found = table.sort_by("offset").column("value").to_pylist(maps_as_pydicts="strict")
+        assert [row["id"] for row in found] == [one["id"] for one in orders], name
+        assert [row["at"] for row in found] == [one["at"] for one in orders], name
+        assert [row["attributes"] for row in found] == [one["attributes"] for one in orders], name
+        assert [row["state"] for row in found] == [one["state"] for one in orders], name

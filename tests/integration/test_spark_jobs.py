@@ -201,7 +201,7 @@ def test_a_second_export_of_the_same_offsets_is_refused(
 ) -> None:
     """Two runs are planned from the same state, and the first one commits."""
     from tierlog.spark.jobs.backfill import open_table
-    from tierlog.spark.jobs.export import WrittenFile
+    from tierlog.spark.jobs.export import WrittenFile, schema_of
     from tierlog.spark.jobs.selection import plan
 
     for target in (
@@ -216,8 +216,7 @@ def test_a_second_export_of_the_same_offsets_is_refused(
         given = [str(one) for one in ("--path", history.root, "--topic", "weather", *target)]
         values = parse(BACKFILL, given)
         _, parts = plan(values, {})
-        columns = tuple(values["columns"].split(","))
-        rival = open_table(values, columns)
+        rival = open_table(values, schema_of(values["columns"].split(",")))
         ends = {parts[0].source.id: 5}
         assert run(BACKFILL, *given)["rows"] > 0
         nothing: list[WrittenFile] = []

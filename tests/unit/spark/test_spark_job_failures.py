@@ -30,7 +30,7 @@ from tierlog.spark.jobs.arguments import (
 from tierlog.spark.jobs.audit import JOB as AUDIT
 from tierlog.spark.jobs.backfill import JOB as BACKFILL
 from tierlog.spark.jobs.backfill import open_table
-from tierlog.spark.jobs.export import LAST_US, ExportTask, _Files
+from tierlog.spark.jobs.export import LAST_US, ExportTask, _Files, schema_of
 from tierlog.spark.jobs.file_stores import FileStore
 from tierlog.spark.jobs.tables import COMMITS, ParquetTable
 from tierlog.spark.options import parse_options
@@ -83,7 +83,9 @@ def test_a_topic_that_is_not_in_the_bucket_is_a_failure_that_names_the_nearest(
     assert "topic 'flight' is not in the bucket. Did you mean 'flights'?" in capsys.readouterr().err
 
 
-def test_failures_of_a_tables_library_are_one_line_that_names_table_and_arguments(tmp_path: Path) -> None:
+def test_failures_of_a_tables_library_are_one_line_that_names_table_and_arguments(
+    history: BucketWriter, tmp_path: Path
+) -> None:
     words = ["--format", "iceberg", "--table", "sales.orders", "--catalog", "prod"]
     catalog = ["type=sql", f"uri=sqlite:///{tmp_path}/missing/catalog.db", f"warehouse=file://{tmp_path}"]
     words += [word for one in catalog for word in ("--catalog-property", one)]
@@ -97,25 +99,25 @@ def test_failures_of_a_tables_library_are_one_line_that_names_table_and_argument
         ),
     ):
         with pytest.raises(JobFailed) as failed:
-            BACKFILL.run(values_of("--path", tmp_path, *given), NoProgress())
+            BACKFILL.run(values_of("--path", history.root, "--topic", "flights", *given), NoProgress())
         text = str(failed.value)
         assert text.startswith(place) and advice in text and len(text.splitlines()) == 1
 
 
 def test_parquet_and_delta_do_not_share_a_folder(tmp_path: Path) -> None:
     parquet, delta = tmp_path / "parquet", tmp_path / "delta"
-    open_table(values_of("--to", parquet), COLUMNS).commit([], {})
-    open_table(values_of("--to", delta, "--format", "delta"), COLUMNS)
+    open_table(values_of("--to", parquet), schema_of(COLUMNS)).commit([], {})
+    open_table(values_of("--to", delta, "--format", "delta"), schema_of(COLUMNS))
     with pytest.raises(JobFailed, match="has an export of --format parquet"):
-        open_table(values_of("--to", parquet, "--format", "delta"), COLUMNS)
+        open_table(values_of("--to", parquet, "--format", "delta"), schema_of(COLUMNS))
     with pytest.raises(JobFailed, match="is a Delta table, and no export: give --to a new folder"):
-        open_table(values_of("--to", delta), COLUMNS)
+        open_table(values_of("--to", delta), schema_of(COLUMNS))
 
 
 def test_a_folder_with_other_files_is_no_table(tmp_path: Path) -> None:
     (tmp_path / "other.parquet").touch()
     with pytest.raises(JobFailed, match=r"already has other.parquet, and no export"):
-        open_table(values_of("--to", tmp_path), COLUMNS)
+        open_table(values_of("--to", tmp_path), schema_of(COLUMNS))
 
 
 def test_a_commit_survives_a_power_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

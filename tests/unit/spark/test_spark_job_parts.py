@@ -17,7 +17,7 @@ from tierlog.spark.jobs.arguments import ARGUMENTS, MEANINGS, InvalidArgument, J
 from tierlog.spark.jobs.audit import _read_manifests, _rounds, _tasks
 from tierlog.spark.jobs.backfill import JOB as BACKFILL
 from tierlog.spark.jobs.backfill import _tasks as tasks_of
-from tierlog.spark.jobs.export import _periods, export, partition_values
+from tierlog.spark.jobs.export import _periods, export, partition_values, schema_of
 from tierlog.spark.jobs.file_stores import FileStore
 from tierlog.spark.jobs.page import Chart, Page
 from tierlog.spark.jobs.segment_check import Damage, check_segments
@@ -43,7 +43,7 @@ def values_of(history: BucketWriter, *arguments: str) -> Any:
 
 def export_into(table: ParquetTable, values: Any, ends: Any) -> tuple[list[Any], Any]:
     options, parts = plan(values, ends)
-    tasks = tasks_of(parts, options, tuple(SETTINGS["columns"]), table, values)
+    tasks = tasks_of(parts, options, schema_of(SETTINGS["columns"]), table, values)
     return [file for task in tasks for file in export(task)], ends_of(parts)
 
 
