@@ -265,7 +265,7 @@ class ProducerStateManager:
         guard: VerificationGuard | None,
         must_verify: bool,
     ) -> Duplicate | Rejection | None:
-        """The checks in Kafka's order: a retry is acknowledged even if its transaction has ended."""
+        """The checks in Kafka's order, but Kafka also acknowledges a retry of an ended transaction."""
         verdict: Duplicate | Rejection | None = None
         if known is not None and known.epoch >= 0:
             if header.producer_epoch < known.epoch:
@@ -274,8 +274,8 @@ class ProducerStateManager:
                 verdict = _validate_sequence(known, header)
             elif header.base_sequence != 0:
                 verdict = _gap(header, expected=0)
-        if isinstance(verdict, Duplicate):
-            return verdict
+        if known is not None and isinstance(verdict, Duplicate):
+            return _of_ended_transaction(known, verdict) or verdict
         return (
             self._validate_opening(known, header, guard, must_verify)
             or verdict
@@ -545,6 +545,22 @@ def _validate_sequence(known: ProducerStateEntry, header: BatchHeader) -> Duplic
         if batch.last_sequence == last_sequence and batch.offset_delta == header.last_offset_delta:
             return Duplicate(batch.first_offset, batch.last_offset, batch.timestamp)
     return _gap(header, expected)
+
+
+@safeguard("a batch of an ended transaction is not acknowledged again")
+def _of_ended_transaction(known: ProducerStateEntry, retry: Duplicate) -> Rejection | None:
+    """Refuse a retry of a batch whose transaction has ended.
+
+    No client waits for the response to such a batch. But librdkafka, when it aborts a transaction of version
+    1, forgets batches that it would have sent again, and gives their sequences to other records. To
+    acknowledge these would lose them. After this error the client aborts, and gets another epoch."""
+    first = known.transaction_first_offset
+    if 0 <= first <= retry.base_offset:
+        return None
+    return Rejection(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"producer {known.producer_id} repeats a sequence of an ended transaction ({retry.base_offset})",
+    )
 
 
 def _is_expired(producer: ProducerStateEntry, after_ms: int) -> bool:

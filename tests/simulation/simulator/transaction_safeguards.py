@@ -137,6 +137,14 @@ def _(original: Function, verifier: Any, verification: Any) -> Any:
     return dict.fromkeys(verification.partitions, ErrorCode.NONE)
 
 
+@without(
+    "a batch of an ended transaction is not acknowledged again",
+    breaks="a record of a committed transaction is lost",
+)
+def _(original: Function, *_: Any) -> None:
+    return
+
+
 @without("a producer snapshot holds open transactions", breaks="records of an open transaction are read")
 def _(original: Function, producers: Any, rest: bytes) -> None:
     original(producers, rest)

@@ -6,6 +6,7 @@ Late copies of their requests arrive in later transactions. Each coroutine runs 
 """
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
@@ -25,6 +26,7 @@ from simulator.transaction_producer import (
 )
 from simulator.transaction_reader import fetch, fetch_offset
 from simulator.workload import RETRY_S, Client, new_producer_id, send
+from tierlog.protocol.errors import ErrorCode
 from tierlog.records.writer import NewRecord, encode_batch
 
 PARTITIONS = 2
@@ -46,6 +48,10 @@ KILLED, KILLED_EARLY = 0.08, 0.01
 
 DELAYED = 0.4
 """Share of the late batches that the coordinator's answer reaches late, maybe after the marker."""
+
+
+FORGOTTEN = 0.5
+"""Share of the aborts with a late batch, with version 1, in which the producer forgets an appended one."""
 
 
 class Host(Protocol):
@@ -70,10 +76,11 @@ class Applications:
         done: Counter[str],
         versions: Mapping[str, int],
         timeout_ms: int,
+        forgets: random.Random,
     ) -> None:
-        """`versions`: of transactions, by transactional id."""
+        """`versions`: of transactions, by transactional id. `forgets`: says which batches are forgotten."""
         self._host, self._history, self._done = host, history, done
-        self._versions, self._timeout_ms = versions, timeout_ms
+        self._versions, self._timeout_ms, self._forgets = versions, timeout_ms, forgets
         self._instances: dict[str, list[Producer]] = {}
 
     def start(self) -> None:
@@ -125,7 +132,10 @@ class Applications:
             case "abort":
                 await self._end(producer, transaction, commit=False)
             case "abort late":
-                await self._abort_with_late_batch(producer, transaction)
+                if producer.version == 1 and self._forgets.random() < FORGOTTEN:
+                    await self._abort_and_forget(producer, transaction)
+                else:
+                    await self._abort_with_late_batch(producer, transaction)
             case "time out":
                 self._done["transactions that time out"] += 1
                 await asyncio.sleep(rng.uniform(0.5, 1.5) * self._timeout_ms / 1000)
@@ -181,6 +191,19 @@ class Applications:
         await producer.end(transaction, commit=False)
         if producer.version == 1:
             await producer.initialize()  # the sequence of the next batch is not known (KIP-360)
+
+    async def _abort_and_forget(self, producer: Producer, transaction: SimTransaction) -> None:
+        """The response to the last batch is lost, and the next batch gets the same sequence, as librdkafka
+        does it."""
+        partition = self._forgets.randrange(PARTITIONS)
+        await producer.add(partition)
+        request = producer.request(partition, [transaction.next_value()])
+        answer = await producer.client.call_leader(partition, PRODUCE, VERSIONS[1][PRODUCE], request)
+        await producer.end(transaction, commit=False)
+        if answer is None or answer.responses[0].partition_responses[0].error_code != ErrorCode.NONE:  # type: ignore[attr-defined]
+            await producer.initialize()
+        else:
+            self._done["appended batches forgotten by an abort"] += 1
 
     async def _send_late(self, producer: Producer, partition: int, request: object, late_s: float) -> None:
         client, version = self._host.client(f"late-{producer.client.name}"), producer.version

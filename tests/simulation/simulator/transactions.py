@@ -104,7 +104,8 @@ class Transactions:
         if not self.is_on:
             return
         self._clients, self._failures = clients, failures
-        Applications(self, self.history, self._done, self._versions, self._timeout_ms).start()
+        forgets = random.Random(f"forgotten batches {self._seed}")
+        Applications(self, self.history, self._done, self._versions, self._timeout_ms, forgets).start()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         assert self._clients is not None

@@ -138,11 +138,12 @@ def test_stale_epoch_is_refused_before_the_coordinator_is_asked(replica: Replica
     assert produce(replica, 0, epoch=2).error == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_retry_of_a_finished_transaction_is_acknowledged_again(replica: Replica) -> None:
+def test_retry_of_a_finished_transaction_is_refused(replica: Replica) -> None:
+    """A client that has forgotten the batch gives its sequence to another record, which must not be lost."""
     produce(replica, 0, verify(replica))
     end(replica)
     again = produce(replica, 0, verify(replica))
-    assert (again.error, again.base_offset, replica.log_end_offset) == (ErrorCode.NONE, 0, 2)
+    assert (again.error, replica.log_end_offset) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 2)
 
 
 def test_plain_batch_inside_a_transaction_is_refused(replica: Replica) -> None:

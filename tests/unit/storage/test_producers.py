@@ -133,6 +133,23 @@ def test_open_transaction_holds_the_last_stable_offset_until_its_marker_is_commi
     state.check()
 
 
+def test_retry_after_the_end_of_its_transaction_is_rejected() -> None:
+    """The client has forgotten the batch, and its sequence is that of another record."""
+    state = state_after(header(0, attributes=TRANSACTIONAL), header(1, attributes=TRANSACTIONAL))
+    retry = header(1, attributes=TRANSACTIONAL)
+    assert state.validate(retry, must_verify=False) == Duplicate(101, 101, 50)
+    marker = header(-1, attributes=TRANSACTIONAL | CONTROL)
+    state.apply(marker, 102, EndMarker(committed=False, coordinator_epoch=1))
+    assert error(state.validate(retry, must_verify=False)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    restored = ProducerStateManager.decode(state.encode())
+    assert error(restored.validate(retry, must_verify=False)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    following = header(2, attributes=TRANSACTIONAL)
+    assert state.validate(following, must_verify=False) is None
+    state.apply(following, 103)
+    assert error(state.validate(retry, must_verify=False)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.validate(following, must_verify=False) == Duplicate(103, 103, 50)
+
+
 def test_snapshot_has_the_last_five_batches() -> None:
     batches = [header(2 * n, 2) for n in range(7)]
     state = state_after(*batches, header(0, 1, producer=10))
