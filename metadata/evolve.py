@@ -174,8 +174,10 @@ def _delete_topic(image: ClusterImage, record: r.TopicDeleted) -> ClusterImage:
     gone = {key: image.remote[key] for key in keys if key in image.remote}
     if (r.ConfigScope.TOPIC, topic.name) in configs:
         configs = configs.delete((r.ConfigScope.TOPIC, topic.name))
+    leader_epochs = [partition.leader_epoch for partition in topic.partitions]
     return replace(
         image,
+        first_leader_epoch=max(image.first_leader_epoch, *leader_epochs),
         topics=image.topics.delete(topic.topic_id),
         topic_ids=image.topic_ids.delete(topic.name),
         configs=configs,

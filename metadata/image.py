@@ -104,6 +104,9 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     format_version: int = 1
     feature_levels: Map[str, int] = Map()
     """Levels of Kafka's features that were set; all others have the highest (`controller.features`)."""
+    first_leader_epoch: int = 0
+    """The leader epoch in which new partitions begin: the highest of all deleted topics. A client that still
+    knows a deleted topic of the same name would ignore an older epoch (librdkafka issue 4898)."""
     deleting: frozenset[UUID] = frozenset()
     """Queued deletions that have begun: their objects may be gone, so no manifest may list them again."""
     unread_manifests: Map[TopicIdPartition, int] = Map()

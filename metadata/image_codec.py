@@ -126,8 +126,15 @@ class _SnapshotSince11(_SnapshotSince10, frozen=True, array_like=True, kw_only=T
     feature_levels: list[tuple[str, int]] = []
 
 
+class _SnapshotWithFirstEpoch(_SnapshotSince11, frozen=True, array_like=True, kw_only=True):
+    """It has no version of its own. A node of an earlier version ignores the field, and loses only where new
+    partitions begin."""
+
+    first_leader_epoch: int = 0
+
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_SnapshotSince11)
+_decoder = msgspec.msgpack.Decoder(_SnapshotWithFirstEpoch)
 
 
 def encode_image(image: ClusterImage) -> bytes:
@@ -148,7 +155,8 @@ def encode_image(image: ClusterImage) -> bytes:
     )
     version = 9 if _has_format_2(image) else 8 if deleted_topics else _oldest_version(image)
     version = VERSION if image.feature_levels else 10 if image.unread_manifests else version
-    if version == 1:
+    fields_of = VERSION if image.first_leader_epoch else version
+    if fields_of == 1:
         return _encoder.encode(first)
     quotas = [
         _QuotaLine(entity, dict(sorted(image.quotas[entity].items())))
@@ -157,21 +165,26 @@ def encode_image(image: ClusterImage) -> bytes:
     since_2 = _SnapshotSince2(
         **{**asdict(first), "version": version}, quotas=quotas, format_version=image.format_version
     )
-    if version < 7:
+    if fields_of < 7:
         return _encoder.encode(since_2)
     since_7 = _SnapshotSince7(**asdict(since_2), deleting=sorted(image.deleting), time_ms=image.time_ms)
-    if version < 8:
+    if fields_of < 8:
         return _encoder.encode(since_7)
     since_8 = _SnapshotSince8(**asdict(since_7), deleted_topics=deleted_topics)
-    if version < 10:
+    if fields_of < 10:
         return _encoder.encode(since_8)
     unread = sorted(image.unread_manifests, key=_partition_order)
     lines = [_UnreadLine(*key, image.unread_manifests[key]) for key in unread]
     since_10 = _SnapshotSince10(**asdict(since_8), unread_manifests=lines)
-    if version < 11:
+    if fields_of < 11:
         return _encoder.encode(since_10)
     levels = sorted(image.feature_levels.items())
-    return _encoder.encode(_SnapshotSince11(**asdict(since_10), feature_levels=levels))
+    since_11 = _SnapshotSince11(**asdict(since_10), feature_levels=levels)
+    if not image.first_leader_epoch:
+        return _encoder.encode(since_11)
+    return _encoder.encode(
+        _SnapshotWithFirstEpoch(**asdict(since_11), first_leader_epoch=image.first_leader_epoch)
+    )
 
 
 def _has_format_2(image: ClusterImage) -> bool:
@@ -263,6 +276,7 @@ def decode_image(data: bytes | memoryview) -> ClusterImage:
         quotas=Map({line.entity: Map(line.values) for line in snapshot.quotas}),
         format_version=snapshot.format_version,
         feature_levels=Map(dict(snapshot.feature_levels)),
+        first_leader_epoch=snapshot.first_leader_epoch,
         deleting=frozenset(snapshot.deleting),
         unread_manifests=Map(
             {

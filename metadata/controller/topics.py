@@ -205,7 +205,7 @@ def _check_assignment(draft: ClusterImage, number: int, ids: Replicas, factor: i
 
 
 def _new_partition(draft: ClusterImage, topic_id: UUID, number: int, ids: Replicas) -> r.PartitionRecord:
-    """All active replicas start in sync, because the partition is empty."""
+    """All active replicas start in sync, because the partition is empty. Kafka would begin in epoch 0."""
     live = tuple(broker_id for broker_id in ids if draft.brokers[broker_id].may_lead)
     return r.PartitionRecord(
         topic_id=topic_id,
@@ -213,7 +213,7 @@ def _new_partition(draft: ClusterImage, topic_id: UUID, number: int, ids: Replic
         replicas=ids,
         in_sync=live,
         leader=live[0],
-        leader_epoch=0,
+        leader_epoch=draft.first_leader_epoch,
         partition_epoch=0,
     )
 

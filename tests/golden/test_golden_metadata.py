@@ -423,6 +423,7 @@ IMAGE_11 = replace(
 )
 IMAGE_12 = replace(IMAGE_11, unread_manifests=Map({TopicIdPartition(TOPIC, 0): 40}))
 IMAGE_13 = replace(IMAGE_12, feature_levels=Map({"transaction.version": 1}))
+IMAGE_14 = replace(IMAGE_2, first_leader_epoch=7)
 RECORDS_OF_FEATURES: tuple[r.AnyRecord, ...] = (
     r.FeatureLevel(name="transaction.version", level=1),
     r.FeatureLevel(name="transaction.version", level=None),
@@ -466,6 +467,7 @@ def contents() -> dict[str, bytes]:
         "image-v9-with-sizes.msgpack": encode_image(IMAGE_11),
         "image-v10.msgpack": encode_image(IMAGE_12),
         "image-v11.msgpack": encode_image(IMAGE_13),
+        "image-of-first-epoch.msgpack": encode_image(IMAGE_14),
         "records-of-features.msgpack": r.encode_records(RECORDS_OF_FEATURES),
         "records-of-adopted.msgpack": r.encode_records(RECORDS_OF_ADOPTED),
         "records-of-splices-with-sizes.msgpack": r.encode_records(RECORDS_OF_SPLICES),
@@ -528,6 +530,7 @@ def test_golden_files_are_readable() -> None:
         assert r.decode_records(of_splices) == RECORDS_OF_SPLICES
     assert decode_image((GOLDEN / "image-v10.msgpack").read_bytes()) == IMAGE_12
     assert decode_image((GOLDEN / "image-v11.msgpack").read_bytes()) == IMAGE_13
+    assert decode_image((GOLDEN / "image-of-first-epoch.msgpack").read_bytes()) == IMAGE_14
     of_features = (GOLDEN / "records-of-features.msgpack").read_bytes()
     assert r.decode_records(of_features) == RECORDS_OF_FEATURES
     of_adopted = (GOLDEN / "records-of-adopted.msgpack").read_bytes()

@@ -1,4 +1,4 @@
-"""A topic that is deleted and made again while the coordinator of its group is away."""
+"""A topic that is deleted and made again: groups and clients that know the deleted one read the new one."""
 
 from pathlib import Path
 
@@ -75,3 +75,43 @@ def test_new_topic_is_read_from_its_start(tmp_path: Path) -> None:
         produce(cluster, 1000, 200)
         cluster.nodes[coordinator].start()
         assert consume(cluster, 200) == list(range(1000, 1200))
+
+
+def test_client_that_knows_the_deleted_topic_reads_the_new_one(tmp_path: Path) -> None:
+    """The deleted topic had several leaders. A client ignores a leader of an older epoch."""
+    with LocalCluster(tmp_path, 3) as cluster:
+        admin = new_admin(cluster)
+        make(admin, [1, 2])
+        consumer = Consumer(
+            {
+                "bootstrap.servers": cluster.bootstrap,
+                "group.id": GROUP,
+                "auto.offset.reset": "earliest",
+                "topic.metadata.refresh.interval.ms": 1000,
+            }
+        )
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+
+        def next_value() -> tuple[int, int]:
+            """Value and leader epoch of the next record."""
+            found = []
+
+            def is_read() -> bool:
+                found.extend(one for one in consumer.consume(1, 0.2) if one.error() is None)
+                return bool(found)
+
+            until(is_read, "a record is read")
+            return int(found[0].value()), found[0].leader_epoch()
+
+        cluster.nodes[1].kill()
+        produce(cluster, 0, 1)
+        value, epoch = next_value()
+        assert value == 0
+        assert epoch > 0
+        cluster.nodes[1].start()
+        admin = new_admin(cluster)
+        admin.delete_topics([TOPIC])[TOPIC].result(TIMEOUT_S)
+        make(admin, [1, 2])
+        produce(cluster, 1000, 10)
+        assert next_value() == (1000, epoch)
+        consumer.close()

@@ -202,6 +202,22 @@ def test_deletes_by_name_and_by_id(world: World) -> None:
     assert (ConfigScope.TOPIC, "a") not in world.image.configs
 
 
+def test_recreated_topic_begins_in_the_last_leader_epoch_of_the_deleted_one(world: World) -> None:
+    """A client that knows the deleted topic ignores leaders of older epochs."""
+    world.brokers(1, 2)
+    first = world.create("t", assignments=((0, (1, 2)), (1, (2, 1))))
+    assert [one.leader_epoch for one in world.image.topics[first.topic_id].partitions] == [0, 0]
+    world.fence(1)
+    world.fence(1, fenced=False)
+    epochs = [one.leader_epoch for one in world.image.topics[first.topic_id].partitions]
+    assert max(epochs) > 0
+    world.do(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
+    second = world.create("t", partitions=1, replication_factor=1)
+    world.do(c.CreatePartitions(topics=(c.MorePartitions(name="t", count=3),)))
+    partitions = world.image.topics[second.topic_id].partitions
+    assert [one.leader_epoch for one in partitions] == [max(epochs)] * 3
+
+
 def test_topic_that_is_named_twice_is_not_deleted(world: World) -> None:
     world.brokers(1)
     topic_id = world.create("a").topic_id
