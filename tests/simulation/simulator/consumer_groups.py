@@ -58,6 +58,7 @@ class ConsumerGroups:
     ) -> None:
         self._rng = random.Random(f"consumer groups {seed}")
         self.is_on = self._rng.random() < SHARE
+        self.seed = seed
         self._network, self._brokers, self.done = network, brokers, done
         self.session_s, self.faults_last = session_ms / 1000 + SESSION_EXTRA_S, faults_last
         self.witness = ConsumerWitness(loop.time, self.session_s, lambda: partitions.image, done)

@@ -6,6 +6,7 @@ arrive.
 """
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -50,6 +51,7 @@ class Host(Protocol):
 
     witness: ConsumerWitness
     done: Counter[str]
+    seed: int
     session_s: float
     faults_last: Callable[[], bool]
 
@@ -64,6 +66,9 @@ class Consumer:
         self._positions: dict[int, int] = {}
         self._coordinator: int | None = None
         self._must_say_all = True
+        self._copies = random.Random(f"copies of heartbeats {group.seed} {member.member_id}")
+        self._said: dict[int, frozenset[Place]] = {}
+        """By epoch, what its first full heartbeat said."""
 
     async def run(self) -> None:
         self._witness.members.append(self._member)
@@ -73,6 +78,8 @@ class Consumer:
             await self._heartbeat(self._coordinator)
             if self._rng.random() < LATE and self._coordinator is not None:
                 await self._repeat_old(self._coordinator)
+            if self._copies.random() < LATE and self._coordinator is not None:
+                await self._repeat_previous(self._coordinator)
             for number in sorted(self._numbers()):
                 if self._coordinator is not None:
                     await self._use(self._coordinator, number)
@@ -127,6 +134,7 @@ class Consumer:
         says = member.assigned | member.held if self._must_say_all or self._rng.random() < 0.3 else None
         if says is not None:
             self._witness.sends(member, says)
+            self._said.setdefault(member.epoch, says)
             self._positions = {n: offset for n, offset in self._positions.items() if n in self._numbers()}
         sent_s = asyncio.get_running_loop().time()
         answer = await self._ask(node, self._request(member.epoch, says))
@@ -176,6 +184,14 @@ class Consumer:
             if turn != self._witness.turns[number]:
                 await self._commit(node, number, 0, epoch)
                 self._done["late commits of consumers"] += 1
+
+    async def _repeat_previous(self, node: int) -> None:
+        """A copy of a heartbeat of the previous epoch arrives. It may be accepted, but must not give away
+        what the member got since."""
+        epochs = self._member.epochs[-2:]
+        if len(epochs) == 2 and self._member.epoch == epochs[1] and epochs[0] in self._said:
+            request = self._request(epochs[0], self._said[epochs[0]])
+            self._done["late heartbeats of the previous epoch"] += await self._ask(node, request) is not None
 
     # ---- offsets ----
 

@@ -48,6 +48,39 @@ def test_second_member_gets_partitions_once_the_first_has_given_them_up(bench):
     )
 
 
+def test_late_copy_of_a_heartbeat_of_the_previous_epoch_gives_nothing_up(bench):
+    b = bench()
+    b.consume("a")
+    b.consume("b")
+    b.consume("a", 2)
+    b.consume("a", 2, owned="t0 t1")
+    b.consume("c")
+    b.consume("a", 2, owned="")
+    b.consume("c", 4)
+    b.consume("a", 3, owned="t0")
+    b.consume("c", 4)
+    assert same(
+        b.transcript[b.transcript.index("0 #5") :],
+        """
+        0 #5 consume c 0 topics=t
+            append +member/g/c, +group/g, +current/g/c
+            append +target/g/a, +target/g/c, +targets/g, +current/g/c
+            #5 member c epoch=4 []
+        0 #6 consume a 2 owned=[]
+            append +current/g/a
+            #6 member a epoch=3 [t0]
+        0 #7 consume c 4
+            #7 member c epoch=4
+        0 #8 consume a 3 owned=[t0]
+            append +current/g/a
+            #8 member a epoch=4
+        0 #9 consume c 4
+            append +current/g/c
+            #9 member c epoch=4 [t1]
+        """,
+    )
+
+
 def test_member_that_does_not_give_its_partitions_up_is_removed(bench):
     b = bench()
     b.consume("a")

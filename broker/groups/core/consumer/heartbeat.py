@@ -201,12 +201,13 @@ def _metadata(old: ConsumerMember | None, request: ConsumerHeartbeat) -> MemberM
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """A heartbeat that waits for its target, or no longer does."""
+    """A heartbeat that waits for its target, or no longer does. `owned`: what its member owns now."""
 
     request: ConsumerHeartbeat
     member_id: str
     subscription_changed: bool
     old: ConsumerMember | None
+    owned: Owned
 
 
 def heartbeat(group: ConsumerGroup, request: ConsumerHeartbeat, turn: Turn) -> None:
@@ -229,7 +230,7 @@ def heartbeat(group: ConsumerGroup, request: ConsumerHeartbeat, turn: Turn) -> N
     refresh_epoch(group, turn, bump=bump)
     request_target(group, turn)
     restart_session(group, member, turn)
-    heard = _Heard(request, member_id, names_changed or regex_changed, old)
+    heard = _Heard(request, member_id, names_changed or regex_changed, old, _owned_now(request, old))
     joins = request.member_epoch == JOIN_EPOCH
     if group.epoch > group.assignment_epoch and (joins or group.epoch > epoch):
         waiting = Waiting(
@@ -263,7 +264,7 @@ def update_member(
 def _finish(group: ConsumerGroup, heard: _Heard, turn: Turn) -> None:
     request, member = heard.request, group.members[heard.member_id]
     moved = reconcile_member(
-        group, member, _owned(request), turn, subscription_changed=heard.subscription_changed
+        group, member, heard.owned, turn, subscription_changed=heard.subscription_changed
     )
     is_full = (
         request.rebalance_timeout_ms != -1
@@ -290,6 +291,15 @@ def _finish(group: ConsumerGroup, heard: _Heard, turn: Turn) -> None:
             refuse(request, Refusal(error), turn)
 
     respond_when_durable(group, turn, respond)
+
+
+@safeguard("a heartbeat of the previous epoch revokes nothing")
+def _owned_now(request: ConsumerHeartbeat, old: ConsumerMember | None) -> Owned:
+    """What the member owns, as far as its heartbeat says. One of the previous epoch may be a late copy, and
+    what it does not list may have been assigned since. Kafka takes it for revoked."""
+    if old is not None and JOIN_EPOCH < request.member_epoch < old.epoch:
+        return None
+    return _owned(request)
 
 
 def _owned(request: ConsumerHeartbeat) -> Owned:
