@@ -14,9 +14,10 @@ UNICODE_CLASSES_MAX = 20
 """Classes such as `\\pL` in one expression. RE2 spends up to a millisecond on each before it finds that the
 compiled expression is too large: 3,000 would stop the event loop for seconds. More hardly ever fit."""
 
-COUNTED_REPEATS_MAX = 2_000
+COUNTED_REPEATS_MAX = 1_000
 """Sum of the counts of repeats such as `a{3,50}` in one expression. RE2 writes each repeat out before it
-looks at the size: a hundred times `a{0,1000}` take 80 ms. Expressions with more are too large as a rule."""
+looks at the size, and keeps the interpreter's lock: a hundred times `a{0,1000}` take 80 ms. This many take
+3 ms, twice as many 10 ms."""
 
 _COUNTS = re.compile(r"\{(\d{1,4})(?:,(\d{0,4}))?\}")  # RE2 accepts counts up to 1000
 

@@ -41,6 +41,6 @@ def test_expression_of_very_many_unicode_classes_is_refused_before_it_is_compile
 def test_expression_of_large_counted_repeats_is_refused_before_it_is_compiled() -> None:
     """RE2 would find it too large as well, after it has written the repeats out."""
     assert compile_pattern("[a-z]{1,100}-x{0,100}")("orders-xx")
-    for text in ("x{0,1000}" * 3, "a{1000}" * 3, "(b{500,}){1}" * 5):
+    for text in ("x{0,1000}" * 2, "a{501}" * 2, "(b{500,}){1}" * 5):
         with pytest.raises(InvalidPattern, match="counted repeats"):
             compile_pattern(text)
