@@ -38,6 +38,12 @@ FATE, LATE, SLOW = 0.1, 0.1, 0.3
 """Shares of the steps: with which something happens to the member, with which a late request of it arrives,
 and in which it still uses what it must give up."""
 
+COPIED = 0.3
+"""Share of the steps in which a copy of a heartbeat of the previous epoch arrives before the next one."""
+
+REGEX = 0.3
+"""Share of the members that subscribe by a regular expression."""
+
 JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH = 0, -1, -2
 FENCED = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
 BEAT, COMMIT, FETCH = (
@@ -66,6 +72,8 @@ class Consumer:
         self._positions: dict[int, int] = {}
         self._coordinator: int | None = None
         self._must_say_all = True
+        expressions = random.Random(f"regular expressions {group.seed} {client.name}")
+        self._has_regex = expressions.random() < REGEX
         self._copies = random.Random(f"copies of heartbeats {group.seed} {member.member_id}")
         self._said: dict[int, frozenset[Place]] = {}
         """By epoch, what its first full heartbeat said."""
@@ -75,11 +83,11 @@ class Consumer:
         while not await self._ends():
             if self._coordinator is None:
                 self._coordinator = await find_coordinator(self._client, GROUP)
+            if self._copies.random() < COPIED:
+                await self._repeat_previous(self._coordinator)
             await self._heartbeat(self._coordinator)
             if self._rng.random() < LATE and self._coordinator is not None:
                 await self._repeat_old(self._coordinator)
-            if self._copies.random() < LATE and self._coordinator is not None:
-                await self._repeat_previous(self._coordinator)
             for number in sorted(self._numbers()):
                 if self._coordinator is not None:
                     await self._use(self._coordinator, number)
@@ -159,7 +167,8 @@ class Consumer:
             member_epoch=epoch,
             instance_id=self._member.instance_id,
             rebalance_timeout_ms=int(1000 * self._group.session_s) if is_full else -1,
-            subscribed_topic_names=self._names if is_full else None,
+            subscribed_topic_names=([] if self._has_regex else self._names) if is_full else None,
+            subscribed_topic_regex="|".join(self._names) if is_full and self._has_regex else None,
             topic_partitions=[
                 TopicPartitions(topic_id=topic, partitions=each) for topic, each in owned.items()
             ]

@@ -150,7 +150,7 @@ async def recreate_topics(
     for life in count():
         if not wanted():
             return
-        topic_id = await _create(client, configs)
+        topic_id = await create_topic(client, configs)
         if topic_id is not None:
             written = await _write(client, topic_id, life)
             if stop_coordinator is not None:
@@ -164,11 +164,11 @@ async def recreate_topics(
                 stop_coordinator(node)
         topic_id = topic_id or client.topic_id()
         if topic_id is not None:
-            await _delete(client, topic_id)
+            await delete_topic(client, topic_id)
         await asyncio.sleep(client.rng.expovariate(RECREATIONS_A_SECOND))
 
 
-async def _create(client: Client, configs: Sequence[tuple[str, str]]) -> UUID | None:
+async def create_topic(client: Client, configs: Sequence[tuple[str, str]]) -> UUID | None:
     """The id of the new topic; None if an earlier attempt without a response created it."""
     settings = [CreatableTopicConfig(name=name, value=value) for name, value in configs]
     wanted = CreatableTopic(name=client.topic, num_partitions=1, replication_factor=3, configs=settings)
@@ -182,7 +182,7 @@ async def _create(client: Client, configs: Sequence[tuple[str, str]]) -> UUID | 
                 return None
 
 
-async def _delete(client: Client, topic_id: UUID) -> None:
+async def delete_topic(client: Client, topic_id: UUID) -> None:
     """Retries until the outcome is known. Deletes by id: a late request by name would delete the next
     topic."""
     topics = [DeleteTopicState(name=None, topic_id=topic_id)]

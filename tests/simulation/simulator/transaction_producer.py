@@ -84,7 +84,7 @@ class Producer:
         """Whether another instance has initialized."""
         self.producer_id, self.epoch = -1, -1
         self._sequences: dict[int, int] = {}
-        self._added: set[int] = set()
+        self._added: set[tuple[str, int]] = set()
         self.coordinator: int | None = None
 
     async def initialize(self) -> None:
@@ -115,19 +115,19 @@ class Producer:
             result = answer.responses[0].partition_responses[0]  # type: ignore[attr-defined]
             if result.error_code == ErrorCode.NONE:
                 break
-            self._check_error(ErrorCode(result.error_code))
+            self.check_error(ErrorCode(result.error_code))
             await self.client.lost(partition)
         places = ((partition, result.base_offset + at) for at in range(len(values)))
         transaction.written.update(zip(places, values, strict=True))
         self._sequences[partition] = sequence + len(values)
 
-    def request(self, partition: int, values: list[bytes]) -> ProduceRequest:
-        """The request with the next batch of the partition."""
+    def request(self, partition: int, values: list[bytes], topic: str = OUTPUTS) -> ProduceRequest:
+        """The request with the next batch of the partition; of another topic than the outputs, the first."""
         batch = encode_batch(
             [NewRecord(TIMESTAMP_MS, None, value, ()) for value in values],
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
-            base_sequence=self._sequences.get(partition, 0),
+            base_sequence=self._sequences.get(partition, 0) if topic == OUTPUTS else 0,
             transactional=True,
         )
         data = PartitionProduceData(index=partition, records=batch)
@@ -135,14 +135,14 @@ class Producer:
             transactional_id=self.transactional_id,
             acks=-1,
             timeout_ms=1000,
-            topic_data=[TopicProduceData(name=OUTPUTS, partition_data=[data])],
+            topic_data=[TopicProduceData(name=topic, partition_data=[data])],
         )
 
-    async def add(self, partition: int) -> None:
+    async def add(self, partition: int, topic: str = OUTPUTS) -> None:
         """Version 2 leaves this to the leader of the partition."""
-        if self.version == 2 or partition in self._added:
+        if self.version == 2 or (topic, partition) in self._added:
             return
-        topics = [AddPartitionsToTxnTopic(name=OUTPUTS, partitions=[partition])]
+        topics = [AddPartitionsToTxnTopic(name=topic, partitions=[partition])]
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.producer_id,
@@ -150,7 +150,7 @@ class Producer:
             v3_and_below_topics=topics,
         )
         await self._call(ADD_PARTITIONS, request)
-        self._added.add(partition)
+        self._added.add((topic, partition))
 
     async def send_offset(self, offset: int) -> None:
         """Commit an offset of the loop's input in the transaction. Raises Failed."""
@@ -178,7 +178,7 @@ class Producer:
                 error = ErrorCode(answer.topics[0].partitions[0].error_code)
                 if error == ErrorCode.NONE:
                     return
-                self._check_error(error)
+                self.check_error(error)
             await asyncio.sleep(self.client.rng.uniform(*RETRY_S))
 
     async def end(self, transaction: SimTransaction, *, commit: bool) -> None:
@@ -196,7 +196,7 @@ class Producer:
                 if is_certain or not commit:
                     self._history.aborted_by(transaction)
                 raise Failed(error.name)
-            self._check_error(error)
+            self.check_error(error)
             is_certain = False
         if commit and was_replaced:
             raise Violation(f"a replaced producer committed {transaction}")
@@ -239,11 +239,11 @@ class Producer:
                 code = answer.error_code
             if code == ErrorCode.NONE:
                 return answer
-            self._check_error(ErrorCode(code))
+            self.check_error(ErrorCode(code))
             self.coordinator = None
             await asyncio.sleep(self.client.rng.uniform(*RETRY_S))
 
-    def _check_error(self, error: ErrorCode) -> None:
+    def check_error(self, error: ErrorCode) -> None:
         """Returns if the request may be sent again. Raises Failed, or Violation for an error that no client
         expects."""
         self.client.history.errors[error.name] += 1

@@ -10,7 +10,9 @@ import random
 from collections import Counter
 from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
+from uuid import UUID
 
+from simulator.operators import create_topic, delete_topic
 from simulator.transaction_history import NO_OFFSET, SimTransaction, TransactionHistory
 from simulator.transaction_producer import (
     END,
@@ -63,6 +65,9 @@ class Host(Protocol):
 
     def kill_coordinator(self, producer: Producer, share: float) -> None:
         """Kill it within a moment in this share of the calls, while there are faults."""
+
+    def doomed_client(self) -> Client | None:
+        """The client of a topic that does not exist yet, in some runs and transactions."""
 
     def delay_answers(self, producer: Producer, partition: int) -> None:
         """Delay each message from the coordinator to the leader of an output partition."""
@@ -121,6 +126,8 @@ class Applications:
         fate = rng.choice(FATES)
         texts = [str(position + at) for at in range(inputs)] or [""] * rng.randint(1, 5)
         await self._write_outputs(producer, transaction, texts)
+        if (doomed := self._host.doomed_client()) is not None:
+            await self._write_to_doomed_topic(producer, doomed)
         if inputs:
             transaction.first_input, transaction.next_input = position, position + inputs
         lacks_offset = bool(inputs) and fate == "zombie" and rng.random() < 0.5
@@ -158,6 +165,30 @@ class Applications:
             self._host.kill_coordinator(producer, KILLED_EARLY)
             await producer.send(transaction, rng.randrange(PARTITIONS), values)
             await asyncio.sleep(rng.expovariate(1 / STEP_S))
+
+    async def _write_to_doomed_topic(self, producer: Producer, client: Client) -> None:
+        """Write to a topic that is deleted while the transaction is open, or when it ends. The transaction
+        must end in its other partitions, and the next one begin."""
+        topic_id = await create_topic(client, ())
+        if topic_id is None:
+            return
+        await producer.add(0, client.topic)
+        request, version = producer.request(0, [b"doomed"], client.topic), producer.version
+        is_written = False
+        while not is_written:
+            answer = await client.call_leader(0, PRODUCE, VERSIONS[version][PRODUCE], request)
+            if answer is not None:
+                error = ErrorCode(answer.responses[0].partition_responses[0].error_code)  # type: ignore[attr-defined]
+                is_written = error == ErrorCode.NONE
+                if not is_written:
+                    producer.check_error(error)
+                    await client.lost(0)
+        self._host.spawn(self._delete_late(client, topic_id))
+
+    async def _delete_late(self, client: Client, topic_id: UUID) -> None:
+        await asyncio.sleep(client.rng.uniform(0, 2 * PAUSE_S))
+        await delete_topic(client, topic_id)
+        self._done["topics deleted in a transaction"] += 1
 
     async def _end(self, producer: Producer, transaction: SimTransaction, *, commit: bool) -> None:
         request = producer.end_request(commit)

@@ -48,6 +48,9 @@ ENDS_S = 10.0
 LATE_MARKERS = 0.1
 """Share of the transactions, of version 2, of whose markers copies arrive late."""
 
+DOOMED_RUNS, DOOMED = 0.4, 0.1
+"""Share of these runs in which transactions write to topics that are deleted, and of their transactions."""
+
 MARKERS = BY_NAME["WriteTxnMarkers"].key
 POLL_S = 0.05
 KILLED_S = 0.01
@@ -78,6 +81,8 @@ class Transactions:
         self._timeout_ms = rng.choice(TIMEOUTS_MS)
         self._versions = {name: rng.choice((1, 2, 2)) for name in NAMES}
         self._kills = random.Random(rng.random())
+        self._dooms = random.Random(f"doomed topics {seed}")
+        self._has_doomed, self._doomed_topics = self._dooms.random() < DOOMED_RUNS, 0
         self._held: dict[TopicPartition, tuple[int, float]] = {}
         """The partitions whose last stable offset is held back: the offset, and since when."""
         self._clients: Process | None = None
@@ -153,6 +158,17 @@ class Transactions:
         node = producer.coordinator
         if self._kills.random() < share and node is not None and not self.faults_are_over():
             self._kill_within(KILLED_S, node)
+
+    def doomed_client(self) -> Client | None:
+        rng = self._dooms
+        if not self._has_doomed or self.faults_are_over() or rng.random() >= DOOMED:
+            return None
+        self._doomed_topics += 1
+        topic = f"doomed-{self._doomed_topics}"
+        assert self._clients is not None
+        self._network.listen(topic, self._clients)
+        draws = random.Random(rng.random())
+        return Client(topic, self._network, dict(self._brokers), self._broker_history, draws, topic)
 
     def delay_answers(self, producer: Producer, partition: int) -> None:
         topic, coordinator = producer.client.topic_image(), producer.coordinator

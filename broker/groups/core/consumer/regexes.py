@@ -6,6 +6,7 @@ resolved together, when a member sends a heartbeat, and not within REFRESH_PAUSE
 change makes the group assign its partitions again.
 """
 
+from tierlog.base.safeguards import safeguard
 from tierlog.broker.groups.core.consumer.formats import RegularExpression
 from tierlog.broker.groups.core.consumer.group import ConsumerGroup
 from tierlog.broker.groups.core.consumer.member import NAME_OVERHEAD_BYTES
@@ -19,16 +20,8 @@ REFRESH_PAUSE_MS = 10_000
 
 def refresh_regexes(group: ConsumerGroup, turn: Turn) -> None:
     """Have the regular expressions resolved if that is due."""
-    if not group.regex_subscribers or group.resolving is not None:
+    if not group.regex_subscribers or group.resolving is not None or not _is_due(group, turn):
         return
-    is_unresolved = group.regexes.keys() != group.regex_subscribers.keys()
-    last_ms = max((each.timestamp for each in group.regexes.values()), default=None)
-    if last_ms is not None:
-        since_ms = turn.now_ms - last_ms
-        is_recent = 0 <= since_ms < REFRESH_PAUSE_MS
-        is_old = not 0 <= since_ms <= turn.settings.group_consumer_regex_refresh_interval_ms
-        if is_recent or not (is_unresolved or group.names_changed or is_old):
-            return
     group.regex_version += 1
     group.names_changed = False
     group.resolving = ResolveRegexes(
@@ -38,6 +31,18 @@ def refresh_regexes(group: ConsumerGroup, turn: Turn) -> None:
         names=turn.topics.names(),
     )
     turn.effects.append(group.resolving)
+
+
+@safeguard("a new regular expression is resolved")
+def _is_due(group: ConsumerGroup, turn: Turn) -> bool:
+    last_ms = max((each.timestamp for each in group.regexes.values()), default=None)
+    if last_ms is None:
+        return True
+    since_ms = turn.now_ms - last_ms
+    is_recent = 0 <= since_ms < REFRESH_PAUSE_MS
+    is_old = not 0 <= since_ms <= turn.settings.group_consumer_regex_refresh_interval_ms
+    is_unresolved = group.regexes.keys() != group.regex_subscribers.keys()
+    return not is_recent and (is_unresolved or group.names_changed or is_old)
 
 
 def most_bytes_of_next_regex(group: ConsumerGroup, topics: TopicView) -> int:
