@@ -14,6 +14,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from swallowing_proxy import SwallowingProxy
 from waiting import until
 from wire_client import Client
 
@@ -240,3 +241,46 @@ def test_transactions_are_listed_by_a_pattern_of_their_ids(broker: TierlogBroker
     assert listed(None) == listed("") == (ErrorCode.NONE, everything)
     for invalid in ("(", r"(a)\1", "(.*){1000}"):
         assert listed(invalid) == (ErrorCode.INVALID_REGULAR_EXPRESSION, [])
+
+
+@pytest.fixture
+def proxy() -> Iterator[SwallowingProxy]:
+    made = SwallowingProxy()
+    yield made
+    made.close()
+
+
+def test_record_after_an_abort_is_not_lost(
+    tierlog_broker_factory: TierlogBrokerFactory, proxy: SwallowingProxy
+) -> None:
+    """librdkafka aborts while it does not know whether a batch was appended, and gives its sequence to the
+    next record. Kafka takes that record for a retry."""
+    running = tierlog_broker_factory({"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"})
+    proxy.target_port = running.port
+    client = admin(running)
+    client.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(TIMEOUT_S)
+    made = producer(running)
+    proxy.swallow()
+    made.begin_transaction()
+    made.produce(TOPIC, "aborted", partition=0)
+    until(lambda: made.poll(0.01) == 0 and proxy.refused.is_set(), "the batch is repeated")
+    made.abort_transaction(TIMEOUT_S)
+    proxy.let_through()
+    tries = 0
+    while not commit(made, "committed"):
+        tries += 1
+    assert read(running, TOPIC) == ["committed"]
+    assert tries == 1
+
+
+def commit(made: Producer, value: str) -> bool:
+    """Send a value in a transaction. If that fails it is aborted."""
+    made.begin_transaction()
+    made.produce(TOPIC, value, partition=0)
+    try:
+        made.commit_transaction(TIMEOUT_S)
+    except KafkaException as failure:
+        assert failure.args[0].txn_requires_abort(), failure
+        made.abort_transaction(TIMEOUT_S)
+        return False
+    return True

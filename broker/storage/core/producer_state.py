@@ -549,18 +549,13 @@ def _validate_sequence(known: ProducerStateEntry, header: BatchHeader) -> Duplic
 
 @safeguard("a batch of an ended transaction is not acknowledged again")
 def _of_ended_transaction(known: ProducerStateEntry, retry: Duplicate) -> Rejection | None:
-    """Refuse a retry of a batch whose transaction has ended.
-
-    No client waits for the response to such a batch. But librdkafka, when it aborts a transaction of version
-    1, forgets batches that it would have sent again, and gives their sequences to other records. To
-    acknowledge these would lose them. After this error the client aborts, and gets another epoch."""
-    first = known.transaction_first_offset
-    if 0 <= first <= retry.base_offset:
+    """Refuse a retry of a batch whose transaction has ended: no client waits for its response. But librdkafka
+    aborts a transaction of version 1 without batches that it would have sent again, and gives their sequences
+    to other records, which would be lost. A sequence gap would be a fatal error to it."""
+    if 0 <= known.transaction_first_offset <= retry.base_offset:
         return None
-    return Rejection(
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        f"producer {known.producer_id} repeats a sequence of an ended transaction ({retry.base_offset})",
-    )
+    message = f"producer {known.producer_id} repeats a sequence of an ended transaction ({retry.base_offset})"
+    return Rejection(ErrorCode.INVALID_TXN_STATE, message)
 
 
 def _is_expired(producer: ProducerStateEntry, after_ms: int) -> bool:

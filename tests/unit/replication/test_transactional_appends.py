@@ -143,7 +143,7 @@ def test_retry_of_a_finished_transaction_is_refused(replica: Replica) -> None:
     produce(replica, 0, verify(replica))
     end(replica)
     again = produce(replica, 0, verify(replica))
-    assert (again.error, replica.log_end_offset) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 2)
+    assert (again.error, replica.log_end_offset) == (ErrorCode.INVALID_TXN_STATE, 2)
 
 
 def test_plain_batch_inside_a_transaction_is_refused(replica: Replica) -> None:

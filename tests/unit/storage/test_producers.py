@@ -140,13 +140,13 @@ def test_retry_after_the_end_of_its_transaction_is_rejected() -> None:
     assert state.validate(retry, must_verify=False) == Duplicate(101, 101, 50)
     marker = header(-1, attributes=TRANSACTIONAL | CONTROL)
     state.apply(marker, 102, EndMarker(committed=False, coordinator_epoch=1))
-    assert error(state.validate(retry, must_verify=False)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert error(state.validate(retry, must_verify=False)) == ErrorCode.INVALID_TXN_STATE
     restored = ProducerStateManager.decode(state.encode())
-    assert error(restored.validate(retry, must_verify=False)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert error(restored.validate(retry, must_verify=False)) == ErrorCode.INVALID_TXN_STATE
     following = header(2, attributes=TRANSACTIONAL)
     assert state.validate(following, must_verify=False) is None
     state.apply(following, 103)
-    assert error(state.validate(retry, must_verify=False)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert error(state.validate(retry, must_verify=False)) == ErrorCode.INVALID_TXN_STATE
     assert state.validate(following, must_verify=False) == Duplicate(103, 103, 50)
 
 

@@ -201,7 +201,7 @@ def _metadata(old: ConsumerMember | None, request: ConsumerHeartbeat) -> MemberM
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """A heartbeat that waits for its target, or no longer does. `owned`: what its member owns now."""
+    """A heartbeat that waits for its target, or no longer does. `owned`: the member's partitions now."""
 
     request: ConsumerHeartbeat
     member_id: str
@@ -295,8 +295,8 @@ def _finish(group: ConsumerGroup, heard: _Heard, turn: Turn) -> None:
 
 @safeguard("a heartbeat of the previous epoch revokes nothing")
 def _owned_now(request: ConsumerHeartbeat, old: ConsumerMember | None) -> Owned:
-    """What the member owns, as far as its heartbeat says. One of the previous epoch may be a late copy, and
-    what it does not list may have been assigned since. Kafka takes it for revoked."""
+    """The partitions that the member owns, None if its heartbeat does not say it. A heartbeat of the previous
+    epoch may be a late copy: others may have been assigned since. Kafka takes them for revoked."""
     if old is not None and JOIN_EPOCH < request.member_epoch < old.epoch:
         return None
     return _owned(request)
