@@ -86,6 +86,7 @@ def test_a_topic_that_is_not_in_the_bucket_is_a_failure_that_names_the_nearest(
 def test_failures_of_a_tables_library_are_one_line_that_names_table_and_arguments(
     history: BucketWriter, tmp_path: Path
 ) -> None:
+    source = ["--path", history.root, "--topic", "flights"]
     words = ["--format", "iceberg", "--table", "sales.orders", "--catalog", "prod"]
     catalog = ["type=sql", f"uri=sqlite:///{tmp_path}/missing/catalog.db", f"warehouse=file://{tmp_path}"]
     words += [word for one in catalog for word in ("--catalog-property", one)]
@@ -99,7 +100,7 @@ def test_failures_of_a_tables_library_are_one_line_that_names_table_and_argument
         ),
     ):
         with pytest.raises(JobFailed) as failed:
-            BACKFILL.run(values_of("--path", history.root, "--topic", "flights", *given), NoProgress())
+            BACKFILL.run(parse(BACKFILL, [str(one) for one in (*source, *given)]), NoProgress())
         text = str(failed.value)
         assert text.startswith(place) and advice in text and len(text.splitlines()) == 1
 
