@@ -125,9 +125,11 @@ class Applications:
         rng, transaction = producer.client.rng, producer.begin()
         fate = rng.choice(FATES)
         texts = [str(position + at) for at in range(inputs)] or [""] * rng.randint(1, 5)
+        doomed = self._host.doomed_client()
+        topic_id = None if doomed is None else await create_topic(doomed, ())
         await self._write_outputs(producer, transaction, texts)
-        if (doomed := self._host.doomed_client()) is not None:
-            await self._write_to_doomed_topic(producer, doomed)
+        if doomed is not None and topic_id is not None:
+            await self._write_to_doomed_topic(producer, doomed, topic_id)
         if inputs:
             transaction.first_input, transaction.next_input = position, position + inputs
         lacks_offset = bool(inputs) and fate == "zombie" and rng.random() < 0.5
@@ -166,29 +168,26 @@ class Applications:
             await producer.send(transaction, rng.randrange(PARTITIONS), values)
             await asyncio.sleep(rng.expovariate(1 / STEP_S))
 
-    async def _write_to_doomed_topic(self, producer: Producer, client: Client) -> None:
+    async def _write_to_doomed_topic(self, producer: Producer, client: Client, topic_id: UUID) -> None:
         """Write to a topic that is deleted while the transaction is open, or when it ends. The transaction
         must end in its other partitions, and the next one begin."""
-        topic_id = await create_topic(client, ())
-        if topic_id is None:
-            return
         await producer.add(0, client.topic)
         request, version = producer.request(0, [b"doomed"], client.topic), producer.version
-        is_written = False
-        while not is_written:
+        error = ErrorCode.REQUEST_TIMED_OUT
+        while error != ErrorCode.NONE:
             answer = await client.call_leader(0, PRODUCE, VERSIONS[version][PRODUCE], request)
-            if answer is not None:
-                error = ErrorCode(answer.responses[0].partition_responses[0].error_code)  # type: ignore[attr-defined]
-                is_written = error == ErrorCode.NONE
-                if not is_written:
-                    producer.check_error(error)
-                    await client.lost(0)
+            if answer is None:
+                continue
+            error = ErrorCode(answer.responses[0].partition_responses[0].error_code)  # type: ignore[attr-defined]
+            if error != ErrorCode.NONE:
+                producer.check_error(error)
+                await client.lost(0)
+        self._done["transactions with a deleted topic"] += 1
         self._host.spawn(self._delete_late(client, topic_id))
 
     async def _delete_late(self, client: Client, topic_id: UUID) -> None:
         await asyncio.sleep(client.rng.uniform(0, 2 * PAUSE_S))
         await delete_topic(client, topic_id)
-        self._done["topics deleted in a transaction"] += 1
 
     async def _end(self, producer: Producer, transaction: SimTransaction, *, commit: bool) -> None:
         request = producer.end_request(commit)

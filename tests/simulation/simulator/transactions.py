@@ -48,7 +48,7 @@ ENDS_S = 10.0
 LATE_MARKERS = 0.1
 """Share of the transactions, of version 2, of whose markers copies arrive late."""
 
-DOOMED_RUNS, DOOMED = 0.4, 0.1
+DOOMED_RUNS, DOOMED = 0.4, 0.3
 """Share of these runs in which transactions write to topics that are deleted, and of their transactions."""
 
 MARKERS = BY_NAME["WriteTxnMarkers"].key
