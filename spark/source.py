@@ -10,9 +10,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from tierlog.spark.columns import check_schema, columns_of, with_value_schema
-from tierlog.spark.history.bucket import open_bucket
-from tierlog.spark.history.snapshot import choose_snapshot
-from tierlog.spark.history.summary import SCHEMAS
 from tierlog.spark.options import InvalidOption, Table, parse_options
 from tierlog.spark.options.read import read_options
 from tierlog.spark.options.table import HISTORY, Given
@@ -37,6 +34,9 @@ class TierlogSource(DataSource):
             parsed = parse_options(given)
         except InvalidOption:
             return  # `reader` refuses it too, or this is a stream or a write, which has no snapshots
+        from tierlog.spark.history.bucket import open_bucket
+        from tierlog.spark.history.snapshot import choose_snapshot
+
         snapshot = choose_snapshot(open_bucket(parsed.store), parsed).snapshot
         self.options = {**given, "snapshot": snapshot or ""}
 
@@ -47,7 +47,12 @@ class TierlogSource(DataSource):
     @short_errors
     def schema(self) -> str:
         options = read_options(Given(self.options, HISTORY))
-        columns = columns_of(options) if options.table is Table.RECORDS else SCHEMAS[options.table]
+        if options.table is Table.RECORDS:
+            columns = columns_of(options)
+        else:
+            from tierlog.spark.history.summary import SCHEMAS
+
+            columns = SCHEMAS[options.table]
         return ", ".join(f"{name} {type}" for name, type in columns.items())
 
     @short_errors
