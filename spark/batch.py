@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from tierlog.spark.columns import arrow_schema, record_batch
 from tierlog.spark.history.bucket import open_bucket
-from tierlog.spark.history.plan import Pruning, Split
+from tierlog.spark.history.plan import Pruning, Split, pack_split, unpack_split
 from tierlog.spark.history.snapshot import plan_splits, read_split
 from tierlog.spark.options import ReadOptions
 from tierlog.spark.short_errors import short_errors
@@ -45,11 +45,10 @@ class TierlogReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         warn_of_tcp_sockets()
         splits = plan_splits(open_bucket(self._options.store), self._options, self._pruning)
-        return [InputPartition(split) for split in splits] or [InputPartition(())]
+        return [InputPartition(pack_split(split)) for split in splits or [()]]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        split: Split = partition.value
-        yield from self._read(split)
+        yield from self._read(unpack_split(partition.value))
         freeze_heap()
 
     def _read(self, split: Split) -> Iterator["pa.RecordBatch"]:

@@ -6,10 +6,12 @@ of an index bundle is read, unless an earlier version wrote it. Bytes of segment
 checksum that the plan has for them; without one, each batch is checked by its own.
 """
 
+import gc
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, groupby, islice
 from typing import TypeAlias, TypeVar
@@ -90,7 +92,20 @@ def plan_splits(
     """All splits of a query, sorted by topic, partition and offset. `sources`: the partitions, if the caller
     has chosen them. Raises InvalidOption and OffsetsUnavailable."""
     limits = SplitLimits(options.split_bytes, options.min_splits, options.max_splits, options.max_records)
-    return group_into_splits(plan_parts(bucket, options, pruning, sources), limits)
+    with _without_garbage_collection():
+        return group_into_splits(plan_parts(bucket, options, pruning, sources), limits)
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """A plan may make millions of objects, none of them in cycles, and would visit all of them repeatedly."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def plan_parts(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import crc32c
+import msgspec
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.records import PageRef, RemoteSegment
@@ -150,9 +151,7 @@ class Keys:
 
     def log(self, partition: TopicIdPartition, segment: RemoteSegment) -> str:
         """The segment, byte for byte as on the leader's disk."""
-        return self.attempt(
-            partition, segment.base_offset, segment.last_offset, segment.leader_epoch, segment.uuid
-        )[0]
+        return self.data(partition) + log_name(segment)
 
     def index(self, partition: TopicIdPartition, segment: RemoteSegment) -> str:
         """The segment's index bundle."""
@@ -167,6 +166,13 @@ class Keys:
         offsets = f"{base:0{_OFFSET_DIGITS}}-{last:0{_OFFSET_DIGITS}}"
         stem = f"{self.data(partition)}{offsets}-{leader_epoch}-{attempt_id}"
         return stem + ".log", stem + ".idx"
+
+
+def log_name(segment: RemoteSegment) -> str:
+    """The last component of the key of a segment."""
+    base, last = segment.base_offset, segment.last_offset
+    segment_id = msgspec.to_builtins(segment.uuid)  # its text, four times as fast as `str`
+    return f"{base:0{_OFFSET_DIGITS}}-{last:0{_OFFSET_DIGITS}}-{segment.leader_epoch}-{segment_id}.log"
 
 
 def parse_attempt(key: str) -> AttemptKey:

@@ -281,7 +281,7 @@ def _page_documents(pages: tuple[PageRef, ...]) -> tuple[PageRefDocument, ...]:
 
 
 def _segments(entries: tuple[EntryDocument, ...]) -> tuple[RemoteSegment, ...]:
-    segments = tuple(RemoteSegment(**msgspec.structs.asdict(entry)) for entry in entries)
+    segments = msgspec.convert(entries, tuple[RemoteSegment, ...], from_attributes=True)
     share_epochs(segments)
     return segments
 

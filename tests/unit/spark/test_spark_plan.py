@@ -1,5 +1,6 @@
 """Plans: every batch of the requested range is in exactly one part, and no other batch is."""
 
+import pickle
 import random
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -27,8 +28,11 @@ from tierlog.spark.history.plan import (
     group_into_splits,
     nodes_from_time,
     nodes_in,
+    pack_split,
     parts_of_segment,
     resolve_bound,
+    unpack_split,
+    whole_segment,
 )
 from tierlog.spark.history.segment_index import ChunkIndex, OffsetIndex, undivided
 from tierlog.spark.options import EARLIEST, LATEST, Bound, InvalidOption, parse_options
@@ -153,6 +157,20 @@ def test_splits_have_all_parts_in_order_and_no_more_bytes_than_allowed(seed: int
     assert len(splits) >= min(len(parts), SPLITS_OF_A_SMALL_QUERY, ends[-1] // (40 << 20))
     for size, following in pairwise(sizes):
         assert size + following > min(split_bytes, PART_BYTES), "neighbours that fit into one split"
+
+
+def test_a_packed_split_has_the_same_parts_and_is_small() -> None:
+    rng = random.Random(3)
+    entries = [
+        remote_segment(100 * n, 100 * n + 99, uuid=uuid.UUID(int=rng.getrandbits(128))) for n in range(64)
+    ]
+    whole = OffsetRange(0, 6_400)
+    parts = [part for entry in entries for part in whole_segment(KEYS, SOURCE, entry, whole)]
+    aborted = Part(SOURCE, "key", 1, 2, whole, whole, None, (AbortedTxn(1, 2, 3, 4),), 5)
+    split = (*parts, aborted)
+    packed = pack_split(split)
+    assert unpack_split(packed) == split and unpack_split(pack_split(())) == ()
+    assert len(packed) < 64 * len(split) < len(pickle.dumps(split)) / 2
 
 
 def test_a_part_lists_the_aborted_transactions_of_its_own_batches() -> None:
