@@ -1,4 +1,4 @@
-"""What makes a local session start sooner, and that it stands aside where it does not fit."""
+"""Startup of a local session: each part makes it faster, and stands aside where it does not fit."""
 
 import subprocess
 import sys
