@@ -13,14 +13,16 @@ from pyspark import daemon, worker  # noqa: F401
 
 from tierlog.records.columnar import COLUMNS, decode_columns
 from tierlog.records.writer import NewRecord, encode_batch
-from tierlog.spark import batch  # noqa: F401
+from tierlog.spark import batch as reader  # noqa: F401
 from tierlog.spark.worker import freeze_heap
 
 
 def load_compiled_loops() -> None:
     """Decode one record, with all columns."""
     record = NewRecord(0, b"key", b"value", [("name", b"value")])
-    list(decode_columns(bytes(encode_batch([record])), COLUMNS))
+    batch = bytes(encode_batch([record]))
+    list(decode_columns(batch, COLUMNS))
+    list(decode_columns(batch, COLUMNS, is_checked=True))
 
 
 def without_broken_pipes(serve: Callable[[Any, bool], int]) -> Callable[[Any, bool], int]:

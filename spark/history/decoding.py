@@ -9,8 +9,8 @@ from tierlog.tiering.object_store import CorruptObject
 
 
 def decode_part(part: Part, content: bytes, wanted: Collection[str]) -> Iterator[Columns]:
-    """The wanted columns of the committed records of a part, in groups that are not empty. Raises
-    CorruptObject."""
+    """The wanted columns of the committed records of a part, in groups that are not empty. `content`: from
+    `read_split`, which has compared it with the part's checksum. Raises CorruptObject."""
     try:
         for columns in decode_columns(
             content,
@@ -18,6 +18,7 @@ def decode_part(part: Part, content: bytes, wanted: Collection[str]) -> Iterator
             first_offset=part.offsets.start,
             end_offset=part.offsets.end,
             aborted=[AbortedRange(*line[:3]) for line in part.aborted],
+            is_checked=part.crc32c is not None,
         ):
             if columns.rows:
                 yield columns

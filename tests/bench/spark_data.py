@@ -118,17 +118,20 @@ def kafka_with(classpath: str, directory: Path, shape: Shape) -> Iterator[str]:
     """The bootstrap address of an Apache Kafka broker that has the topic."""
     kafka = KafkaProcess(classpath, directory, JAVA, KAFKA_PROPERTIES)
     try:
-        Topics(kafka.bootstrap).create(PARTITIONS, name=TOPIC)
-        address = wire.parse_address(kafka.bootstrap)
-        for partition in range(PARTITIONS):
-            frames = [
-                frame
-                for batch in templates(shape)
-                for frame in raw.produce_frames(TOPIC, [partition], batch, 1)
-            ]
-            sent, _, _ = raw.send_fast(address, frames, REQUESTS_IN_FLIGHT, shape.batches, FILL_LIMIT_S, 1)
-            if sent != shape.batches:
-                raise RuntimeError(f"Kafka took only {sent} of {shape.batches} batches")
+        fill(kafka.bootstrap, shape)
         yield kafka.bootstrap
     finally:
         kafka.stop()
+
+
+def fill(bootstrap: str, shape: Shape) -> None:
+    """Create the topic, with all records."""
+    Topics(bootstrap).create(PARTITIONS, name=TOPIC)
+    address = wire.parse_address(bootstrap)
+    for partition in range(PARTITIONS):
+        frames = [
+            frame for batch in templates(shape) for frame in raw.produce_frames(TOPIC, [partition], batch, 1)
+        ]
+        sent, _, _ = raw.send_fast(address, frames, REQUESTS_IN_FLIGHT, shape.batches, FILL_LIMIT_S, 1)
+        if sent != shape.batches:
+            raise RuntimeError(f"the broker took only {sent} of {shape.batches} batches")

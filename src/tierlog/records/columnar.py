@@ -1,7 +1,8 @@
 """Record batches to Arrow columns, without a Python object per record. Called by Spark's readers.
 
-Python walks the batches (CRC, skipping, decompression), compiled loops walk the records. Only requested
-columns are built, and each record is read only as far as the last of them. Invalid bytes raise RecordsError.
+Python walks the batches (CRC, skipping, decompression), compiled loops walk the records, and also batches
+that need no CRC and no decompression. Only requested columns are built, and each record is read only as far
+as the last of them. Invalid bytes raise RecordsError.
 """
 
 from bisect import bisect_left
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tierlog.records import kernels
-from tierlog.records.batch import BatchHeader, Buffer, check_batch
+from tierlog.records.batch import HEADER_SIZE, BatchHeader, Buffer, check_batch
 from tierlog.records.codecs import Codec
 from tierlog.records.errors import RecordsError, RecordsFault
 from tierlog.records.kernels import Array
@@ -61,15 +62,25 @@ def decode_columns(
     aborted: Collection[AbortedRange] = (),
     max_batch_bytes: int = MAX_BATCH_BYTES,
     group_bytes: int = GROUP_BYTES,
+    is_checked: bool = False,
 ) -> Iterator[Columns]:
     """The records with offsets in [first_offset, end_offset), in order, in groups of about group_bytes.
 
     The buffer holds whole batches. Control batches and aborted transactions are skipped. `headers` is null
-    for a record without headers, as in Spark's Kafka source. Raises RecordsError, and ValueError for an
+    for a record without headers, as in Spark's Kafka source. `is_checked`: the caller has compared all bytes
+    with a checksum, so that those of the batches need not be. Raises RecordsError, and ValueError for an
     unknown column.
     """
     if unknown := set(columns) - set(COLUMNS):
         raise ValueError(f"no such column: {', '.join(sorted(unknown))}")
+    if is_checked and not aborted:
+        data = np.frombuffer(memoryview(buffer).toreadonly(), np.uint8)
+        places = np.empty((len(data) // HEADER_SIZE, 8), np.int64)  # most of it is never touched
+        found = int(kernels.find_batches(data, first_offset, end_offset, places))
+        if found != kernels.NOT_PLAIN:
+            for group in _in_groups(places[:found], group_bytes):
+                yield _decode(data, group, columns, first_offset, end_offset)
+            return
     group = _Group(buffer, max_batch_bytes)
     hidden = _AbortedTransactions(aborted)
     at = next_offset = 0
@@ -86,11 +97,11 @@ def decode_columns(
         ):
             group.add(at, header)
             if group.size >= group_bytes:
-                yield _decode(group, columns, first_offset, end_offset)
+                yield _decode(group.data(), group.places(), columns, first_offset, end_offset)
                 group = _Group(buffer, max_batch_bytes)
         at += header.size
     if group.size:
-        yield _decode(group, columns, first_offset, end_offset)
+        yield _decode(group.data(), group.places(), columns, first_offset, end_offset)
 
 
 class _AbortedTransactions:
@@ -124,7 +135,6 @@ class _Group:
         self._starts: list[int] = []
         self._compressed = False
         self.size = 0
-        self.records = 0
 
     def add(self, at: int, header: BatchHeader) -> None:
         section = records_section(self._buffer, at, header, self._max_batch_bytes)
@@ -135,7 +145,6 @@ class _Group:
         self._starts.append(at + header.size - len(section))
         self._compressed |= header.codec is not Codec.NONE
         self.size += len(section)
-        self.records += header.record_count
 
     def data(self) -> Array:
         """Read-only in any case, so that each kernel is compiled for one array type."""
@@ -160,11 +169,19 @@ class _Group:
         return places
 
 
-def _decode(group: _Group, columns: Collection[str], first_offset: int, end_offset: int) -> Columns:
-    data = group.data()
-    table = np.empty((kernels.ROWS, group.records), np.int64)
+def _in_groups(places: Array, group_bytes: int) -> list[Array]:
+    if not len(places):
+        return []
+    ends = np.cumsum(places[:, 1] - places[:, 0])
+    return np.split(places, np.flatnonzero(np.diff(ends // group_bytes)) + 1)
+
+
+def _decode(
+    data: Array, places: Array, columns: Collection[str], first_offset: int, end_offset: int
+) -> Columns:
+    table = np.empty((kernels.ROWS, int(places[:, 2].sum())), np.int64)
     depth = max((_DEPTHS.get(column, kernels.TO_OFFSET) for column in columns), default=kernels.TO_OFFSET)
-    count = _checked(kernels.scan_records(data, group.places(), first_offset, end_offset, depth, table))
+    count = _checked(kernels.scan_records(data, places, first_offset, end_offset, depth, table))
     return Columns(count, {column: _column(column, data, table, count) for column in columns})
 
 

@@ -70,7 +70,9 @@ def save_kernels(directory: Path, modules: Sequence[ModuleType] = ()) -> int:
 
     if os.environ.get("NUMBA_CPU_NAME") != "generic":
         raise RuntimeError("set NUMBA_CPU_NAME=generic: other processors could not run the code")
-    list(decode_columns(encode_batch([NewRecord(0, b"key", b"value", [("name", b"")])]), list(COLUMNS)))
+    batch = encode_batch([NewRecord(0, b"key", b"value", [("name", b"")])])
+    for is_checked in (False, True):
+        list(decode_columns(batch, list(COLUMNS), is_checked=is_checked))
     directory.mkdir(parents=True, exist_ok=True)
     saved = 0
     for module in (kernels, *modules):

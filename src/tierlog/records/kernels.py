@@ -44,7 +44,10 @@ FAULTS = {
     BAD_OFFSET: "a record's offset is outside its batch",
 }
 
+NOT_PLAIN = -1  # of `find_batches`
+
 LEAST_RECORD_BYTES = 7
+BATCH_HEADER_BYTES = 61
 LONGEST_MS = (2**63 - 1) // 1000  # later (or earlier) timestamps saturate: microseconds have 64 bits as well
 
 
@@ -79,6 +82,46 @@ def read_varint(data: Array, at: int, end: int, bits: int) -> tuple[Any, int]:
 @compiled
 def to_microseconds(timestamp_ms: int) -> int:
     return min(max(timestamp_ms, -LONGEST_MS), LONGEST_MS) * 1000
+
+
+@compiled
+def read_number(data: Array, at: int, size: int) -> int:
+    """A big-endian number of 4 or 8 bytes, with its sign."""
+    raw = np.uint64(0)
+    for i in range(size):
+        raw = (raw << np.uint64(8)) | np.uint64(data[at + i])
+    return np.int64(raw) if size == 8 else np.int64(np.int32(np.uint32(raw)))
+
+
+@compiled
+def find_batches(data: Array, first: int, end: int, batches: Array) -> int:
+    """Fill the input of `scan_records` for the batches with offsets in [first, end), but for control batches.
+
+    Returns their number; NOT_PLAIN if a batch is compressed or invalid. Checks what `check_batch` does, but
+    for the CRC.
+    """
+    found = 0
+    at = next_offset = 0
+    while at < data.shape[0]:
+        if data.shape[0] - at < BATCH_HEADER_BYTES or data[at + 16] != 2:
+            return NOT_PLAIN
+        stop = at + read_number(data, at + 8, 4) + 12
+        attributes, base_offset = data[at + 22], read_number(data, at, 8)
+        last_delta, count = read_number(data, at + 23, 4), read_number(data, at + 57, 4)
+        start = at + BATCH_HEADER_BYTES
+        if stop < start or stop > data.shape[0] or attributes & 0x07 or base_offset < next_offset:
+            return NOT_PLAIN
+        if count < 0 or count > last_delta + 1 or count > (stop - start) // LEAST_RECORD_BYTES:
+            return NOT_PLAIN
+        next_offset = base_offset + last_delta + 1
+        if base_offset < end and next_offset > first and not attributes & 0x20:
+            batch = batches[found]
+            batch[0], batch[1], batch[2], batch[3], batch[4] = start, stop, count, base_offset, last_delta
+            batch[5], batch[6] = read_number(data, at + 27, 8), read_number(data, at + 35, 8)
+            batch[7] = (attributes & 0x08) >> 3
+            found += 1
+        at = stop
+    return found
 
 
 @compiled

@@ -39,12 +39,13 @@ def transactional(base_offset: int, producer_id: int, **options: object) -> byte
     )
 
 
-def test_control_batches_are_left_out() -> None:
+@pytest.mark.parametrize("is_checked", [False, True])
+def test_control_batches_are_left_out(is_checked: bool) -> None:
     marker = encode_batch(
         records(1), base_offset=2, control=True, transactional=True, producer_id=7, producer_epoch=0
     )
     log = encode_batch(records(2)) + marker + encode_batch(records(2), base_offset=3)
-    assert offsets(bytes(log)) == [0, 1, 3, 4]
+    assert offsets(bytes(log), is_checked=is_checked) == [0, 1, 3, 4]
 
 
 def test_only_batches_of_the_aborted_transaction_are_left_out() -> None:
@@ -54,7 +55,9 @@ def test_only_batches_of_the_aborted_transaction_are_left_out() -> None:
         + transactional(4, 7)
         + encode_batch(records(2), base_offset=6)
     )
-    assert offsets(bytes(log), aborted=[AbortedRange(7, 0, 3)]) == [2, 3, 4, 5, 6, 7]
+    for is_checked in (False, True):
+        kept = offsets(bytes(log), aborted=[AbortedRange(7, 0, 3)], is_checked=is_checked)
+        assert kept == [2, 3, 4, 5, 6, 7]
 
 
 def test_offsets_that_compaction_removed_are_skipped() -> None:
@@ -71,10 +74,19 @@ def test_batch_with_a_flipped_bit_is_refused(codec: Codec) -> None:
     assert error.value.fault is RecordsFault.CORRUPT
 
 
-def test_truncated_batch_is_refused_and_not_skipped() -> None:
+@pytest.mark.parametrize("is_checked", [False, True])
+@pytest.mark.parametrize("missing", [1, 60, 100])
+def test_truncated_batch_is_refused_and_not_skipped(missing: int, is_checked: bool) -> None:
     log = encode_batch(records(5)) + encode_batch(records(5), base_offset=5)
     with pytest.raises(RecordsError):
-        offsets(bytes(log[:-1]))
+        offsets(bytes(log[:-missing]), is_checked=is_checked)
+
+
+@pytest.mark.parametrize("is_checked", [False, True])
+def test_batches_out_of_order_are_refused(is_checked: bool) -> None:
+    log = encode_batch(records(5), base_offset=5) + encode_batch(records(5), base_offset=4)
+    with pytest.raises(RecordsError, match="follows"):
+        offsets(bytes(log), is_checked=is_checked)
 
 
 def test_decompression_bomb_is_refused() -> None:
