@@ -182,6 +182,7 @@ bench-tiered: compiled s3-server
 
 # Maven has Spark's Kafka source for PySpark 4.0, which is the oldest that tierlog supports.
 bench-spark: venv
+	$(BIN)/python tests/bench/spark_live.py --peer-pyspark "$$(.ci/get-pyspark.sh $(BIN)/python)"
 	$(BIN)/python tests/bench/spark_scan.py --rounds $(ROUNDS) --docs docs/benchmarks-spark.md \
 	  --peer-pyspark "$$(.ci/get-pyspark.sh $(BIN)/python)" $(BENCH_OPTIONS)
 

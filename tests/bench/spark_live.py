@@ -6,7 +6,7 @@ source and sink with Apache Kafka. A part of `make bench-spark`.
 
 The topics have the same records of 100 B in four partitions. Each side is a session in a new process
 (`spark_live_query.py`). tierlog writes in transactions, the Kafka sink at least once. Results are in
-results/spark_live.json.
+results/spark_live.json, which `spark_scan.py --docs` adds to the page.
 """
 
 import argparse
@@ -23,13 +23,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import spark_data
 import suite
-from spark_scan import fetched
+from spark_scan import LIVE_RESULT, fetched
 from topics import Topics
 
 from tierlog.spark.java import find_java_home
 
 HERE = Path(__file__).parent
-RESULT = suite.RESULTS / "spark_live.json"
 COPY = "copy"
 TRICKLE_S = 20
 RECORDS_A_SECOND = 100
@@ -104,12 +103,12 @@ def main():
     parser.add_argument("--peer-pyspark", type=Path)
     options = parser.parse_args()
     shape = spark_data.Shape("100 B", options.rows, 100)
-    results = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    results = json.loads(LIVE_RESULT.read_text()) if LIVE_RESULT.exists() else {}
     for side in options.sides.split(","):
         begin = time.monotonic()
         results[side] = measure(side, shape, options)
-        RESULT.parent.mkdir(exist_ok=True)
-        RESULT.write_text(json.dumps(results, indent=1))
+        LIVE_RESULT.parent.mkdir(exist_ok=True)
+        LIVE_RESULT.write_text(json.dumps(results, indent=1))
         print(json.dumps({"side": side, **results[side], "s": round(time.monotonic() - begin)}), flush=True)
 
 

@@ -1,11 +1,14 @@
 """The page of `make bench-spark`: rows a second of each side, and the goals."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
 
 from spark_data import SHAPES, Shape
 
+Live = Mapping[str, Mapping[str, float]]
+"""By side: what `spark_live` measured."""
 Results = Mapping[str, Mapping[str, list[Mapping[str, Any]]]]
 """By shape and side: what each session measured, by query."""
 KAFKA, PLAIN, BUILDER, PARQUET = SIDES = ("kafka", "plain", "builder", "parquet")
@@ -27,7 +30,8 @@ Scans of the same records, beside Spark's own Kafka source with Apache Kafka 4.3
 {python}). tierlog reads a directory with segments of 128 MiB, without compression. Each query is an aggregate
 that needs every value of its columns, and all sides return the same one. *Warm* is the median of the runs
 after the first of a session. *First* is the first query of a session, which loads code and starts Python
-workers. The speed of such machines varies, so compare ratios, not figures of different days. Spark's Kafka
+workers; `tierlog.spark.session` starts them before it returns. Streams and writes of tierlog use a tierlog
+broker. The speed of such machines varies, so compare ratios, not figures of different days. Spark's Kafka
 source runs in PySpark 4.0 if Maven does not have it for the installed PySpark.
 """
 
@@ -43,19 +47,33 @@ def first_s(results: Results, shape: Shape, side: str) -> float:
     return median(found[ALL]["first"] for found in results[shape.name][side])
 
 
+def session_s(results: Results, shape: Shape, side: str) -> float:
+    return median(found["session"] for found in results[shape.name][side])
+
+
+def seconds(results: Results, shape: Shape, side: str, work: str) -> float:
+    """Of an export, an audit or a count."""
+    return median(taken for found in results[shape.name][side] for taken in found[work])
+
+
+def megabytes(shape: Shape) -> float:
+    """Of the records, without the overhead of batches."""
+    return rows(shape) * (shape.value_bytes + 20) / 1e6
+
+
 def rows(shape: Shape) -> int:
     return shape.batches * shape.batch_rows * 4
 
 
 class Goal(NamedTuple):
-    """`of`: the ratio to Spark's Kafka source. `at_least`, `at_most`: its goal."""
+    """`of`: a figure, usually the ratio to Spark's Kafka source. `at_least`, `at_most`: its goal."""
 
     title: str
-    of: Callable[[Results], float]
+    of: Callable[[Any], float]
     at_least: float | None = None
     at_most: float | None = None
 
-    def row(self, results: Results) -> str:
+    def row(self, results: Any) -> str:
         try:
             ratio = self.of(results)
         except (KeyError, ValueError):
@@ -75,6 +93,18 @@ def _first(side: str) -> Callable[[Results], float]:
     return lambda found: first_s(found, SHAPES[1], side) / first_s(found, SHAPES[1], KAFKA)
 
 
+def _export(shape: Shape) -> Callable[[Results], float]:
+    return lambda found: seconds(found, shape, KAFKA, "export") / seconds(found, shape, BUILDER, "export")
+
+
+def _audit(shape: Shape) -> Callable[[Results], float]:
+    return lambda found: megabytes(shape) / seconds(found, shape, BUILDER, "audit")
+
+
+def _live(figure: str) -> Callable[[Live], float]:
+    return lambda found: found["tierlog"][figure] / found["kafka"][figure]
+
+
 GOALS = (
     *(
         Goal(f"{ALL}, {shape.name}, {TITLES[side]}", _speed(shape, side, ALL), at_least=least)
@@ -90,29 +120,55 @@ GOALS = (
         Goal(f"first query, 1 GiB: seconds, {TITLES[side]}", _first(side), at_most=0.7)
         for side in (PLAIN, BUILDER)
     ),
+    *(
+        Goal(f"export to Parquet, {shape.name}", _export(shape), at_least=least)
+        for shape, least in zip(SHAPES, (4, 3), strict=True)
+    ),
+    *(Goal(f"audit, {shape.name}: MB/s", _audit(shape), at_least=500) for shape in SHAPES),
+    *(
+        Goal(f"count, {shape.name}: s", partial(seconds, shape=shape, side=BUILDER, work="count"), at_most=1)
+        for shape in SHAPES
+    ),
+)
+LIVE_GOALS = (
+    Goal("stream of a topic's tail, 100 B", _live("tail_rows_s"), at_least=2),
+    Goal("duration of a trigger", _live("trigger_ms"), at_most=0.7),
+    Goal("write, 100 B: exactly once to at least once", _live("write_rows_s"), at_least=2),
 )
 
 
-def table(results: Results) -> str:
+def table(results: Results, live: Live | None = None) -> str:
     """The figures of all sides, then the ratios to Spark's Kafka source."""
     lines = [
-        "| records | side | all columns, warm: rows/s | offset and timestamp, warm: rows/s | first query: s |"
+        "| records | side | all columns, warm: rows/s | offset and timestamp, warm: rows/s | session: s "
+        "| first query: s |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
     ]
-    lines += ["| --- | --- | ---: | ---: | ---: |"]
     for shape in SHAPES:
         for side in SIDES:
             if side in results.get(shape.name, ()):
                 speeds = [f"{warm_rows(results, shape, side, query):,.0f}" for query in QUERIES]
-                cells = [shape.name, TITLES[side], *speeds, f"{first_s(results, shape, side):.1f}"]
-                lines.append(f"| {' | '.join(cells)} |")
+                starts = [f"{of(results, shape, side):.1f}" for of in (session_s, first_s)]
+                lines.append(f"| {' | '.join([shape.name, TITLES[side], *speeds, *starts])} |")
+    if live:
+        lines += [
+            "",
+            "| side | stream: rows/s | trigger: ms | write: rows/s |",
+            "| --- | ---: | ---: | ---: |",
+        ]
+        for side, found in live.items():
+            title = TITLES.get(side, TITLES[BUILDER])
+            figures = [f"{found[name]:,}" for name in ("tail_rows_s", "trigger_ms", "write_rows_s")]
+            lines.append(f"| {' | '.join([title, *figures])} |")
     lines += [
         "",
-        "| ratio to Spark's Kafka source | measured | goal | met |",
+        "| ratio to Spark's Kafka source, unless it has a unit | measured | goal | met |",
         "| --- | ---: | ---: | :---: |",
     ]
-    return "\n".join([*lines, *(goal.row(results) for goal in GOALS), ""])
+    lines += [goal.row(results) for goal in GOALS] + [goal.row(live) for goal in LIVE_GOALS if live]
+    return "\n".join([*lines, ""])
 
 
-def page(results: Results, machine: Mapping[str, object], note: str = "") -> str:
-    parts = [INTRODUCTION.format(**machine), *([f"{note}\n"] if note else []), table(results)]
+def page(results: Results, live: Live, machine: Mapping[str, object], note: str = "") -> str:
+    parts = [INTRODUCTION.format(**machine), *([f"{note}\n"] if note else []), table(results, live)]
     return "\n".join(parts)

@@ -31,6 +31,7 @@ from tierlog.spark.java import find_java_home
 
 HERE = Path(__file__).parent
 RESULT = suite.RESULTS / "spark.json"
+LIVE_RESULT = suite.RESULTS / "spark_live.json"  # of spark_live.py, which runs before
 SESSION_LIMIT_S = 280
 NARROW = "offset,timestamp"
 
@@ -62,6 +63,7 @@ class Bench:
             "jars": "",
             "runs": self.options.runs,
             "queries": [(everything, {}), (narrow, {})],
+            "exports": side in (spark_page.KAFKA, spark_page.BUILDER),
         }
         match side:
             case "kafka":
@@ -150,7 +152,8 @@ def main():
                 bench.run(shape)
     print(spark_page.table(bench.results))
     if options.docs:
-        options.docs.write_text(spark_page.page(bench.results, suite.machine(), options.note))
+        live = json.loads(LIVE_RESULT.read_text()) if LIVE_RESULT.exists() else {}
+        options.docs.write_text(spark_page.page(bench.results, live, suite.machine(), options.note))
 
 
 if __name__ == "__main__":
