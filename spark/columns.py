@@ -5,6 +5,7 @@ this module, one after another.
 """
 
 from dataclasses import replace
+from functools import lru_cache
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -101,10 +102,19 @@ def decoded_of(source: "Source", values: Any, options: "ValueOptions", type: Any
 def _constants(source: "Source", rows: int) -> dict[str, Any]:
     import pyarrow as pa
 
-    return {
-        "topic": pa.repeat(pa.scalar(source.topic), rows),
-        "partition": pa.repeat(pa.scalar(source.partition, pa.int32()), rows),
-    }
+    made = 1 << (rows - 1).bit_length()  # few different lengths, of which successive parts share one
+    topics, partitions = (
+        _repeated(source.topic, pa.string(), made),
+        _repeated(source.partition, pa.int32(), made),
+    )
+    return {"topic": topics[:rows], "partition": partitions[:rows]}
+
+
+@lru_cache(maxsize=16)
+def _repeated(value: str | int, type: Any, rows: int) -> Any:
+    import pyarrow as pa
+
+    return pa.repeat(pa.scalar(value, type), rows)
 
 
 def _as(array: Any, type: Any) -> Any:

@@ -63,8 +63,11 @@ def compiled(function: Function) -> Function:
 @compiled
 def read_varint(data: Array, at: int, end: int, bits: int) -> tuple[Any, int]:
     """A zigzag varint of up to `bits` bits and the position after it; BAD_VARINT as position if malformed."""
-    if at < end and data[at] < 0x80:  # the usual case
+    if at < end and data[at] < 0x80:  # the usual cases: one byte, or two
         return (np.int64(data[at]) >> 1) ^ -(np.int64(data[at]) & 1), at + 1
+    if at + 1 < end and data[at + 1] < 0x80:
+        both = (np.int64(data[at]) & 0x7F) | np.int64(data[at + 1]) << 7
+        return (both >> 1) ^ -(both & 1), at + 2
     raw = np.uint64(0)
     shift = 0
     while at < end and shift < bits:
