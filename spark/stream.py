@@ -33,6 +33,7 @@ from tierlog.spark.history.plan import (
     Source,
     Split,
     check_bounds,
+    pack_split,
 )
 from tierlog.spark.history.positions import BucketPositions
 from tierlog.spark.history.snapshot import plan_splits
@@ -173,13 +174,13 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
         ranges = {source: OffsetRange(begin[source], offset) for source, offset in finish.items()}
         ranges = {source: found for source, found in ranges.items() if found}
         history, live = self._divide(ranges)
-        tasks: list[Split | LiveRange] = list(self._splits(history)) if history else []
+        tasks: list[bytes | LiveRange] = [pack_split(split) for split in self._splits(history)]
         tasks += [LiveRange(source, found) for source, found in live.items()]
         return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs on an executor."""
-        task: Split | LiveRange = partition.value
+        task: bytes | LiveRange = partition.value
         if isinstance(task, LiveRange):
             yield from self._read_live(task)
             freeze_heap()
@@ -274,6 +275,8 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
 
     def _splits(self, ranges: Mapping[Source, OffsetRange]) -> list[Split]:
         """The splits of the batch reader."""
+        if not ranges:
+            return []
         starts = {(source.topic, source.partition): found.start for source, found in ranges.items()}
         ends = {(source.topic, source.partition): found.end for source, found in ranges.items()}
         read = self._options.read

@@ -17,7 +17,14 @@ from pyspark.sql.types import StructType
 
 from tierlog.spark import offsets as stream_offsets
 from tierlog.spark.columns import COLUMNS, HEADERS
-from tierlog.spark.history.plan import OffsetsUnavailable, Part, Source, check_bounds
+from tierlog.spark.history.plan import (
+    OffsetsUnavailable,
+    Part,
+    Source,
+    check_bounds,
+    pack_split,
+    unpack_split,
+)
 from tierlog.spark.offsets import Offsets
 from tierlog.spark.options import EARLIEST, LATEST, Bound, parse_options
 from tierlog.spark.options.stream import parse_stream_options
@@ -110,18 +117,17 @@ class InOrder(TierlogStreamReader):
             if isinstance(planned.value, LiveRange):
                 live[planned.value.source] = planned.value
                 continue
-            for part in planned.value:
+            for part in unpack_split(planned.value):
                 history.setdefault(part.source, []).append(part)
-        return [
-            InputPartition((tuple(history.get(source, ())), live.get(source)))
-            for source in dict.fromkeys((*history, *live))
-        ]
+        packed = {source: pack_split(tuple(parts)) for source, parts in history.items()}
+        sources = dict.fromkeys((*history, *live))
+        return [InputPartition((packed.get(source), live.get(source))) for source in sources]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs on an executor."""
-        parts, live = partition.value
-        if parts:
-            yield from super().read(InputPartition(parts))
+        history, live = partition.value
+        if history is not None:
+            yield from super().read(InputPartition(history))
         if live is not None:
             yield from super().read(InputPartition(live))
 

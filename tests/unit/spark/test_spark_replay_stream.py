@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 from spark_bucket import BucketWriter
 from spark_history import LOG_START, write_history
 
-from tierlog.spark.history.plan import OffsetsUnavailable
+from tierlog.spark.history.plan import OffsetsUnavailable, unpack_split
 from tierlog.spark.jobs.replay_stream import (
     InOrder,
     ReplayChanged,
@@ -44,7 +44,8 @@ def test_one_task_reads_a_partition_in_its_order(history: BucketWriter) -> None:
     tasks = stream.partitions(start, stream._marked(encode(end)))
     assert len(tasks) == 2
     for task in tasks:
-        parts, live = task.value
+        packed, live = task.value
+        parts = unpack_split(packed)
         assert live is None
         assert len(parts) > 10
         assert len({part.source for part in parts}) == 1
