@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from tierlog.spark.columns import check_schema, columns_of, with_value_schema
+from tierlog.spark.columns import check_schema, columns_of, declared, with_value_schema
 from tierlog.spark.options import InvalidOption, Table, parse_options
 from tierlog.spark.options.read import read_options
 from tierlog.spark.options.table import HISTORY, Given
@@ -48,12 +48,10 @@ class TierlogSource(DataSource):
     def schema(self) -> str:
         options = read_options(Given(self.options, HISTORY))
         if options.table is Table.RECORDS:
-            columns = columns_of(options)
-        else:
-            from tierlog.spark.history.summary import SCHEMAS
+            return declared(columns_of(options))
+        from tierlog.spark.history.summary import SCHEMAS
 
-            columns = SCHEMAS[options.table]
-        return ", ".join(f"{name} {type}" for name, type in columns.items())
+        return ", ".join(f"{name} {type}" for name, type in SCHEMAS[options.table].items())
 
     @short_errors
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -52,12 +52,12 @@ def session_s(results: Results, shape: Shape, side: str) -> float:
 
 
 def seconds(results: Results, shape: Shape, side: str, work: str) -> float:
-    """Of an export, an audit or a count."""
+    """The median time of an export, an audit or a count."""
     return median(taken for found in results[shape.name][side] for taken in found[work])
 
 
 def megabytes(shape: Shape) -> float:
-    """Of the records, without the overhead of batches."""
+    """Size of the records, without the overhead of batches."""
     return rows(shape) * (shape.value_bytes + 20) / 1e6
 
 

@@ -65,7 +65,7 @@ def run(spark, source, options, query):
 
 
 def seconds_of(work, runs):
-    """Of each run but the first."""
+    """The time of each run but the first."""
     taken = []
     for _ in range(runs + 1):
         begin = time.perf_counter()

@@ -31,7 +31,8 @@ from tierlog.spark.java import find_java_home
 
 HERE = Path(__file__).parent
 RESULT = suite.RESULTS / "spark.json"
-LIVE_RESULT = suite.RESULTS / "spark_live.json"  # of spark_live.py, which runs before
+LIVE_RESULT = suite.RESULTS / "spark_live.json"
+"""Written by `spark_live.py`, which runs before."""
 SESSION_LIMIT_S = 280
 NARROW = "offset,timestamp"
 

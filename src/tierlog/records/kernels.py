@@ -44,7 +44,7 @@ FAULTS = {
     BAD_OFFSET: "a record's offset is outside its batch",
 }
 
-NOT_PLAIN = -1  # of `find_batches`
+NOT_PLAIN = -1  # `find_batches` returns it
 
 LEAST_RECORD_BYTES = 7
 BATCH_HEADER_BYTES = 61
