@@ -126,7 +126,7 @@ def kafka_with(classpath: str, directory: Path, shape: Shape) -> Iterator[str]:
 
 def fill(bootstrap: str, shape: Shape) -> None:
     """Create the topic, with all records."""
-    Topics(bootstrap).create(PARTITIONS, name=TOPIC)
+    Topics(bootstrap).create(PARTITIONS, {"retention.ms": "-1"}, TOPIC)  # the records are old
     address = wire.parse_address(bootstrap)
     for partition in range(PARTITIONS):
         frames = [

@@ -78,8 +78,8 @@ def decode_columns(
         places = np.empty((len(data) // HEADER_SIZE, 8), np.int64)  # most of it is never touched
         found = int(kernels.find_batches(data, first_offset, end_offset, places))
         if found != kernels.NOT_PLAIN:
-            for group in _in_groups(places[:found], group_bytes):
-                yield _decode(data, group, columns, first_offset, end_offset)
+            for some in _in_groups(places[:found], group_bytes):
+                yield _decode(data, some, columns, first_offset, end_offset)
             return
     group = _Group(buffer, max_batch_bytes)
     hidden = _AbortedTransactions(aborted)

@@ -88,7 +88,7 @@ def to_microseconds(timestamp_ms: int) -> int:
 
 
 @compiled
-def read_number(data: Array, at: int, size: int) -> int:
+def read_number(data: Array, at: int, size: int) -> Any:
     """A big-endian number of 4 or 8 bytes, with its sign."""
     raw = np.uint64(0)
     for i in range(size):
