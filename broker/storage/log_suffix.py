@@ -35,8 +35,8 @@ def copy_suffix(
     """The part of an exported segment from `offset` on, and the chunks of its file. The caller removes
     `descriptor.path_log`.
 
-    Raises CorruptLog if no batch begins at the offset, and OSError: ENOSPC if there is too little space,
-    before anything is written.
+    Raises CorruptLog if the offset is within a batch or no batch follows, and OSError: ENOSPC if there is too
+    little space, before anything is written.
     """
     whole = exported.descriptor
     directory = whole.directory
@@ -47,8 +47,8 @@ def copy_suffix(
     suffix.file_suffix = UNFINISHED
     try:
         first = source.find(offset)
-        if first is None or first.header.base_offset != offset:
-            raise CorruptLog(f"{source.path()}: no batch begins at offset {offset}")
+        if first is None or first.header.base_offset < offset:  # after a gap of compaction it is higher
+            raise CorruptLog(f"{source.path()}: no batch begins at offset {offset} or after it")
         require_space(files, source.size - first.position, suffix)
         _copy(files, source, first, suffix)
         chunks = index_file(suffix, interval_bytes, exported.leader_epochs)
