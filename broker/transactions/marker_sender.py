@@ -150,7 +150,6 @@ class MarkerSender:
             for at in range(0, len(group), PARTITIONS_PER_MARKER)
         ]
 
-    @safeguard("a deleted partition needs no marker")
     def _leader(self, partition: TopicPartition) -> int:
         topic = self._image().topic(partition.topic)
         if topic is None or partition.partition >= len(topic.partitions):

@@ -33,16 +33,6 @@ def _(original: Function, *_: Any) -> None:
     return
 
 
-@without("a heartbeat of the previous epoch revokes nothing", breaks="two members own a partition")
-def _(original: Function, request: Any, _: Any) -> Any:
-    return original(request, None)
-
-
-@without("a new regular expression is resolved", breaks="a member gets no partitions")
-def _(original: Function, *_: Any) -> bool:
-    return False
-
-
 @without("a silent member is removed after its session", breaks="a partition stays with a member that died")
 def _(original: Function, *_: Any) -> None:
     return

@@ -9,7 +9,6 @@ from tierlog.broker.storage.core.producer_state import NO_PRODUCER_ID
 from tierlog.broker.transactions.core.events import WriteMarkers
 from tierlog.broker.transactions.core.states import TransactionState
 from tierlog.broker.transactions.core.transaction import EPOCH_BUMP_VERSION
-from tierlog.broker.transactions.marker_sender import DELETED
 from tierlog.protocol.errors import ErrorCode
 
 
@@ -123,12 +122,6 @@ def _(original: Function, *_: Any) -> bool:
 @without("a marker needs the epoch of its transaction", breaks="a late marker ends the next transaction")
 def _(original: Function, *_: Any) -> None:
     return
-
-
-@without("a deleted partition needs no marker", breaks="an id never begins another transaction")
-def _(original: Function, sender: Any, partition: Any) -> int:
-    leader = int(original(sender, partition))
-    return -1 if leader == DELETED else leader
 
 
 # --- the leaders of partitions

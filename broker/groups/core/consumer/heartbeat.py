@@ -293,7 +293,6 @@ def _finish(group: ConsumerGroup, heard: _Heard, turn: Turn) -> None:
     respond_when_durable(group, turn, respond)
 
 
-@safeguard("a heartbeat of the previous epoch revokes nothing")
 def _owned_now(request: ConsumerHeartbeat, old: ConsumerMember | None) -> Owned:
     """The partitions that the member owns, None if its heartbeat does not say it. A heartbeat of the previous
     epoch may be a late copy: others may have been assigned since. Kafka takes them for revoked."""

@@ -6,7 +6,6 @@ resolved together, when a member sends a heartbeat, and not within REFRESH_PAUSE
 change makes the group assign its partitions again.
 """
 
-from tierlog.base.safeguards import safeguard
 from tierlog.broker.groups.core.consumer.formats import RegularExpression
 from tierlog.broker.groups.core.consumer.group import ConsumerGroup
 from tierlog.broker.groups.core.consumer.member import NAME_OVERHEAD_BYTES
@@ -33,7 +32,6 @@ def refresh_regexes(group: ConsumerGroup, turn: Turn) -> None:
     turn.effects.append(group.resolving)
 
 
-@safeguard("a new regular expression is resolved")
 def _is_due(group: ConsumerGroup, turn: Turn) -> bool:
     last_ms = max((each.timestamp for each in group.regexes.values()), default=None)
     if last_ms is None:
