@@ -23,7 +23,7 @@ from tierlog.records.indexes import AbortedTxn, find_aborted
 from tierlog.spark.history.segment_index import SegmentIndex
 from tierlog.spark.options import EARLIEST, LATEST, Bound, InvalidOption, ReadOptions, Table
 from tierlog.spark.options.table import similar
-from tierlog.tiering.format.keys import Keys
+from tierlog.tiering.format.keys import Keys, log_name
 from tierlog.tiering.format.manifest import ManifestRoot, TopicDocument
 
 MAX_OFFSET = 2**63 - 1
@@ -264,14 +264,14 @@ def needs_an_index(entry: RemoteSegment, part_bytes: int) -> bool:
     return entry.has_aborts or entry.log_bytes > part_bytes
 
 
-def whole_segment(keys: Keys, source: Source, entry: RemoteSegment, wanted: OffsetRange) -> list[Part]:
+def whole_segment(folder: str, source: Source, entry: RemoteSegment, wanted: OffsetRange) -> list[Part]:
     """One part, if the segment has any of the wanted offsets: what `parts_of_segment` returns for a segment
-    that needs no index, but fast, as a plan may have a million."""
+    that needs no index, but fast, as a plan may have a million. `folder`: of the partition's segments."""
     start = max(wanted.start, entry.base_offset)
     offsets = OffsetRange(start, min(wanted.end, entry.end_offset))
     if not offsets:
         return []
-    key, ends = keys.log(source.id, entry), OffsetRange(start, MAX_OFFSET)
+    key, ends = folder + log_name(entry), OffsetRange(start, MAX_OFFSET)
     compacted_at = entry.compacted_at if entry.tags else -1
     return [Part(source, key, 0, entry.log_bytes, offsets, ends, entry.log_crc32c, (), compacted_at)]
 

@@ -143,7 +143,7 @@ def _divided(
         if needs_index:
             yield from _map_ahead(pool, divide, some, SEGMENTS_AHEAD)
         else:
-            yield from map(divide, some)
+            yield from (view.whole(entry, offsets) for view, entry, offsets in some)
 
 
 def _map_ahead(
@@ -315,6 +315,7 @@ class PartitionView:
         self._bucket = bucket
         self._keys = keys
         self._source = source
+        self._folder = keys.data(source.id)
         self._root = self._read_root() if held is None else held.root(source.id)
         self.committed = committed_range(self._root) if self._root else OffsetRange(0, 0)
 
@@ -351,11 +352,15 @@ class PartitionView:
     ) -> list[Part]:
         """The parts of a segment. If it has aborted transactions, these are read too."""
         if not needs_an_index(entry, part_bytes):
-            return whole_segment(self._keys, self._source, entry, wanted)
+            return self.whole(entry, wanted)
         index, txn_index = self._load_index(entry, with_aborts=entry.has_aborts)
         return parts_of_segment(
             self._keys, self._source, entry, index, wanted, part_bytes, txn_index, since_ms
         )
+
+    def whole(self, entry: RemoteSegment, wanted: OffsetRange) -> list[Part]:
+        """`parts` of a segment that needs no index."""
+        return whole_segment(self._folder, self._source, entry, wanted)
 
     def batches_of(self, part: Part) -> Iterator[bytes]:
         """The batches of a part, in the objects that this version of the manifest lists."""

@@ -165,7 +165,7 @@ def test_a_packed_split_has_the_same_parts_and_is_small() -> None:
         remote_segment(100 * n, 100 * n + 99, uuid=uuid.UUID(int=rng.getrandbits(128))) for n in range(64)
     ]
     whole = OffsetRange(0, 6_400)
-    parts = [part for entry in entries for part in whole_segment(KEYS, SOURCE, entry, whole)]
+    parts = [part for entry in entries for part in whole_segment("cluster/data/", SOURCE, entry, whole)]
     aborted = Part(SOURCE, "key", 1, 2, whole, whole, None, (AbortedTxn(1, 2, 3, 4),), 5)
     split = (*parts, aborted)
     packed = pack_split(split)
