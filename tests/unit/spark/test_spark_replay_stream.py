@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructType
 from spark_bucket import BucketWriter
 from spark_history import LOG_START, write_history
 
@@ -26,9 +26,9 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> BucketWriter:
     return write_history(tmp_path_factory.mktemp("bucket"))
 
 
-def reader(history: BucketWriter, **options: str) -> InOrder:
+def reader(history: BucketWriter, schema: StructType | None = None, **options: str) -> InOrder:
     given = {"path": str(history.root), "topic": "flights", "arguments": json.dumps(ARGUMENTS), **options}
-    return replay_reader(given, StructType())
+    return replay_reader(given, schema or StructType())
 
 
 def ends_of(document: dict[str, Any]) -> dict[str, int]:
@@ -37,7 +37,7 @@ def ends_of(document: dict[str, Any]) -> dict[str, int]:
 
 
 def test_one_task_reads_a_partition_in_its_order(history: BucketWriter) -> None:
-    stream = reader(history, splitBytes="1000")
+    stream = reader(history, StructType().add("offset", LongType()), splitBytes="1000")
     start = stream.initialOffset()
     assert ends_of(start)["0"] == LOG_START
     first, end = stream.bounds()
@@ -54,6 +54,10 @@ def test_one_task_reads_a_partition_in_its_order(history: BucketWriter) -> None:
         )
         assert parts[0].offsets.start == first[parts[0].source]
         assert parts[-1].offsets.end == end[parts[0].source]
+        offsets = [offset for batch in stream.read(task) for offset in batch["offset"].to_pylist()]
+        rows = history.rows["flights", parts[0].source.partition]
+        wanted = range(first[parts[0].source], end[parts[0].source])
+        assert offsets == [row["offset"] for row in rows if row["offset"] in wanted]
 
 
 def encode(ends: Any) -> dict[str, Any]:
