@@ -95,10 +95,14 @@ def start_workers(spark: "SparkSession") -> None:
     """
     starting = Thread(target=_run_a_worker, args=[spark], name="tierlog-start-workers", daemon=True)
     starting.start()
+    from pyspark.errors import AnalysisException
+
     from tierlog.spark.source import TierlogSource
 
-    with _only_errors(spark, "org.apache.spark.sql.execution.datasources.DataSourceManager"):
-        spark.dataSource.register(TierlogSource)  # warns that Spark would have found it too
+    # PySpark 4.0 refuses a source that it finds by itself, and later ones log a warning
+    manager = "org.apache.spark.sql.execution.datasources.DataSourceManager"
+    with _only_errors(spark, manager), suppress(AnalysisException):
+        spark.dataSource.register(TierlogSource)
     starting.join()
 
 
