@@ -21,10 +21,14 @@ from tierlog.metadata.delete_queue import WITH_SEGMENTS, DeletedTopic, Deletion,
 from tierlog.metadata.image import (
     BrokerImage,
     ClusterImage,
+    Load,
     RemotePartition,
     StartedCopy,
     TopicImage,
 )
+
+LOADS_KEPT = 16
+"""The newest bulk loads of a partition whose ids are known."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -108,6 +112,8 @@ def _evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
             return _manifest_adopted(image, record)
         case r.RemoteLogSpliced():
             return _remote_log_spliced(image, record)
+        case r.SegmentsLoaded():
+            return _segments_loaded(image, record)
         case r.FormatVersion():
             return replace(image, format_version=record.version)
         case r.FeatureLevel():
@@ -263,6 +269,7 @@ def _copy_started(image: ClusterImage, record: r.CopyStarted) -> ClusterImage:
         leader_epoch=record.leader_epoch,
         at_ms=record.at_ms,
         replaces=record.replaces,
+        loads=record.loads,
     )
     return _with_remote(image, key, replace(remote, started=(*remote.started, copy)))
 
@@ -319,7 +326,7 @@ def _remote_log_dropped(image: ClusterImage, record: r.RemoteLogDropped) -> Clus
     key, start = TopicIdPartition(record.topic_id, record.partition), record.log_start_offset
     remote = image.remote.get(key, RemotePartition())
     require(start >= remote.log_start_offset, f"{key}: the log start decreased to {start}")
-    kept = RemotePartition(log_start_offset=start, copied_end_offset=start)
+    kept = RemotePartition(log_start_offset=start, copied_end_offset=start, loads=remote.loads)
     gone = _queued(key, (*remote.pages, *remote.entries, *remote.started), record.at_ms)
     return _with_remote(image, key, kept, gone)
 
@@ -330,7 +337,8 @@ def _remote_log_diverged(image: ClusterImage, record: r.RemoteLogDiverged) -> Cl
     kept = tuple(entry for entry in remote.entries if entry.end_offset <= start)
     gone = remote.entries[len(kept) :]
     require(bool(gone) and gone[0].base_offset == start, f"{key}: no manifest entry begins at {start}")
-    left = replace(remote, entries=kept, copied_end_offset=start)
+    loads = tuple(load for load in remote.loads if load.end_offset <= start)
+    left = replace(remote, entries=kept, copied_end_offset=start, loads=loads)
     return _with_remote(image, key, left, _queued(key, gone, record.at_ms))
 
 
@@ -349,6 +357,8 @@ def _manifest_adopted(image: ClusterImage, record: r.ManifestAdopted) -> Cluster
     )
     if adopted.end_offset is not None:
         adopted = replace(adopted, copied_end_offset=adopted.end_offset)
+    loads = tuple(load for load in remote.loads if load.end_offset <= (adopted.end_offset or start))
+    adopted = replace(adopted, loads=loads)
     r.share_epochs(adopted.entries)
     listed = {node.uuid for node in adopted.nodes}
     deleted = [one for one in listed if image.is_being_deleted(one)]
@@ -429,6 +439,28 @@ def _remote_log_spliced(image: ClusterImage, record: r.RemoteLogSpliced) -> Clus
     r.share_epochs(kept.entries)
     image = replace(image, delete_queue=image.delete_queue.without(record.finished))
     return _with_remote(image, key, kept, _queued_of(key, record))
+
+
+def _segments_loaded(image: ClusterImage, record: r.SegmentsLoaded) -> ClusterImage:
+    key, segments = TopicIdPartition(record.topic_id, record.partition), record.segments
+    remote = image.remote.get(key, RemotePartition())
+    base, end = segments[0].base_offset, segments[-1].end_offset
+    gaps = any(two.base_offset != one.end_offset for one, two in pairwise(segments))
+    require(remote.end_offset in (None, base) and not gaps, f"{key}: the load at {base} leaves a gap")
+    r.share_epochs((*remote.entries[-1:], *segments))
+    added = {segment.uuid for segment in segments}
+    unused = [copy for copy in remote.started if copy.loads and copy.uuid not in added]
+    load = Load(
+        load_id=record.load_id, base_offset=base, end_offset=end, leader_epoch=segments[0].leader_epoch
+    )
+    loaded = replace(
+        remote,
+        entries=(*remote.entries, *segments),
+        started=tuple(copy for copy in remote.started if not copy.loads),
+        copied_end_offset=end,
+        loads=(*remote.loads, load)[-LOADS_KEPT:],
+    )
+    return _with_remote(image, key, loaded, _queued(key, unused, record.at_ms))
 
 
 @safeguard("replaced segments are deleted")

@@ -59,6 +59,16 @@ class StartedCopy(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc
     leader_epoch: int
     at_ms: int
     replaces: bool = False  # it will replace segments that have these offsets
+    loads: bool = False  # a bulk load may add it
+
+
+class Load(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
+    """A bulk load that was committed: its offsets, and the leader epoch of its records."""
+
+    load_id: UUID
+    base_offset: int
+    end_offset: int
+    leader_epoch: int
 
 
 class RemotePartition(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
@@ -70,10 +80,19 @@ class RemotePartition(msgspec.Struct, frozen=True, array_like=True, kw_only=True
     entries: tuple[RemoteSegment, ...] = ()
     started: tuple[StartedCopy, ...] = ()
     copied_end_offset: int | None = None  # end of the newest finished copy, kept after its entry is gone
+    loads: tuple[Load, ...] = ()  # the newest bulk loads, so that a repeated one is not added again
 
     @property
     def nodes(self) -> tuple[ManifestNode, ...]:
         return *self.pages, *self.entries
+
+    @property
+    def used_end_offset(self) -> int:
+        """End of the offsets that remote segments have or had. No leader appends below it."""
+        return self.end_offset or self.copied_end_offset or 0
+
+    def load_of(self, load_id: UUID) -> Load | None:
+        return next((one for one in self.loads if one.load_id == load_id), None)
 
     @property
     def first_offset(self) -> int | None:

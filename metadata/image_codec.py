@@ -193,7 +193,8 @@ def _has_format_2(image: ClusterImage) -> bool:
         return False
     return any(
         any(page.level for page in remote.pages)
-        or any(copy.replaces for copy in remote.started)
+        or any(copy.replaces or copy.loads for copy in remote.started)
+        or remote.loads
         or not all(entry.fits_format_1 for entry in remote.entries)
         for remote in image.remote.values()
     ) or any(

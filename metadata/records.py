@@ -322,6 +322,7 @@ class CopyStarted(Record, frozen=True, array_like=True, kw_only=True, tag=40):
     leader_epoch: int
     at_ms: int
     replaces: bool = False  # it will replace segments of these offsets
+    loads: bool = False  # a bulk load may add it (SegmentsLoaded)
 
 
 class CopyFinished(Record, frozen=True, array_like=True, kw_only=True, tag=41):
@@ -431,6 +432,18 @@ class RemoteLogSpliced(Record, frozen=True, array_like=True, kw_only=True, tag=6
     at_ms: int
 
 
+class SegmentsLoaded(Record, frozen=True, array_like=True, kw_only=True, tag=61):
+    """A bulk load adds segments at the end of the manifest. All other copies that loads have started enter
+    the delete queue. The same log entry has the PartitionRecord of the next leader epoch: each leader of it
+    moves its log end to the end of the last segment first. Since format version 2."""
+
+    topic_id: uuid.UUID
+    partition: int
+    load_id: uuid.UUID
+    segments: tuple[RemoteSegment, ...]
+    at_ms: int
+
+
 class FormatVersion(Record, frozen=True, array_like=True, kw_only=True, tag=50):
     """Later records and snapshots may use the features of this format version (KIP-584)."""
 
@@ -468,6 +481,7 @@ AnyRecord = (
     | RemoteLogDiverged
     | ManifestAdopted
     | RemoteLogSpliced
+    | SegmentsLoaded
     | FormatVersion
     | FeatureLevel
 )
@@ -482,6 +496,7 @@ TIMESTAMPED_RECORDS = (
     RemoteLogDiverged,
     ManifestAdopted,
     RemoteLogSpliced,
+    SegmentsLoaded,
 )
 """Records with the quorum's time in `at_ms`."""
 

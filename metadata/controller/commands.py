@@ -409,7 +409,8 @@ class ProducerIdsAllocated(Acknowledged, frozen=True, kw_only=True, tag=True):
 class StartCopy(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
     """Sent before the first PUT. Replaces unfinished copies of older leader epochs and of the same offsets.
 
-    `replaces`: the copy is announced for ReplaceSegments, and its offsets are remote already.
+    `replaces`: the copy is announced for ReplaceSegments, and its offsets are remote already. `loads`: for
+    LoadSegments. Copies of loads may overlap, as several attempts of one task do.
     """
 
     topic_id: UUID
@@ -420,6 +421,7 @@ class StartCopy(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
     base_offset: int
     last_offset: int
     replaces: bool = False
+    loads: bool = False
 
 
 class RemoveDiverged(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
@@ -549,6 +551,19 @@ class ReplaceSegments(Command[Acknowledged], frozen=True, kw_only=True, tag=True
     old_inner_pages: tuple[PageRef, ...] = ()
 
 
+class LoadSegments(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
+    """A bulk load adds successive segments at the end of the manifest, where the log of every in-sync replica
+    ends, too. StartCopy has announced each, with `loads`. The leader epoch grows. A repetition with the same
+    `load_id` changes nothing and is no error, whatever its segments. Since format version 2."""
+
+    topic_id: UUID
+    partition: int
+    broker_id: int
+    leader_epoch: int
+    load_id: UUID
+    segments: tuple[RemoteSegment, ...]
+
+
 class TrimPages(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
     """The oldest page of the quorum gets a new version without the pages completely below the log start,
     `dropped`, which are deleted with their segments. StartSpill has announced each new page. Since format
@@ -592,6 +607,7 @@ AnyCommand = (
     | StartSpill
     | SpillEntries
     | ReplaceSegments
+    | LoadSegments
     | TrimPages
     | StartRemoteDeletes
 )

@@ -16,6 +16,7 @@ from tierlog.metadata.controller import (
     quotas,
     reassignment,
     remote,
+    remote_loads,
     remote_splices,
     replicas,
     topics,
@@ -106,6 +107,8 @@ def _decide(
             return remote.spill_entries(image, command, now_ms)
         case c.ReplaceSegments():
             return remote_splices.replace_segments(image, command, now_ms)
+        case c.LoadSegments():
+            return remote_loads.load_segments(image, command, now_ms)
         case c.TrimPages():
             return remote_splices.trim_pages(image, command, now_ms)
         case c.StartRemoteDeletes():

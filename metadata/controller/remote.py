@@ -30,6 +30,7 @@ from tierlog.protocol.errors import ErrorCode
 _ENABLE = TOPIC_SETTINGS["remote.storage.enable"]
 MAX_ENTRIES = 512  # per partition in memory; the oldest must be spilled to pages first
 MAX_STARTED = 16  # concurrent copies per partition
+MAX_LOADING = 1024  # copies that bulk loads of a partition have started, failed attempts among them
 SPILL_TIMEOUT_MS = 600_000  # time to finish a page; after that, the grace period of its deletion begins
 MAX_DELETES = 500  # marked by one record, which contains their ids
 
@@ -56,13 +57,17 @@ def start_copy(image: ClusterImage, command: c.StartCopy, now_ms: int) -> Decisi
     check_fresh_uuid(image, remote, command.uuid)
     stale = [other for other in remote.started if _supersedes(copy, other)]
     kept = [other for other in remote.started if other not in stale]
-    if len(kept) >= MAX_STARTED:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"{MAX_STARTED} copies are in progress")
-    if command.replaces:
+    most = MAX_LOADING if command.loads else MAX_STARTED
+    if sum(other.loads == command.loads for other in kept) >= most:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{most} copies are in progress")
+    if command.loads:
+        check_format_2(image)
+        _check_load(remote, copy)
+    elif command.replaces:
         check_format_2(image)
         _check_replacement(remote, copy)
     else:
-        _check_start(remote, [other for other in kept if not other.replaces], copy)
+        _check_start(remote, [other for other in kept if not (other.replaces or other.loads)], copy)
     return done(*(_copy_abandoned(command, other.uuid, now_ms) for other in stale), copy)
 
 
@@ -76,8 +81,9 @@ def finish_copy(image: ClusterImage, command: c.FinishCopy) -> Decision[c.Acknow
     started = _find(remote.started, segment.uuid)
     if started is None:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {segment.uuid} was not started, or was abandoned")
-    if started.replaces:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {segment.uuid} is for ReplaceSegments")
+    if started.replaces or started.loads:
+        command_name = "LoadSegments" if started.loads else "ReplaceSegments"
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {segment.uuid} is for {command_name}")
     if not segment.fits_format_1:
         check_format_2(image)
     if _range(started) != _range(segment) or started.leader_epoch != segment.leader_epoch:
@@ -340,6 +346,12 @@ def _check_replacement(remote: RemotePartition, copy: r.CopyStarted) -> None:
         raise Refusal(ErrorCode.INVALID_REQUEST, message)
 
 
+def _check_load(remote: RemotePartition, copy: r.CopyStarted) -> None:
+    if not remote.used_end_offset <= copy.base_offset <= copy.last_offset:
+        message = f"offsets {copy.base_offset} to {copy.last_offset} are not above the remote log"
+        raise Refusal(ErrorCode.INVALID_REQUEST, message)
+
+
 def partition_of(image: ClusterImage, topic_id: UUID, number: int) -> PartitionRecord:
     partition = image.partition(topic_id, number)
     if partition is None:
@@ -415,9 +427,11 @@ def check_fresh_uuid(image: ClusterImage, remote: RemotePartition, uuid: UUID) -
 def _supersedes(copy: r.CopyStarted, other: StartedCopy) -> bool:
     """Whether a new copy replaces a started one. A copy of another epoch can never finish. If a copy of the
     same epoch overlaps the new one, the leader has abandoned it and all copies after it. Copies for
-    ReplaceSegments are apart from the others."""
+    ReplaceSegments are apart from the others, and so are those of bulk loads, which replace none."""
     if other.leader_epoch != copy.leader_epoch:
         return True
+    if copy.loads or other.loads:
+        return False
     if copy.replaces or other.replaces:
         both = copy.replaces and other.replaces
         return both and copy.base_offset <= other.last_offset and other.base_offset <= copy.last_offset
@@ -448,6 +462,7 @@ def _copy_started(command: c.StartCopy, now_ms: int) -> r.CopyStarted:
         leader_epoch=command.leader_epoch,
         at_ms=now_ms,
         replaces=command.replaces,
+        loads=command.loads,
     )
 
 
@@ -459,8 +474,8 @@ def _find(started: Sequence[StartedCopy], uuid: UUID) -> StartedCopy | None:
     return next((copy for copy in started if copy.uuid == uuid), None)
 
 
-def _identity(copy: StartedCopy | r.CopyStarted) -> tuple[int, int, int, bool]:
-    return *_range(copy), copy.leader_epoch, copy.replaces
+def _identity(copy: StartedCopy | r.CopyStarted) -> tuple[int, int, int, bool, bool]:
+    return *_range(copy), copy.leader_epoch, copy.replaces, copy.loads
 
 
 def _range(copy: StartedCopy | r.CopyStarted | r.RemoteSegment) -> tuple[int, int]:

@@ -428,6 +428,31 @@ RECORDS_OF_FEATURES: tuple[r.AnyRecord, ...] = (
     r.FeatureLevel(name="transaction.version", level=1),
     r.FeatureLevel(name="transaction.version", level=None),
 )
+LOADED = replace(ENTRY_2, uuid=uuid.UUID(int=0x10AD), base_offset=200, last_offset=299, key_id=None)
+RECORDS_OF_LOADS: tuple[r.AnyRecord, ...] = (
+    r.CopyStarted(
+        topic_id=TOPIC,
+        partition=0,
+        uuid=LOADED.uuid,
+        base_offset=200,
+        last_offset=299,
+        leader_epoch=2,
+        at_ms=1_700_000_000_000,
+        loads=True,
+    ),
+    r.SegmentsLoaded(
+        topic_id=TOPIC,
+        partition=0,
+        load_id=uuid.UUID(int=0x1D),
+        segments=(LOADED,),
+        at_ms=1_700_000_000_000,
+    ),
+)
+LOAD = i.Load(load_id=uuid.UUID(int=0x1D), base_offset=200, end_offset=300, leader_epoch=2)
+IMAGE_15 = replace(
+    IMAGE_13,
+    remote=Map({TopicIdPartition(TOPIC, 0): i.RemotePartition(entries=(LOADED,), loads=(LOAD,))}),
+)
 KINDS = (
     "-with-defaults",
     "-with-marks",
@@ -436,6 +461,7 @@ KINDS = (
     "-with-epochs",
     "-with-levels",
     "-with-sizes",
+    "-with-loads",
 )
 """Later files of the same images, by the field that was added."""
 WAL = (Entry(1, 1, b"one"), HardState(1, 2, 0), Entry(2, 2, b"two"), Reset(7, 2), HardState(3, -1, 7))
@@ -444,7 +470,7 @@ SNAPSHOT = Snapshot(42, 3, b"the image's bytes")
 
 def contents() -> dict[str, bytes]:
     return {
-        "records-with-whole-and-levels.msgpack": r.encode_records(RECORDS),
+        "records-with-whole-and-loads.msgpack": r.encode_records(RECORDS),
         "records-of-clusters-with-epochs.msgpack": r.encode_records(RECORDS_OF_CLUSTERS),
         "records-of-failed-disks-with-epochs.msgpack": r.encode_records(RECORDS_OF_FAILED_DISKS),
         "records-of-full-disks.msgpack": r.encode_records(RECORDS_OF_FULL_DISKS),
@@ -454,25 +480,27 @@ def contents() -> dict[str, bytes]:
         "records-of-diverged.msgpack": r.encode_records(RECORDS_OF_DIVERGED),
         "records-of-whole.msgpack": r.encode_records(RECORDS_OF_WHOLE),
         "records-of-quotas-v1.msgpack": r.encode_records(RECORDS_OF_QUOTAS),
-        "image-v1-with-sizes.msgpack": encode_image(IMAGE),
-        "image-v2-with-sizes.msgpack": encode_image(IMAGE_2),
-        "image-v3-with-sizes.msgpack": encode_image(IMAGE_3),
-        "image-v4-with-sizes.msgpack": encode_image(IMAGE_4),
-        "image-v5-with-sizes.msgpack": encode_image(IMAGE_5),
-        "image-v6-with-sizes.msgpack": encode_image(IMAGE_6),
-        "image-v7-with-sizes.msgpack": encode_image(IMAGE_7),
-        "image-of-served-with-sizes.msgpack": encode_image(IMAGE_8),
-        "image-of-epochs-with-sizes.msgpack": encode_image(IMAGE_9),
-        "image-v8-with-sizes.msgpack": encode_image(IMAGE_10),
-        "image-v9-with-sizes.msgpack": encode_image(IMAGE_11),
-        "image-v10.msgpack": encode_image(IMAGE_12),
-        "image-v11.msgpack": encode_image(IMAGE_13),
-        "image-of-first-epoch.msgpack": encode_image(IMAGE_14),
+        "image-v1-with-loads.msgpack": encode_image(IMAGE),
+        "image-v2-with-loads.msgpack": encode_image(IMAGE_2),
+        "image-v3-with-loads.msgpack": encode_image(IMAGE_3),
+        "image-v4-with-loads.msgpack": encode_image(IMAGE_4),
+        "image-v5-with-loads.msgpack": encode_image(IMAGE_5),
+        "image-v6-with-loads.msgpack": encode_image(IMAGE_6),
+        "image-v7-with-loads.msgpack": encode_image(IMAGE_7),
+        "image-of-served-with-loads.msgpack": encode_image(IMAGE_8),
+        "image-of-epochs-with-loads.msgpack": encode_image(IMAGE_9),
+        "image-v8-with-loads.msgpack": encode_image(IMAGE_10),
+        "image-v9-with-loads.msgpack": encode_image(IMAGE_11),
+        "image-v10-with-loads.msgpack": encode_image(IMAGE_12),
+        "image-v11-with-loads.msgpack": encode_image(IMAGE_13),
+        "image-of-first-epoch-with-loads.msgpack": encode_image(IMAGE_14),
         "records-of-features.msgpack": r.encode_records(RECORDS_OF_FEATURES),
         "records-of-adopted.msgpack": r.encode_records(RECORDS_OF_ADOPTED),
-        "records-of-splices-with-sizes.msgpack": r.encode_records(RECORDS_OF_SPLICES),
+        "records-of-splices-with-loads.msgpack": r.encode_records(RECORDS_OF_SPLICES),
         "records-of-epochs.msgpack": r.encode_records(RECORDS_OF_EPOCHS),
         "records-of-groups.msgpack": r.encode_records(RECORDS_OF_GROUPS),
+        "records-of-loads.msgpack": r.encode_records(RECORDS_OF_LOADS),
+        "image-of-loads.msgpack": encode_image(IMAGE_15),
         "segment-v1.wal": MAGIC + encode_frames(WAL[:2]) + encode_frames(WAL[2:]),
         "file-v1.snapshot": encode_snapshot_file(SNAPSHOT),
     }
@@ -486,7 +514,7 @@ def test_written_bytes_equal_the_golden_files() -> None:
 def test_every_record_type_is_in_the_golden_file() -> None:
     golden = RECORDS + RECORDS_SINCE + RECORDS_OF_QUOTAS + RECORDS_OF_CLUSTERS + RECORDS_OF_DELETIONS
     golden += RECORDS_OF_DROPPED + RECORDS_OF_DIVERGED + RECORDS_OF_SPLICES + RECORDS_OF_ADOPTED
-    golden += RECORDS_OF_FEATURES
+    golden += RECORDS_OF_FEATURES + RECORDS_OF_LOADS
     assert {type(record).__struct_config__.tag for record in golden} == {
         record.__struct_config__.tag for record in get_args(r.AnyRecord)
     }
@@ -494,7 +522,7 @@ def test_every_record_type_is_in_the_golden_file() -> None:
 
 def test_golden_files_are_readable() -> None:
     kinds = ("v1", "with-defaults", "with-marks", "with-full", "with-epochs", "with-whole", "with-levels")
-    for kind in (*kinds, "with-whole-and-levels"):
+    for kind in (*kinds, "with-whole-and-levels", "with-whole-and-loads"):
         assert r.decode_records((GOLDEN / f"records-{kind}.msgpack").read_bytes()) == RECORDS
     for kind in ("", "-with-marks", "-with-full", "-with-epochs"):
         of_clusters = (GOLDEN / f"records-of-clusters{kind}.msgpack").read_bytes()
@@ -528,9 +556,13 @@ def test_golden_files_are_readable() -> None:
         assert decode_image((GOLDEN / f"image-v9{kind}.msgpack").read_bytes()) == IMAGE_11
         of_splices = (GOLDEN / f"records-of-splices{kind}.msgpack").read_bytes()
         assert r.decode_records(of_splices) == RECORDS_OF_SPLICES
-    assert decode_image((GOLDEN / "image-v10.msgpack").read_bytes()) == IMAGE_12
-    assert decode_image((GOLDEN / "image-v11.msgpack").read_bytes()) == IMAGE_13
-    assert decode_image((GOLDEN / "image-of-first-epoch.msgpack").read_bytes()) == IMAGE_14
+    for kind in ("", *KINDS[7:]):
+        assert decode_image((GOLDEN / f"image-v10{kind}.msgpack").read_bytes()) == IMAGE_12
+        assert decode_image((GOLDEN / f"image-v11{kind}.msgpack").read_bytes()) == IMAGE_13
+        assert decode_image((GOLDEN / f"image-of-first-epoch{kind}.msgpack").read_bytes()) == IMAGE_14
+    assert decode_image((GOLDEN / "image-of-loads.msgpack").read_bytes()) == IMAGE_15
+    of_loads = (GOLDEN / "records-of-loads.msgpack").read_bytes()
+    assert r.decode_records(of_loads) == RECORDS_OF_LOADS
     of_features = (GOLDEN / "records-of-features.msgpack").read_bytes()
     assert r.decode_records(of_features) == RECORDS_OF_FEATURES
     of_adopted = (GOLDEN / "records-of-adopted.msgpack").read_bytes()
