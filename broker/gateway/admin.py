@@ -20,6 +20,7 @@ from aiohttp import web
 from tierlog.base.network import host_port
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.gateway.directories import directory_routes
+from tierlog.broker.gateway.loads import load_routes
 from tierlog.broker.gateway.metrics import render
 from tierlog.broker.gateway.node import Node, Serving
 from tierlog.broker.gateway.operations import operation_routes
@@ -125,6 +126,7 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
         *tier_check_routes(lambda: _serving(node), node.metadata),
         *snapshot_routes(lambda: _serving(node)),
         *replacement_routes(lambda: _serving(node)),
+        *load_routes(lambda: _serving(node)),
     ]
 
 

@@ -23,6 +23,7 @@ from tierlog.broker.net.listener import Listener
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.remote.bucket_scrubber import BucketScrubber
+from tierlog.broker.remote.loads import Loads
 from tierlog.broker.remote.manifest_check import ManifestCheck
 from tierlog.broker.remote.manifest_recovery import ManifestRecovery
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
@@ -61,6 +62,7 @@ class Serving:
     manifest_check: ManifestCheck
     merger: SegmentMerger
     replacements: Replacements
+    loads: Loads
     manifest_recovery: ManifestRecovery
     remote_repair: RemoteRepair
     snapshots: TierSnapshots

@@ -59,7 +59,7 @@ def replacement_routes(current: Callable[[], Serving]) -> list[web.AbstractRoute
     async def limits(request: web.Request) -> web.Response:
         with parsing_parameters():
             where = TopicIdPartition(UUID(request.query["topic_id"]), int(request.query["partition"]))
-        async with _errors_as_http():
+        async with errors_as_http():
             replica, found = current().replacements.limits(where)
             view: dict[str, Any] = {
                 "leader_epoch": replica.leader_epoch,
@@ -77,7 +77,7 @@ def replacement_routes(current: Callable[[], Serving]) -> list[web.AbstractRoute
     async def begin(request: web.Request) -> web.Response:
         body = await decode_body(request, BeginRequest)
         where = TopicIdPartition(body.topic_id, body.partition)
-        async with _errors_as_http():
+        async with errors_as_http():
             replacements = current().replacements
             lease = await replacements.begin(
                 where,
@@ -108,7 +108,7 @@ def replacement_routes(current: Callable[[], Serving]) -> list[web.AbstractRoute
 
     async def commit(request: web.Request) -> web.Response:
         body = await decode_body(request, CommitRequest)
-        async with _errors_as_http():
+        async with errors_as_http():
             where = TopicIdPartition(body.topic_id, body.partition)
             await current().replacements.commit(where, body.old, body.new)
             return web.json_response({})
@@ -135,7 +135,7 @@ def _compaction_view(replica: Replica) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _errors_as_http() -> AsyncIterator[None]:
+async def errors_as_http() -> AsyncIterator[None]:
     try:
         yield
     except (TierConflict, CommandRejected, CorruptObject) as why:

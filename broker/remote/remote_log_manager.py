@@ -322,7 +322,8 @@ class RemoteLogManager:
         """Whether this broker still leads the partition, with the same replica."""
         return self._states.get(where) is state and state.replica.is_leader
 
-    def _bucket_end(self, where: TopicIdPartition) -> int:
+    def bucket_end(self, where: TopicIdPartition) -> int:
+        """End of what the bucket's manifest lists, as far as this leader knows."""
         return self._known_bucket_end(where) or 0
 
     def _known_bucket_end(self, where: TopicIdPartition) -> int | None:
@@ -342,7 +343,7 @@ class RemoteLogManager:
             return 0
         remote, log = self._metadata.image.remote_partition(*replica.id), replica.log
         end = min(remote.end_offset or 0, replica.high_watermark, self._damaged_from(replica))
-        end = min(end, self._bucket_end(replica.id)) if replica.is_leader else end
+        end = min(end, self.bucket_end(replica.id)) if replica.is_leader else end
         return end if agrees_below(remote, log.epochs, log.local_log_start_offset, end) else 0
 
     def _damaged_from(self, replica: Replica) -> int:
@@ -575,18 +576,23 @@ class RemoteLogManager:
         led = self._led(topic)
         targets: list[tuple[Replica, int]] = []
         for replica in led:
-            replica.log.roll(self._clock.now_ms())
-            self._update(replica)
+            self.roll(replica)
             targets.append((replica, replica.log_end_offset))
         try:
             async with asyncio.TaskGroup() as waiting:
                 for replica, end in targets:
-                    waiting.create_task(self._await_tiered(replica, end))
+                    waiting.create_task(self.await_tiered(replica, end))
         except* (TierRefused, BreakerOpen) as failed:
             raise failed.exceptions[0] from None
         return await self.status(topic)
 
-    async def _await_tiered(self, replica: Replica, end: int) -> None:
+    def roll(self, replica: Replica) -> None:
+        """Roll the active segment, and upload it soon."""
+        replica.log.roll(self._clock.now_ms())
+        self._update(replica)
+
+    async def await_tiered(self, replica: Replica, end: int) -> None:
+        """Returns once the bucket's manifest lists everything below `end`. Raises as `flush` does."""
         while True:
             state, health = self._states.get(replica.id), self._store_health
             if state is None:

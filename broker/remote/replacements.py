@@ -355,14 +355,23 @@ class Replacements:
     async def _verify(self, where: TopicIdPartition, last: RemoteSegment, entry: RemoteSegment) -> None:
         """Compare the objects of a segment with its entry, and its producer state with that of the last old
         segment. Raises CorruptObject, or ObjectNotFound."""
-        log_key, index_key = self._keys.log(where, entry), self._keys.index(where, entry)
-        await verify_object(self._store, index_key, entry.index_bytes, entry.index_crc32c)
-        await verify_object(self._store, log_key, entry.log_bytes, entry.log_crc32c)
-        old, bundle = await self._store.get(self._keys.index(where, last)), await self._store.get(index_key)
+        old = await self._store.get(self._keys.index(where, last))
+        bundle = await verify_announced(self._store, self._keys, where, entry)
         try:
             await asyncio.to_thread(partial(_check_bundle, where, old, entry, bundle))
         except ValueError as error:
-            raise CorruptObject(f"{index_key}: {error}") from error
+            raise CorruptObject(f"{self._keys.index(where, entry)}: {error}") from error
+
+
+async def verify_announced(
+    store: ObjectStore, keys: Keys, where: TopicIdPartition, entry: RemoteSegment
+) -> bytes:
+    """Compare the objects of a segment with its entry. Returns its index bundle. Raises CorruptObject, or
+    ObjectNotFound."""
+    log_key, index_key = keys.log(where, entry), keys.index(where, entry)
+    await verify_object(store, index_key, entry.index_bytes, entry.index_crc32c)
+    await verify_object(store, log_key, entry.log_bytes, entry.log_crc32c)
+    return await store.get(index_key)
 
 
 def _check_bundle(where: TopicIdPartition, old: bytes, entry: RemoteSegment, bundle: bytes) -> None:
@@ -385,7 +394,7 @@ def _check_entry(lease: ReplacementLease, old: Sequence[RemoteSegment], entry: R
         raise TierConflict(f"segment {entry.uuid} has another leader epoch or a key")
     if not entry.leader_epochs or entry.leader_epochs[0][1] > entry.base_offset:
         raise TierConflict(f"segment {entry.uuid} does not say the leader epoch of its first offset")
-    _check_tags(entry)
+    check_tags(entry)
     if not 0 < entry.log_bytes <= SEGMENT_BYTES_MAX or entry.index_bytes > LARGEST_INDEX_BYTES:
         raise TierConflict(f"segment {entry.uuid} is empty or too large")
     if _epochs(old) != _epochs([entry]):
@@ -398,7 +407,7 @@ def _check_entry(lease: ReplacementLease, old: Sequence[RemoteSegment], entry: R
         raise TierConflict(f"the new segment has other records: {totals[1]} instead of {totals[0]}")
 
 
-def _check_tags(entry: RemoteSegment) -> None:
+def check_tags(entry: RemoteSegment) -> None:
     """Raises TierConflict for tags that no job writes: they would stay in the quorum and in every root."""
     names = [name for name, _ in entry.tags]
     if not set(names) <= set(TAGS) or len(set(names)) < len(names):

@@ -19,6 +19,7 @@ from tierlog.base.types import TopicIdPartition, TopicPartition
 from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.remote.bucket_scrubber import BucketScrubber
 from tierlog.broker.remote.diverged_segments import DivergedSegments
+from tierlog.broker.remote.loads import Loads
 from tierlog.broker.remote.manifest_check import ManifestCheck
 from tierlog.broker.remote.manifest_recovery import ManifestRecovery
 from tierlog.broker.remote.remote_compactor import RemoteCompactor
@@ -221,6 +222,9 @@ class Tiering:
         self.replacements = Replacements(
             metadata, self.log_manager, tier.log, tier.store, tier.keys, clock, tier.tasks
         )
+        self.loads = Loads(
+            settings.node_id, metadata, self.log_manager, tier.store, tier.keys, clock, tier.tasks
+        )
         self.remote_repair = RemoteRepair(
             metadata,
             replicas,
@@ -244,6 +248,7 @@ class Tiering:
             self.scrubber.start()
             self.merger.start()
             self.replacements.start()
+            self.loads.start()
             self.remote_repair.start()
         self._tier.log_unreachable_data()
 

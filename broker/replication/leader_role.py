@@ -177,6 +177,25 @@ class LeaderRole:
         )
         return self._write(memoryview(batch), read_header(batch), now_ms)
 
+    def close_for_load(self, offset: int) -> bool:
+        """Refuse all appends from now on, because a bulk load is about to use the offsets from `offset` on.
+
+        Returns False, and changes nothing, unless all in-sync replicas end there and no transaction is open.
+        Appends are refused until this replica has a role in a later leader epoch, or `reopen`."""
+        log, core = self._log, self._core
+        is_open = log.producers.first_unstable_offset() is not None
+        if is_open or log.log_end_offset != offset or not core.all_end_at(offset):
+            return False
+        self._set_closed()
+        return True
+
+    def _set_closed(self) -> None:
+        self._core.is_closed = True
+
+    def reopen(self) -> None:
+        """Accept appends again: the load can no longer be committed."""
+        self._core.is_closed = False
+
     def _must_validate_records(self, records: memoryview, header: BatchHeader, now_ms: int) -> bool:
         """Whether the header and the first records of a client's batch are not enough to validate it. Raises
         RecordsError."""
@@ -320,6 +339,7 @@ class LeaderRole:
             self._replica.notify()
 
 
+safeguard("a partition is closed to appends while a load is committed")(LeaderRole._set_closed)
 safeguard("retention uses the timestamps of records instead of batch headers")(
     LeaderRole._must_validate_records
 )

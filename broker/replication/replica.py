@@ -328,6 +328,14 @@ class Replica:
             self.log.producers.drop_verifications()
             self.notify()  # requests wait for an acknowledgement, which now fails
 
+    def resign(self) -> None:
+        """Stop leading before a later leader epoch in which it may lead again: its log changes before."""
+        core = self._core
+        self._follower.follow(NO_LEADER, core.leader_epoch)
+        core.resign(core.leader_epoch, core.partition_epoch)
+        self.log.producers.drop_verifications()
+        self.notify()
+
     # -- appends --
 
     def after_append(self) -> None:

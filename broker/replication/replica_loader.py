@@ -12,6 +12,8 @@ from pathlib import Path
 import structlog
 
 from tierlog.base.clock import Clock
+from tierlog.base.leader_epochs import earliest_starts
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import TopicIdPartition, TopicPartition
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import ManifestUnread, RemoteLogDiverges
@@ -22,7 +24,7 @@ from tierlog.broker.storage.log_dir import NO_CHECKPOINTS, DirectoryUnusable, Lo
 from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.config.node import NodeSettings
-from tierlog.metadata.image import ClusterImage, TopicImage
+from tierlog.metadata.image import ClusterImage, RemotePartition, TopicImage
 from tierlog.records.errors import RecordsError
 from tierlog.tiering.lineage import Divergence, find_divergence
 
@@ -106,7 +108,7 @@ class ReplicaLoader:
             # acknowledged at once as a duplicate.
             replica.flush()
         if topic.partitions[name.partition].leader == self._settings.node_id:
-            self.advance_to_remote_end(image, replica)
+            advance_to_remote_end(image, replica, self._clock.now_ms())
         truncated, dropped = replica.log.recovered_truncated_bytes, replica.log.recovered_dropped_segments
         if truncated or dropped:
             _log.warning("truncated a log at damage", partition=str(name), bytes=truncated, segments=dropped)
@@ -129,20 +131,9 @@ class ReplicaLoader:
         OSError if the log is not ready."""
         if replica.id in image.unread_manifests:
             return ManifestUnread(replica, leader_epoch)
-        self.advance_to_remote_end(image, replica)
+        advance_to_remote_end(image, replica, self._clock.now_ms(), is_unclean=is_unclean)
         diverged = self.resolve_divergence(image, replica) if is_unclean else None
         return None if diverged is None else RemoteLogDiverges(replica, leader_epoch, diverged)
-
-    def advance_to_remote_end(self, image: ClusterImage, replica: Replica) -> None:
-        """Move a future leader's log end to the end of the remote log, so that no offset is used twice.
-
-        Needed if the disk is new or the log has lost its end. A follower gets its log end from its leader
-        instead. Raises OSError, in particular BlockingIOError during a flush.
-        """
-        remote = image.remote_partition(*replica.id)
-        used_end = remote.end_offset or remote.copied_end_offset or 0
-        if replica.log_end_offset < used_end and not replica.is_elected:
-            replica.as_follower.start_at(used_end, self._clock.now_ms())
 
     def resolve_divergence(self, image: ClusterImage, replica: Replica) -> int | None:
         """Check a future leader's log against the manifest, from which it differs only after an unclean
@@ -194,6 +185,40 @@ class ReplicaLoader:
         )
         replica.as_follower.start_at(found.last_offset + 1, self._clock.now_ms())
         return None
+
+
+def advance_to_remote_end(
+    image: ClusterImage, replica: Replica, now_ms: int, *, is_unclean: bool = False
+) -> None:
+    """Move a future leader's log end to the end of the remote log, so that no offset is used twice.
+
+    Needed after a bulk load, also for the leader of the epoch before, or if the disk is new or the log has
+    lost its end. A follower gets its log end from its leader instead. `is_unclean`: the replica may never
+    have been in sync. Raises OSError, in particular BlockingIOError during a flush.
+    """
+    remote, log = image.remote_partition(*replica.id), replica.log
+    if not _lacks_offsets(replica, remote):
+        return
+    used_end = remote.used_end_offset
+    if replica.is_elected:
+        if replica.failed is not None:
+            return
+        replica.resign()
+    load = remote.loads[-1] if remote.loads else None
+    if is_unclean or load is None or (load.base_offset, load.end_offset) != (log.log_end_offset, used_end):
+        replica.as_follower.start_at(used_end, now_ms)
+        return
+    # The log has everything before the load, so its producer state is that of the load's end.
+    epochs = earliest_starts(log.epochs.entries, [(load.leader_epoch, load.base_offset)])
+    snapshot = log.producers.encode()
+    replica.as_follower.start_at(used_end, now_ms, epochs=epochs, producer_snapshot=snapshot)
+    replica.flush()
+    log.active.create()
+
+
+@safeguard("a leader's log does not end before the remote log")
+def _lacks_offsets(replica: Replica, remote: RemotePartition) -> bool:
+    return replica.log_end_offset < remote.used_end_offset
 
 
 def _differs_at(log: PartitionLog, found: Divergence) -> bool:

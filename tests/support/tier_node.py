@@ -17,6 +17,7 @@ from tierlog.base.slices import LogSlice
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition, TopicPartition
 from tierlog.broker.maintenance.log_repair import LogRepair
+from tierlog.broker.remote.loads import Loads
 from tierlog.broker.remote.remote_compactor import RemoteCompactor
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.remote_repair import RemoteRepair
@@ -24,6 +25,7 @@ from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
 from tierlog.broker.remote.segment_merger import SegmentMerger
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DamageFound, ReplicaEvent
+from tierlog.broker.replication.replica_loader import advance_to_remote_end
 from tierlog.config.node import NodeSettings
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata.controller import commands as c
@@ -133,6 +135,7 @@ class TierNode:
             first_backoff_s=0.001,
             store_health=store.health if isinstance(store, HealthyStore) else None,
         )
+        self.loads = Loads(1, self.metadata, self.log_manager, store, self.keys, self.clock, self.tasks)
         self.merger = self._merger()
         self.remote_repair = self._remote_repair()
         self.storage_cleaner = RemoteStorageCleaner(
@@ -213,7 +216,7 @@ class TierNode:
         await self.metadata.submit(
             c.FenceBroker(broker_id=1, broker_epoch=registered.broker_epoch, fenced=False)
         )
-        parts = (self.remote_log, self.log_manager, self.storage_cleaner)
+        parts = (self.remote_log, self.log_manager, self.loads, self.storage_cleaner)
         followers = [lambda old, new: self.follow(), *(part.follow for part in parts)]
         self.node.publish_to([Publisher("part", follow) for follow in followers])
         self.log_manager.start()
@@ -257,7 +260,10 @@ class TierNode:
                 name = TopicPartition(topic.name, number)
                 if name not in self.replicas:
                     self.replicas[name] = self._open(name, topic.topic_id, config)
-                self.replicas[name].update_config(config)
+                replica = self.replicas[name]
+                replica.update_config(config)
+                if partition.leader == 1 and partition.leader_epoch > replica.leader_epoch:
+                    advance_to_remote_end(image, replica, self.clock.now_ms())
                 take_role(self.replicas[name], 1, partition)
 
     def _open(self, name: TopicPartition, topic_id: uuid.UUID, config: TopicConfig) -> Replica:

@@ -67,6 +67,7 @@ class LeaderCore:
         "broker_id",
         "epoch_start_offset",
         "high_watermark",
+        "is_closed",
         "is_leader",
         "isr_due",
         "leader_epoch",
@@ -94,6 +95,9 @@ class LeaderCore:
         self.repeated_fetch_offset: int | None = None
         """An offset that a follower fetches again and again: the records may be damaged. The caller resets
         it."""
+        self.is_closed = False
+        """Whether appends are refused in this leader epoch, because a bulk load uses the offsets from the log
+        end on."""
         self.isr_due = False
         """Whether a fetch has shown that the in-sync set may have to change: call `isr_proposal` soon."""
         self.min_in_sync = min_in_sync
@@ -152,6 +156,7 @@ class LeaderCore:
         require(self.broker_id in in_sync, f"leader {self.broker_id} is not in sync: {sorted(in_sync)}")
         if leader_epoch > self.leader_epoch or not self.is_leader:
             # Followers may have truncated their logs since the older epoch.
+            self.is_closed = False
             self._followers, self._joining, self.isr_due = {}, frozenset(), False
             self._in_sync = InSyncSet()
             self.epoch_start_offset = (
@@ -177,6 +182,7 @@ class LeaderCore:
         """Become a follower, or a replica without a leader."""
         require(leader_epoch >= self.leader_epoch, f"leader epoch {self.leader_epoch} -> {leader_epoch}")
         self.is_leader, self.leader_epoch, self.isr_due = False, leader_epoch, False
+        self.is_closed = False
         self._in_sync = InSyncSet()
         self._in_sync.commit(partition_epoch, ())
         self._followers, self._waits_on, self._joining = {}, (), frozenset()
@@ -237,12 +243,22 @@ class LeaderCore:
             return Rejection(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, "this replica is not the leader of the partition"
             )
+        if self.is_closed:
+            return Rejection(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, "a bulk load is starting the next leader epoch"
+            )
         if acks == ALL_IN_SYNC and not self.may_commit:
             return Rejection(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{len(self.in_sync)} replicas in sync, min.insync.replicas is {self.min_in_sync}",
             )
         return None
+
+    def all_end_at(self, offset: int) -> bool:
+        """Whether this log and those of all replicas that are or may be in sync end at `offset`, and
+        everything below is committed."""
+        ends = self.high_watermark, self.log_end_offset, self._in_sync_end()
+        return self.may_commit and all(end == offset for end in ends)
 
     def appended(self, log_end_offset: int) -> bool:
         """Set the local log end. Returns whether the high watermark advanced."""

@@ -52,6 +52,10 @@ ROUTES = {
     ("GET", "/v1/tier/unread"): Guard.READ,
     ("GET", "/v1/tier/damaged"): Guard.READ,
     ("GET", "/v1/tier/store"): Guard.READ,
+    **{
+        ("POST", f"/v1/tier/loads/{name}"): Guard.CHANGE
+        for name in ("begin", "announce", "renew", "cancel", "commit")
+    },
     ("GET", "/v1/tier/replacements"): Guard.READ,
     ("POST", "/v1/tier/replacements/begin"): Guard.CHANGE,
     ("POST", "/v1/tier/replacements/renew"): Guard.CHANGE,
