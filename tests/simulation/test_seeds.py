@@ -38,6 +38,10 @@ DONE = {
     "history jobs",
     "history jobs refused",
     "history jobs that died",
+    "bulk loads",
+    "bulk loads refused",
+    "bulk loads repeated",
+    "bulk loads that died",
     "segments with gaps tiered",
     "records compacted before their upload",
     "tiering switched off",
@@ -89,7 +93,7 @@ DONE = {
 OPERATOR_CALLS_MAX = 5
 """Partitions left to an operator in a thousand seeds. With more, partitions no longer recover alone."""
 
-REPLAYED = "11,17,19,22,25,29,35,38,45,51,55,59,71,85,137,183,203,223,241,283,383,3071,4313,20075"
+REPLAYED = "11,17,19,22,25,29,35,38,41,45,51,55,59,71,85,137,183,203,223,241,283,383,3071,4313,20075"
 
 
 def simulate(seeds: int, first: int, hash_seed: str = "random") -> dict[str, Any]:

@@ -344,7 +344,8 @@ class ClusterRun:
                 at_work.append(clients.watch(work(client), self._violations))
         if self.tiering.is_on:
             self._operators.append(clients.watch(self.tiering.store_outages(), self._violations))
-            for work in (self.tiering.merges(), self.tiering.snapshots()):
+            merges = self.tiering.merges(self.history, PARTITIONS)
+            for work in (merges, self.tiering.snapshots()):
                 self.tiering.until_completion.append(clients.watch(work, self._violations))
             self._operators += [clients.watch(work, self._violations) for work in self.tiering.operators()]
 

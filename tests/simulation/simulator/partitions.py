@@ -205,7 +205,9 @@ class PartitionWitness:
 
     def check_durable(self, partition: int, offset: int, kind: str) -> None:
         """Records up to `offset` were acknowledged or consumed: min.insync.replicas replicas must have
-        them."""
+        them, or the bucket, if a bulk load has added them."""
+        if self._is_loaded(partition, offset):
+            return
         holders = [
             broker_id
             for broker_id, broker in self._brokers.items()
@@ -213,6 +215,14 @@ class PartitionWitness:
         ]
         if len(holders) < self._min_in_sync:
             raise Violation(f"{kind}: only {holders} hold offset {offset} of partition {partition}")
+
+    def _is_loaded(self, partition: int, offset: int) -> bool:
+        image = self._image
+        topic = None if image is None else image.topic(self._topic)
+        if image is None or topic is None:
+            return False
+        loads = image.remote_partition(topic.topic_id, partition).loads
+        return any(load.base_offset <= offset < load.end_offset for load in loads)
 
     def on_serving(self, broker: SimBroker) -> None:
         """The broker believes that it holds a lease: it must not be fenced or replaced.
@@ -301,7 +311,17 @@ class PartitionWitness:
         if (member, known.broker_epoch) not in self._unfenced_epochs:
             return  # a fenced broker is not elected, and reports lost records before it is unfenced
         replica = _replica(broker, topic.name, number)
-        if replica is None or replica.topic_id != topic.topic_id or replica.log_end_offset >= committed:
+        if replica is None or replica.topic_id != topic.topic_id:
+            return
+        loads = {} if self._image is None else {
+            load.base_offset: load.end_offset
+            for load in self._image.remote_partition(topic.topic_id, number).loads
+        }  # fmt: skip
+        end = replica.log_end_offset
+        # before it leads, it continues at the end of the bulk loads that begin where its log ends
+        while end in loads:
+            end = loads[end]
+        if end >= committed:
             return
         raise Violation(
             f"node {member} may be elected for {topic.name}-{number}, log end at {replica.log_end_offset},"

@@ -237,3 +237,43 @@ def _(original: Function, cleaner: Any, batch: Any) -> Any:
 )
 def _(original: Function, lease: Any, passed_ms: int) -> int:
     return int(lease.lease_ms)
+
+
+# --- bulk loads
+
+
+@without(
+    "a partition is closed to appends while a load is committed",
+    breaks="an acknowledged record and a loaded one have the same offset",
+    of_tier=True,
+)
+def _(original: Function, *_: Any) -> None:
+    return
+
+
+@without(
+    "a bulk load starts a leader epoch",
+    breaks="a leader does not notice that its next offsets are used",
+    of_tier=True,
+)
+def _(original: Function, *_: Any) -> Any:
+    return ()
+
+
+@without(
+    "a leader's log does not end before the remote log",
+    breaks="a new leader uses the offsets of a bulk load again",
+    of_tier=True,
+)
+def _(original: Function, *_: Any) -> bool:
+    return False
+
+
+@without("a load that is repeated adds nothing", breaks="all records of a load are there twice", of_tier=True)
+def _(original: Function, *_: Any) -> bool:
+    return False
+
+
+@and_without("a leader knows the loads that were committed", row="a load that is repeated adds nothing")
+def _(original: Function, *_: Any) -> None:
+    return

@@ -248,8 +248,8 @@ class TierWitness:
         """A leader is about to request a copy or a new log start. Raises Violation."""
         where, topic = TopicIdPartition(replica.topic_id, replica.name.partition), replica.name.topic
         if isinstance(command, StartCopy):
-            if command.last_offset >= replica.high_watermark and not command.replaces:
-                end = replica.high_watermark
+            end, is_upload = replica.high_watermark, not (command.replaces or command.loads)
+            if is_upload and command.last_offset >= end:
                 raise Violation(f"{where}: {command.last_offset} is uploaded, and only {end} is committed")
             return
         fault, start = None, command.log_start_offset

@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from simulator import gapped, remote_damage, snapshots, tier_switch
+from simulator import bulk_loads, gapped, remote_damage, snapshots, tier_switch
 from simulator.broker import SimBroker
+from simulator.bulk_loads import BulkLoads
 from simulator.compacted import TOPIC as COMPACTED
 from simulator.compacted import CompactedHistory, draw_history, scan_in_the_end
 from simulator.history_jobs import gathered, replace_segments
@@ -23,9 +24,10 @@ from simulator.snapshots import SnapshotReader
 from simulator.tier_switch import TierSwitch
 from simulator.tier_witness import TierWitness
 from simulator.witness import Violation
-from simulator.workload import FETCH, TOPIC, Client, earliest, values_of
+from simulator.workload import FETCH, TOPIC, Client, History, earliest, values_of
 from tierlog.broker.maintenance.disk_pressure import DROP, DiskPressure
 from tierlog.broker.remote import remote_storage_cleaner
+from tierlog.broker.remote.loads import Loads
 from tierlog.broker.remote.tier_state_machine import EARLIEST_PENDING_UPLOAD, TierStateMachine
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.controller import remote
@@ -99,6 +101,7 @@ class Tiering:
         failed: Callable[[BaseException], None],
     ) -> None:
         rng = random.Random(f"tiering {seed}")
+        self._seed = seed
         self.is_on = rng.random() < TIERED
         self._rng, self._brokers, self._failed = rng, brokers, failed
         self._keys, self._done = Keys(cluster_id), done
@@ -223,14 +226,20 @@ class Tiering:
         names = [broker.name for broker in self._brokers.values()]
         return store_outages(self.bucket, names, random.Random(self._rng.random()))
 
-    def merges(self) -> Coroutine[Any, Any, None]:
-        """Merges by leaders, and by jobs outside of them, until cancelled."""
+    def merges(self, history: History, partitions: int) -> Coroutine[Any, Any, None]:
+        """Merges by leaders, and by jobs outside of them, until cancelled. In some runs also bulk loads into
+        the main topic."""
         rng = random.Random(f"merges {self._rng.random()}")
         jobs, store = random.Random(f"history jobs {rng.random()}"), SimStore(self.bucket, "job")
-        return gathered(
+        works = [
             merge_segments(self._brokers, self._keys, rng, self._done),
             replace_segments(self._brokers, store, self._keys, self._grace_ms, jobs, self._done),
-        )
+        ]
+        loads = random.Random(f"bulk loads {self._seed}")
+        if loads.random() < bulk_loads.SHARE and self._switch is None and self.gapped is None:
+            parts = self._brokers, SimStore(self.bucket, "load"), self._keys, self._grace_ms
+            works.append(BulkLoads(*parts, history, loads, self._done).play(partitions))
+        return gathered(*works)
 
     async def snapshots(self) -> None:
         """Readers that hold snapshots, if the run has them."""
@@ -280,6 +289,7 @@ class Tiering:
                 )
                 for module in (held_snapshots, remote_storage_cleaner):
                     stack.enter_context(patch.object(module, "LOOK_INTERVAL_MS", snapshots.LOOK_INTERVAL_MS))
+                stack.enter_context(patch.object(Loads, "_submit", bulk_loads.slow_submit(self._seed)))
                 stack.enter_context(patch.object(DiskPressure, "drop_before", self._counted_drop()))
                 stack.enter_context(patch.object(TierStateMachine, "ask_leader", self._counted_start()))
             yield

@@ -42,6 +42,7 @@ PRODUCE, FETCH, INIT, LIST_OFFSETS = (
 EARLIEST = -2
 REQUEST_TIMEOUT_S = 2.0
 RETRY_S = (0.02, 0.2)
+PAUSED_S = 0.01
 MAX_RECORDS = 1 << 20
 HONEST = 0.7
 """Share of the batches whose header has the true timestamp of the records."""
@@ -61,6 +62,8 @@ class History:
     """Completed operations, by kind."""
     bits_flip: bool = False
     """Whether batches that a consumer gets may be damaged."""
+    paused: set[int] = field(default_factory=set)
+    """Partitions whose producers have been stopped for a moment."""
     log_start: Callable[[int], int] | None = None
     """The committed log start offset of a partition, if retention deletes within the run."""
     check_durable: Callable[[int, int, str], None] = lambda partition, offset, kind: None
@@ -195,6 +198,9 @@ async def produce(client: Client, number: int, partition: int, pause_s: float, s
     producer_id = await new_producer_id(client)
     sequence = sent = 0
     while True:
+        if partition in client.history.paused:
+            await asyncio.sleep(PAUSED_S)
+            continue
         count = client.rng.randint(1, 4)
         values = [b"%d-%d" % (number, sent + n) for n in range(count)]
         said, time = _timestamps(stamps)
