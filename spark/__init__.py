@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 from tierlog.spark.java import session
 
 if TYPE_CHECKING:
+    from tierlog.spark.bulk_load import load
     from tierlog.spark.tables import count, hot_keys, replicate, salt
 
-__all__ = ["count", "hot_keys", "replicate", "salt", "session"]
+__all__ = ["count", "hot_keys", "load", "replicate", "salt", "session"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `tables` when it is used, because it needs PySpark."""
+    """Import what needs PySpark when it is used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tierlog.spark import tables
+    from tierlog.spark import bulk_load, tables
 
-    return getattr(tables, name)
+    return getattr(bulk_load if name == "load" else tables, name)

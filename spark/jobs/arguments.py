@@ -273,6 +273,48 @@ COMPACT = (
     ),
     *SPARK,
 )
+LOAD = (
+    Argument("input", "Parquet files or folders to load. May be repeated.", repeats=True, form="URL"),
+    Argument("topic", "The topic, which is tiered and not compacted.", required=True, form="NAME"),
+    Argument(
+        "name",
+        "Name of this load: under the same name, what was loaded is not loaded again.",
+        required=True,
+        form="NAME",
+    ),
+    Argument("path", "The bucket: a directory or s3://bucket/prefix.", required=True, form="URL"),
+    Argument("endpoint", "URL of another S3 server than AWS.", form="URL"),
+    Argument("region", "Region of the bucket.", form="NAME"),
+    Argument("admin", "Admin API of any node, or several with commas.", required=True, form="URL"),
+    Argument(
+        "select",
+        "A column by an expression of Spark SQL, as in 'to_json(struct(*)) AS value'. May be repeated. "
+        "Default: the columns value, key, headers, partition and timestamp of the files.",
+        repeats=True,
+        form="EXPRESSION",
+    ),
+    Argument(
+        "order-by",
+        "Column that orders the rows of a partition. May be repeated. Default: the order of the files.",
+        repeats=True,
+        form="NAME",
+    ),
+    Argument(
+        "compression",
+        "Codec of the batches, if compression.type of the topic is producer.",
+        default="zstd",
+        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+    ),
+    Argument("allow-expired", "Also load records that retention.ms deletes at once.", bool, default=False),
+    Argument(
+        "lease-seconds",
+        "Time after which the cluster gives up what the job has begun, if the job does not respond.",
+        int,
+        default=60,
+        form="SECONDS",
+    ),
+    *SPARK,
+)
 ARGUMENTS = {
     "backfill": BACKFILL,
     "audit": AUDIT,
@@ -280,6 +322,7 @@ ARGUMENTS = {
     "stats": STATS,
     "rewrite": REWRITE,
     "compact": COMPACT,
+    "load": LOAD,
 }
 MEANINGS = {
     "backfill": "Export what is new in the bucket to Parquet, Iceberg or Delta, exactly once.",
@@ -287,6 +330,7 @@ MEANINGS = {
     "stats": "Show sizes, rates, keys and skew of topics, as JSON and as a page of plots.",
     "replay": "Write records of topics again, to other topics or another cluster, exactly once.",
     "compact": "Compact the history of compacted topics, while the cluster runs.",
+    "load": "Add rows of Parquet files to a topic, as finished segments in the bucket.",
     "rewrite": "Give history another codec or larger segments, while the cluster runs.",
 }
 """Arguments and meaning of each job, for the command line of tierlog, which imports a job only to run it."""

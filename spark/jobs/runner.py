@@ -90,7 +90,7 @@ def run_tasks(
         return []
     count, total = len(tasks), sum(sizes) if sizes else len(tasks)
     frame = spark.range(0, count, 1, count).mapInArrow(_mapper(work, list(tasks)), "task long, result binary")
-    with _watched(spark, progress, total / count):
+    with watched(spark, progress, total / count):
         try:
             rows = frame.collect()
         except Exception as failure:
@@ -126,7 +126,7 @@ def keep_memory() -> None:
 
 
 @contextmanager
-def _watched(spark: "SparkSession", progress: Progress, size: float) -> Iterator[None]:
+def watched(spark: "SparkSession", progress: Progress, size: float) -> Iterator[None]:
     """Report the completed tasks of the Spark job that runs in this context. `size`: mean of a task. Spark
     Connect has no tracker: there only complete rounds are reported."""
     try:

@@ -255,6 +255,8 @@ spark audit --path {tmp}/missing
 spark audit --path {tmp}
 spark compact --path {tmp} --topic t
 spark compact --path {tmp}/missing --topic t --admin {closed_admin}
+spark load --path {tmp} --topic t
+spark load --path {tmp} --topic t --name n --admin {closed_admin}
 spark replay --path {tmp} --topic t
 spark replay --path {tmp}/missing --topic t --to-bootstrap {closed} --checkpoint {tmp}/c
 spark rewrite --path {tmp} --topic t --codec zstd

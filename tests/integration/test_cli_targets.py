@@ -93,6 +93,7 @@ LOCAL = {
     "spark audit",
     "spark backfill",
     "spark compact",
+    "spark load",
     "spark package",
     "spark replay",
     "spark rewrite",

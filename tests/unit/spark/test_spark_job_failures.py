@@ -216,7 +216,7 @@ class FakeContext:
 def test_a_job_leaves_the_job_group_of_the_session_as_it_was() -> None:
     context = FakeContext()
     spark = cast(Any, type("Session", (), {"sparkContext": context}))
-    with suppress(ZeroDivisionError), runner._watched(spark, NoProgress(), 1.0):
+    with suppress(ZeroDivisionError), runner.watched(spark, NoProgress(), 1.0):
         assert context.properties["spark.job.description"] == "tierlog job"
         raise ZeroDivisionError
     assert context.properties["spark.jobGroup.id"] is None

@@ -1,0 +1,56 @@
+"""Load: rows of Parquet files into a topic, as finished segments in the bucket (`tierlog.spark.load`)."""
+
+import sys
+from typing import Any
+
+from tierlog.spark.bulk_load import find_topic, load
+from tierlog.spark.jobs.arguments import InvalidArgument, Job, Progress, Values, main
+from tierlog.spark.jobs.runner import spark_session
+
+STORE = ("endpoint", "region")
+
+
+def run(values: Values, progress: Progress) -> dict[str, Any]:
+    """Load the rows. Raises JobFailed."""
+    if not values["input"]:
+        raise InvalidArgument("nothing to load: give --input")
+    find_topic(values["admin"], values["topic"])  # before Spark starts
+    with spark_session("load", values) as spark:
+        rows = spark.read.parquet(*values["input"])
+        if values["select"]:
+            rows = rows.selectExpr(*values["select"])
+        return load(
+            rows,
+            topic=values["topic"],
+            path=values["path"],
+            admin=values["admin"],
+            name=values["name"],
+            order_by=values["order_by"] or (),
+            compression=values["compression"],
+            allow_expired=values["allow_expired"],
+            lease_seconds=values["lease_seconds"],
+            store_options={one: values[one] for one in STORE if values[one]},
+            progress=progress,
+        )
+
+
+def _show(document: dict[str, Any]) -> str:
+    lines = [
+        f"loaded {document['records']:,} records ({document['bytes']:,} bytes) into {document['topic']} as "
+        f"{document['segments']:,} segments"
+    ]
+    for row in document["partitions"]:
+        offsets = (
+            "" if row["base_offset"] is None else f" offsets {row['base_offset']} to {row['end_offset'] - 1}"
+        )
+        lines.append(f"partition {row['partition']}: {row['state']}{offsets}")
+    lines += [f"not loaded: {why}" for why in document["not_loaded"]]
+    if document["not_loaded"]:
+        lines.append("start the job again with the same --name for the rest")
+    return "\n".join(lines)
+
+
+JOB = Job("load", run, _show)
+
+if __name__ == "__main__":
+    sys.exit(main(JOB))

@@ -1,0 +1,117 @@
+"""Client of bulk loads: what it repeats, and how a commit whose outcome was lost is found again."""
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tierlog.base.types import TopicIdPartition
+from tierlog.client.admin import AdminRefused, AdminUnreachable
+from tierlog.records.codecs import Codec
+from tierlog.spark.bulk_load import find_topic
+from tierlog.spark.jobs import load_client
+from tierlog.spark.jobs.arguments import JobFailed, NoProgress, parse
+from tierlog.spark.jobs.load import JOB
+from tierlog.spark.jobs.load_client import LoadBegun, LoadClient, Loaded, NotLoaded
+
+LOADED = {"loaded": {"base_offset": 5, "end_offset": 9}}
+BEGUN = {
+    "loaded": None,
+    "base_offset": 5,
+    "leader_epoch": 2,
+    "leader_epochs": [[0, 0], [2, 3]],
+    "producer_snapshot": "cA==",
+    "segment_bytes": 1,
+    "index_interval_bytes": 2,
+    "max_message_bytes": 3,
+    "compression_type": "uncompressed",
+    "message_timestamp_type": "CreateTime",
+    "retention_ms": -1,
+}
+BUSY, GONE = AdminRefused(503, "busy"), AdminRefused(409, "the lease has ended")
+Script = Callable[..., list[str]]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Script:
+    """Sets the responses, in order. Returns the list of the requests, which grows."""
+
+    def play(*responses: Any) -> list[str]:
+        left, sent = list(responses), list[str]()
+
+        class Admin:
+            def __init__(self, urls: str) -> None:
+                assert urls == "http://a"
+
+            def refresh(self) -> None:
+                sent.append("refresh")
+
+            def post(self, where: TopicIdPartition, path: str, body: dict[str, Any]) -> Any:
+                assert (where.partition, body["partition"]) == (1, 1)
+                sent.append(path.rpartition("/")[2])
+                response = left.pop(0)
+                if isinstance(response, Exception):
+                    raise response
+                return response
+
+        monkeypatch.setattr(load_client, "ClusterAdmin", Admin)
+        monkeypatch.setattr(load_client, "PAUSE_S", 0.0)
+        return sent
+
+    return play
+
+
+@pytest.fixture
+def client() -> LoadClient:
+    return LoadClient("http://a", uuid.UUID(int=1), uuid.UUID(int=2), 60)
+
+
+def test_begin_says_where_the_load_begins_or_is(script: Script, client: LoadClient) -> None:
+    script(BEGUN, LOADED)
+    begun = client.begin(1)
+    assert isinstance(begun, LoadBegun)
+    assert (begun.base_offset, begun.producer_snapshot, begun.codec) == (5, b"p", Codec.NONE)
+    assert client.begin(1) == Loaded(5, 9)
+
+
+def test_busy_and_unreachable_leaders_are_asked_again(script: Script, client: LoadClient) -> None:
+    sent = script(BUSY, AdminUnreachable("down"), LOADED)
+    assert client.commit(1, ()) == Loaded(5, 9)
+    assert sent == ["commit", "refresh", "commit", "refresh", "commit"]
+
+
+def test_commit_that_was_refused_may_have_succeeded_before(script: Script, client: LoadClient) -> None:
+    sent = script(GONE, LOADED)
+    assert client.commit(1, ()) == Loaded(5, 9)
+    assert sent == ["commit", "begin"]
+
+
+def test_refused_commit_gives_its_new_lease_back(script: Script, client: LoadClient) -> None:
+    sent = script(GONE, BEGUN, {})
+    with pytest.raises(NotLoaded, match="the lease has ended"):
+        client.commit(1, ())
+    assert sent == ["commit", "begin", "cancel"]
+
+
+def test_request_is_given_up_after_a_while(script: Script, client: LoadClient) -> None:
+    script(BUSY, BUSY)
+    with pytest.raises(NotLoaded, match="busy"):
+        client.begin(1, wait_s=-1)
+
+
+def test_leases_are_renewed_quietly(script: Script, client: LoadClient) -> None:
+    sent = script(GONE, AdminUnreachable("down"))
+    client.renew(1)
+    client.cancel(1)
+    assert sent == ["renew", "cancel"]
+
+
+def test_topic_and_arguments_are_checked_before_spark_starts() -> None:
+    with pytest.raises(JobFailed, match="Check --admin"):
+        find_topic("http://127.0.0.1:1", "t")
+    arguments = ["--topic", "t", "--name", "n", "--path", "/p", "--admin", "http://127.0.0.1:1"]
+    with pytest.raises(JobFailed, match="give --input"):
+        JOB.run(parse(JOB, arguments), NoProgress())
+    with pytest.raises(JobFailed, match="Check --admin"):
+        JOB.run(parse(JOB, [*arguments, "--input", "/x"]), NoProgress())
