@@ -1,9 +1,9 @@
 """HTTP/1.1 connections to an object store: blocking requests in I/O threads of their own.
 
-Bodies are not copied: a response is received into the caller's buffer, and a request is sent from it, a MiB
-with each system call, since a thread needs the interpreter lock after each. A
-call that is cancelled shuts its connection down, and ends once the thread no longer uses the buffer. There
-are at most as many connections as threads; idle ones are kept. Called by the S3 client.
+Bodies are not copied: a response is received into the caller's buffer, and a request is sent from it, a part
+with each system call, since a thread needs the interpreter lock after each. A small body is sent together
+with its headers. A call that is cancelled shuts its connection down, and ends once the thread no longer uses
+the buffer. There are at most as many connections as threads; idle ones are kept. Called by the S3 client.
 """
 
 import asyncio
@@ -24,7 +24,11 @@ from tierlog.base.daemon_threads import DaemonThreads
 
 T = TypeVar("T")
 
-PIECE_BYTES = 1 << 20  # sent or received with one system call, which ends early if nothing moves for `read_s`
+PIECE_BYTES = 8 << 20  # sent or received with one system call, which ends early if nothing moves for `read_s`
+JOINED_BYTES = 64 << 10
+"""A body up to this size is copied behind its headers: a second system call, which wakes the server again,
+takes longer than the copy."""
+
 ERROR_BODY_BYTES = 1 << 20  # read of an error response; the connection is then closed
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -166,8 +170,8 @@ class HttpConnections:
         keep = False
         try:
             with transfer.using(connection.sock):
-                _send(connection, method, target, {**headers, "Host": _host(parts)}, body, self._read_s)
-                response, keep = _receive(connection, transfer.into, self._read_s)
+                _send(connection.sock, method, target, {"Host": _host(parts), **headers}, body, self._read_s)
+                response, keep = _receive(connection.sock, method, transfer.into, self._read_s)
         except BaseException:
             keep = False
             raise
@@ -261,41 +265,53 @@ def _is_readable(idle: socket.socket) -> bool:
 
 
 def _send(
-    connection: HTTPConnection,
+    connected: socket.socket,
     method: str,
     target: str,
     headers: Mapping[str, str],
     body: bytes | memoryview,
     timeout_s: float,
 ) -> None:
-    connection.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
-    for name, value in headers.items():
-        connection.putheader(name, value)
-    connection.endheaders()
+    head = _head(method, target, headers)
     view = memoryview(body)
-    if not view:
+    if len(view) <= JOINED_BYTES:
+        connected.sendall(head + view)
         return
+    connected.sendall(head)
     # perhaps there is a response, which says why
-    with suppress(BrokenPipeError, ConnectionResetError, ssl.SSLError), _blocking(connection.sock, timeout_s):
+    with suppress(BrokenPipeError, ConnectionResetError, ssl.SSLError), _blocking(connected, timeout_s):
         for at in range(0, len(view), PIECE_BYTES):
-            connection.sock.sendall(view[at : at + PIECE_BYTES])
+            connected.sendall(view[at : at + PIECE_BYTES])
 
 
-def _receive(connection: HTTPConnection, into: memoryview | None, timeout_s: float) -> tuple[Response, bool]:
+def _head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
+    """Raises ValueError for a line break within a header."""
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    if any("\r" in line or "\n" in line for line in lines):
+        raise ValueError("a header of a request has a line break")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+def _receive(
+    connected: socket.socket, method: str, into: memoryview | None, timeout_s: float
+) -> tuple[Response, bool]:
     """The response, and whether the connection can be used again."""
-    connected = connection.sock  # `getresponse` forgets it if the server closes the connection afterwards
-    response = connection.getresponse()
-    headers = dict(response.headers.items())
-    if into is not None and response.status in (200, 206):
-        if response.length != len(into):
-            return Response(response.status, headers, b""), False
-        _fill(connected, response, into, timeout_s)
-        body = b""
-    elif response.status < 300:
-        body = response.read()
-    else:
-        body = response.read(ERROR_BODY_BYTES)
-    return Response(response.status, headers, body), response.isclosed() and not response.will_close
+    response = HTTPResponse(connected, method=method)
+    try:
+        response.begin()
+        headers = dict(response.headers.items())
+        if into is not None and response.status in (200, 206):
+            if response.length != len(into):
+                return Response(response.status, headers, b""), False
+            _fill(connected, response, into, timeout_s)
+            body = b""
+        elif response.status < 300:
+            body = response.read()
+        else:
+            body = response.read(ERROR_BODY_BYTES)
+        return Response(response.status, headers, body), response.isclosed() and not response.will_close
+    finally:
+        response.close()
 
 
 def _fill(connected: socket.socket, response: HTTPResponse, into: memoryview, timeout_s: float) -> None:

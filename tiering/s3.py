@@ -228,7 +228,7 @@ class S3Store:
             client = await self._open()
             async with call_deadline(self._call_s, size, what):
                 with _parsing(what):
-                    work = partial(getattr(client.api, operation), **arguments)
+                    work = partial(client.call, operation, arguments)
                     for attempt in range(1, self._options.attempts):
                         try:
                             return await self._run(work, into)

@@ -1,19 +1,22 @@
 """S3 client: botocore builds, signs and parses requests; `http_connections` sends them.
 
 botocore's own HTTP client copies bodies and cannot be cancelled. Its event `before-send` lets this module
-send the signed request instead. Credentials come from botocore's chain. Bodies are not signed (UNSIGNED-
-PAYLOAD): each has a CRC-32C in a signed header, which the server verifies. botocore takes a second to
-import, so it is imported in a thread at the first call. Called by the S3 store.
+send the signed request instead. The operations that are repeated for each segment are built without its
+client after the first call (`direct_requests`). Credentials come from botocore's chain. Bodies are not
+signed (UNSIGNED-PAYLOAD): each has a CRC-32C in a signed header, which the server verifies. botocore takes a
+second to import, so it is imported in a thread at the first call. Called by the S3 store.
 """
 
 import io
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from http.client import HTTPException
 from typing import Any
 
 from tierlog import __version__
-from tierlog.tiering.http_connections import HttpConnections, IoThreads, UnsupportedProxy
+from tierlog.tiering.direct_requests import DirectRequests
+from tierlog.tiering.http_connections import HttpConnections, IoThreads, Response, UnsupportedProxy
 from tierlog.tiering.object_store import (
     CorruptObject,
     ObjectNotFound,
@@ -39,6 +42,8 @@ _DAMAGED = frozenset(
 )
 _TRANSIENT = frozenset({"SlowDown", "InternalError", "RequestTimeout", "ServiceUnavailable", "Throttling"})
 _TRANSIENT_STATUS = frozenset({429, 500, 502, 503, 504})
+_USUAL_FAILURES = frozenset({404, 412})
+"""Statuses that say nothing about how the store is addressed."""
 
 
 class SendBody:
@@ -55,8 +60,17 @@ class SendBody:
         return bytes(self.view)
 
 
+class _Call(threading.local):
+    """The call that runs in this thread: its operation and arguments, and the response that botocore is to
+    read instead of sending its request."""
+
+    operation = ""
+    arguments: dict[str, Any] | None = None
+    received: Response | None = None
+
+
 class S3Client:
-    """An open client. `api`: botocore's, whose calls run in `threads`."""
+    """An open client of one bucket. `api`: botocore's. Calls run in `threads`."""
 
     def __init__(self, options: S3Options, threads: IoThreads) -> None:
         """Blocks for a second. Raises BotoCoreError or UnsupportedProxy."""
@@ -82,6 +96,8 @@ class S3Client:
             ),
         )
         self.endpoint = url = str(self.api.meta.endpoint_url)
+        self._direct = DirectRequests(self.api, _credentials_of(options, session))
+        self._call = _Call()
         ca_bundle = options.ca_bundle or session.get_config_variable("ca_bundle")
         proxies = get_environ_proxies(url)
         self._threads = threads
@@ -97,18 +113,51 @@ class S3Client:
         self._connections.close()
         self.api.close()
 
+    def call(self, operation: str, arguments: dict[str, Any]) -> Any:
+        """Run an operation by the name of botocore's method. Raises what botocore raises, OSError,
+        HTTPException and TransferCancelled."""
+        request = self._direct.build(operation, arguments)
+        call = self._call
+        call.operation, call.arguments, call.received = operation, arguments, None
+        try:
+            if request is not None:
+                body = arguments.get("Body")
+                received = self._request(request.method, request.url, request.headers, body)
+                result = self._direct.result(operation, received.status, received.headers, received.body)
+                if result is not None:
+                    return {**result, "Body": _Received(received.body)}
+                if received.status not in _USUAL_FAILURES:
+                    self._direct.forget()
+                call.received = received
+            return getattr(self.api, operation)(**arguments)
+        finally:
+            call.arguments = call.received = None
+
     def _send(self, request: Any, **_: Any) -> Any:
         from botocore.awsrequest import AWSResponse
 
-        body = request.body or b""
-        response = self._connections.request(
-            self._threads.transfer,
-            request.method,
-            request.url,
-            {name: _text(value) for name, value in request.headers.items() if name.lower() != "expect"},
-            body.view if isinstance(body, SendBody) else body,
-        )
+        call = self._call
+        response, call.received = call.received, None
+        if response is None:
+            headers = {name: _text(value) for name, value in request.headers.items()}
+            response = self._request(request.method, request.url, headers, request.body)
+            if call.arguments is not None and response.status < 300:
+                self._direct.learn(call.operation, call.arguments, request.url, headers)
         return AWSResponse(request.url, response.status, response.headers, _Received(response.body))
+
+    def _request(self, method: str, url: str, headers: dict[str, str], body: Any) -> Response:
+        sent = {name: value for name, value in headers.items() if name.lower() != "expect"}
+        content = body.view if isinstance(body, SendBody) else body or b""
+        return self._connections.request(self._threads.transfer, method, url, sent, content)
+
+
+def _credentials_of(options: S3Options, session: Any) -> Any:
+    """The credentials that the session's clients use."""
+    from botocore.credentials import Credentials
+
+    if options.access_key is not None and options.secret_key is not None:
+        return Credentials(options.access_key, options.secret_key, options.session_token)
+    return session.get_credentials()
 
 
 class _Received(io.BytesIO):

@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from tierlog.tiering.http_connections import PIECE_BYTES, HttpConnections, Transfer, _blocking, _fill
+from tierlog.tiering.http_connections import (
+    JOINED_BYTES,
+    PIECE_BYTES,
+    HttpConnections,
+    Transfer,
+    _blocking,
+    _fill,
+    _send,
+)
 from tierlog.tiering.object_store import ObjectStoreUnavailable
 from tierlog.tiering.s3_client import is_transient, translate
 
@@ -113,3 +121,35 @@ def test_send_that_stalls_ends_with_a_timeout() -> None:
     near, far = socket.socketpair()
     with near, far, pytest.raises(TimeoutError), _blocking(near, 0.2):
         near.sendall(bytes(8 * PIECE_BYTES))  # more than the socket's buffer
+
+
+class CountingSender(socket.socket):
+    """Counts the system calls that send."""
+
+    calls = 0
+
+    def sendall(self, *arguments: Any) -> None:
+        self.calls += 1
+        super().sendall(*arguments)
+
+
+def test_small_body_is_sent_with_its_headers() -> None:
+    near, far = socket.socketpair()
+    with CountingSender(fileno=near.detach()) as sending, far:
+        sending.settimeout(30)
+        for size, calls in ((0, 1), (JOINED_BYTES, 1), (JOINED_BYTES + 1, 2)):
+            sending.calls = 0
+            body = bytes(size)
+            _send(sending, "PUT", "/bucket/key", {"Content-Length": str(size)}, memoryview(body), 30)
+            head = f"PUT /bucket/key HTTP/1.1\r\nContent-Length: {size}\r\n\r\n".encode()
+            received = bytearray()
+            while len(received) < len(head) + size:
+                received += far.recv(1 << 20)
+            assert received == head + body
+            assert sending.calls == calls
+
+
+def test_line_break_in_a_header_is_refused() -> None:
+    near, far = socket.socketpair()
+    with near, far, pytest.raises(ValueError, match="line break"):
+        _send(near, "GET", "/", {"Range": "bytes=0-1\r\nX-Other: 1"}, b"", 30)
