@@ -73,7 +73,7 @@ class TierLimits:
     copies_at_once: int = 8  # each takes at most 16 MiB of memory (tiering.s3)
     crawl_window_seconds: float = 60.0  # a copy that sends less than `crawl_bytes_per_second` in it gives up
     crawl_bytes_per_second: int = 512 << 10  # its slot, if others wait and it is no retry
-    check_seconds: float = 30.0  # for each step, at most 1 MiB, of the check during a copy
+    check_seconds: float = 30.0  # for each step, at most 8 MiB, of the check during a copy
     copy_seconds: float = 120.0  # for each copy, plus
     copy_seconds_per_mib: float = 8.0  # all slots share a link, and one of 1 MiB/s cannot keep up with a log
     stall_seconds: float = 30.0  # after which a copy is reported as stalled, plus

@@ -42,14 +42,20 @@ from tierlog.tiering.object_store import (
     checksum_error,
     range_error,
 )
-from tierlog.tiering.s3_client import S3Client, SendBody, is_transient, is_unknown_upload, translate
+from tierlog.tiering.s3_client import (
+    S3Client,
+    SendBody,
+    base64_checksum,
+    is_transient,
+    is_unknown_upload,
+    translate,
+)
 from tierlog.tiering.s3_options import S3Options
 
 PART_BYTES = 8 << 20  # smaller bodies are uploaded in one request
 _PARTS_MAX = 10_000  # S3's limit
 _PARTS_AT_ONCE = 2  # bounds the memory of one upload: this many times the part size
 _KEPT_BYTES = 2 * PART_BYTES  # body buffers are kept for later uploads up to this total
-_CHECKED_AT_ONCE = 256 << 10  # bytes of which the event loop computes the checksum itself
 _DELETE_BATCH = 1000  # S3's limit for DeleteObjects
 _LIST_KEYS = 50
 """Keys of one response to a list request: parsing holds the interpreter lock, 54 µs a key."""
@@ -277,7 +283,7 @@ class S3Store:
     ) -> ObjectInfo:
         content = self._buffer(body.size)
         await body.read_into(content)
-        checksum = await self._checksum(content) if expected is None else expected  # the server compares it
+        sent = SendBody(content, expected)  # the server compares the checksum
         response = await self._call(
             "put_object",
             key,
@@ -285,10 +291,9 @@ class S3Store:
             **self._address(key),
             **self._options.new_object_arguments,
             **condition,
-            Body=SendBody(content),
-            ChecksumCRC32C=_base64(checksum),
+            Body=sent,
         )
-        return ObjectInfo(key, body.size, _etag(response), checksum)
+        return ObjectInfo(key, body.size, _etag(response), sent.checksum)
 
     async def _put_parts(
         self, key: str, body: Body, expected: int | None, condition: dict[str, Any]
@@ -316,12 +321,6 @@ class S3Store:
                     await self._call("abort_multipart_upload", key, **address)
             raise
 
-    async def _checksum(self, content: memoryview) -> int:
-        """In a thread if it takes longer than the hand-over to one."""
-        if len(content) <= _CHECKED_AT_ONCE:
-            return checksum_of(content)
-        return await asyncio.to_thread(checksum_of, content)
-
     def _buffer(self, size: int) -> memoryview:
         """A buffer for a body, which returns to the pool when nothing refers to it."""
         if not size:
@@ -347,7 +346,7 @@ class S3Store:
                 **address,
                 **condition,
                 MultipartUpload={"Parts": parts},
-                ChecksumCRC32C=_base64(expected.crc32c or 0),
+                ChecksumCRC32C=base64_checksum(expected.crc32c or 0),
                 ChecksumType="FULL_OBJECT",
             )
         except ObjectStoreError as error:
@@ -366,8 +365,7 @@ class S3Store:
         """The parts in order, and the CRC-32C of all bytes that were sent."""
         part_bytes = max(PART_BYTES, -(-body.size // _PARTS_MAX))
         buffers = [self._buffer(part_bytes) for _ in range(_PARTS_AT_ONCE)]
-        sends: list[asyncio.Task[dict[str, Any]]] = []
-        checksum = 0
+        sends: list[asyncio.Task[tuple[dict[str, Any], int, int]]] = []
         # raised first: a failed part may only be its consequence
         body_error: BaseException | None = None
         try:
@@ -382,16 +380,17 @@ class S3Store:
                     except Exception as error:
                         body_error = error
                         raise
-                    part_checksum = await self._checksum(part)
-                    checksum = crc32c_combine(checksum, part_checksum, len(part))
-                    sends.append(group.create_task(self._send(key, address, number + 1, part, part_checksum)))
+                    sends.append(group.create_task(self._send(key, address, number + 1, part)))
         except BaseExceptionGroup as failures:
             first, body_error = body_error or failures.exceptions[0], None
             try:
                 raise_again(first)
             finally:
                 del first
-        return [send.result() for send in sends], checksum
+        checksum = 0
+        for _, of_part, size in (send.result() for send in sends):
+            checksum = crc32c_combine(checksum, of_part, size)
+        return [send.result()[0] for send in sends], checksum
 
     async def _abort(self, upload: dict[str, str]) -> None:
         address: dict[str, Any] = {"Bucket": self._options.bucket, "Key": upload["Key"]}
@@ -403,14 +402,16 @@ class S3Store:
                 raise
 
     async def _send(
-        self, key: str, address: dict[str, Any], number: int, part: memoryview, checksum: int
-    ) -> dict[str, Any]:
-        named: dict[str, Any] = {"PartNumber": number, "ChecksumCRC32C": _base64(checksum)}
+        self, key: str, address: dict[str, Any], number: int, content: memoryview
+    ) -> tuple[dict[str, Any], int, int]:
+        """The part as the completion names it, its CRC-32C and its size."""
+        what, sent = f"{key}, part {number}", SendBody(content)
         response = await self._call(
-            "upload_part", f"{key}, part {number}", len(part), **address, **named, Body=SendBody(part)
+            "upload_part", what, len(content), **address, PartNumber=number, Body=sent
         )
-        with _parsing(f"{key}, part {number}"):
-            return {**named, "ETag": response["ETag"]}
+        with _parsing(what):
+            named = {"PartNumber": number, "ChecksumCRC32C": base64_checksum(sent.checksum)}
+            return {**named, "ETag": response["ETag"]}, sent.checksum, len(content)
 
 
 def _condition(condition: Condition) -> dict[str, Any]:
@@ -436,10 +437,6 @@ def _etag(response: Any) -> str:
     if not response.get("ETag"):
         raise CorruptObject("the response has no ETag")
     return str(response["ETag"]).strip('"')
-
-
-def _base64(checksum: int) -> str:
-    return base64.b64encode(checksum.to_bytes(4, "big")).decode()
 
 
 def _whole_checksum(response: Any) -> int | None:

@@ -7,12 +7,15 @@ signed (UNSIGNED-PAYLOAD): each has a CRC-32C in a signed header, which the serv
 second to import, so it is imported in a thread at the first call. Called by the S3 store.
 """
 
+import base64
 import io
 import ssl
 import threading
 from collections.abc import Callable, Iterator
 from http.client import HTTPException
 from typing import Any
+
+from crc32c import crc32c
 
 from tierlog import __version__
 from tierlog.tiering.direct_requests import DirectRequests
@@ -49,8 +52,17 @@ _USUAL_FAILURES = frozenset({404, 412})
 class SendBody:
     """A request's body in a buffer, as botocore accepts it. Sent without a copy."""
 
-    def __init__(self, view: memoryview) -> None:
+    def __init__(self, view: memoryview, checksum: int | None = None) -> None:
+        """`checksum`: its CRC-32C, if it is known."""
         self.view = view
+        self._checksum = checksum
+
+    @property
+    def checksum(self) -> int:
+        """CRC-32C. Computed in the thread that sends the body, unless it is known."""
+        if self._checksum is None:
+            self._checksum = crc32c(self.view)
+        return self._checksum
 
     def __len__(self) -> int:
         return len(self.view)
@@ -114,14 +126,16 @@ class S3Client:
         self.api.close()
 
     def call(self, operation: str, arguments: dict[str, Any]) -> Any:
-        """Run an operation by the name of botocore's method. Raises what botocore raises, OSError,
-        HTTPException and TransferCancelled."""
+        """Run an operation by the name of botocore's method, with the checksum of its body. Raises what
+        botocore raises, OSError, HTTPException and TransferCancelled."""
+        body = arguments.get("Body")
+        if isinstance(body, SendBody):
+            arguments = {**arguments, "ChecksumCRC32C": base64_checksum(body.checksum)}
         request = self._direct.build(operation, arguments)
         call = self._call
         call.operation, call.arguments, call.received = operation, arguments, None
         try:
             if request is not None:
-                body = arguments.get("Body")
                 received = self._request(request.method, request.url, request.headers, body)
                 result = self._direct.result(operation, received.status, received.headers, received.body)
                 if result is not None:
@@ -165,6 +179,11 @@ class _Received(io.BytesIO):
 
     def stream(self) -> Iterator[bytes]:
         yield self.read()
+
+
+def base64_checksum(checksum: int) -> str:
+    """A CRC-32C as S3's requests have it."""
+    return base64.b64encode(checksum.to_bytes(4, "big")).decode()
 
 
 def _text(value: str | bytes) -> str:

@@ -1,8 +1,9 @@
 """Upload check: verifies the CRCs of a rolled segment while it is uploaded.
 
 A remote segment is kept as long as its topic's retention, and a bit flipped before the upload would have a
-correct object checksum. The segment is read once, in short steps in the threads of its log directory,
-between which requests are served. The bytes that are sent are those that were verified. Damage is reported
+correct object checksum. The segment is read once, in steps in the threads of its log directory. A step fills
+a buffer of the upload, unless it has many batches: each hand-over to a thread and back costs as much as the
+check of several batches. The bytes that are sent are those that were verified. Damage is reported
 as the scrubber reports it. If the segment is damaged, or the log is truncated, compacted, moved or deleted
 during the upload, the upload ends without an object. Called by the remote log manager on the event loop,
 within the copy's slot.
@@ -18,7 +19,7 @@ from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DamageFound, OnReplicaEvent
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.segment import CorruptLog, Segment
-from tierlog.broker.storage.segment_scrub import BatchSink, SegmentScrub
+from tierlog.broker.storage.segment_scrub import STEP_BYTES, BatchSink, SegmentScrub
 from tierlog.records.batch import BatchHeader
 from tierlog.records.chunks import ChunkBuilder
 from tierlog.tiering.copier import NotUploadable
@@ -77,7 +78,8 @@ class CheckedSegment:
     async def _step(self) -> None:
         if self._scrub.done:
             raise NotUploadable(f"{self._segment.path()} ends before its size")
-        await _step(self._replica, self._scrub, self._timeout_s, self)
+        wanted = 0 if self._target is None else len(self._target)
+        await _step(self._replica, self._scrub, self._timeout_s, self, wanted)
         self._require_current()
         if not self._scrub.found:
             return
@@ -153,10 +155,14 @@ async def is_intact_from(
 
 
 async def _step(
-    replica: Replica, scrub: SegmentScrub, timeout_s: float, sink: BatchSink | None = None
+    replica: Replica,
+    scrub: SegmentScrub,
+    timeout_s: float,
+    sink: BatchSink | None = None,
+    step_bytes: int = STEP_BYTES,
 ) -> None:
     await asyncio.sleep(0)  # let requests run between two steps
-    step = asyncio.get_running_loop().run_in_executor(replica.log_dir.threads, scrub.step, sink)
+    step = asyncio.get_running_loop().run_in_executor(replica.log_dir.threads, scrub.step, sink, step_bytes)
     try:
         async with asyncio.timeout(timeout_s) as deadline:
             await step

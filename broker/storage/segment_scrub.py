@@ -23,7 +23,8 @@ from tierlog.records.indexes import OFFSET_ENTRY
 
 STEP_BYTES = 1 << 20
 STEP_BATCHES = 128
-"""Limits of a step: it holds the interpreter lock for a millisecond or two."""
+"""Limits of a step: it holds the interpreter lock for a millisecond or two, in which requests wait. Uploads
+set a limit of bytes of their own."""
 
 
 class BatchSink(Protocol):
@@ -60,9 +61,9 @@ class SegmentScrub:
             segment.content_version == self._content_version and log.swaps is self._swaps and log.has(segment)
         )
 
-    def step(self, sink: BatchSink | None = None) -> int:
-        """Check the next batches, in a thread. `sink` gets every intact one. Returns the number of bytes
-        read."""
+    def step(self, sink: BatchSink | None = None, step_bytes: int = STEP_BYTES) -> int:
+        """Check the next batches, in a thread, until they have `step_bytes`. `sink` gets every intact one.
+        Returns the number of bytes read."""
         began, batches = self._at.position, self.batches
         while self._at.position < self._end.position:
             found = next(self._batches, None)
@@ -75,7 +76,7 @@ class SegmentScrub:
             self._at = BatchBoundary(found.position + header.size, header.next_offset)
             self.batches += 1
             self.has_transactions = self.has_transactions or header.is_transactional
-            if self.batches - batches >= STEP_BATCHES or self._at.position - began >= STEP_BYTES:
+            if self.batches - batches >= STEP_BATCHES or self._at.position - began >= step_bytes:
                 break
         self.done = self._at.position >= self._end.position
         return self._at.position - began
