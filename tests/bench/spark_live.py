@@ -55,9 +55,11 @@ def trickle(bootstrap):
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+    begin = time.monotonic()
     for number in range(TRICKLE_S * RECORDS_A_SECOND):
         producer.produce(spark_data.TOPIC, bytes(100), partition=number % spark_data.PARTITIONS)
-        producer.poll(1 / RECORDS_A_SECOND)
+        while (left := begin + number / RECORDS_A_SECOND - time.monotonic()) > 0:
+            producer.poll(left)  # returns early if a record was delivered
     producer.flush()
 
 
