@@ -547,7 +547,6 @@ def _validate_sequence(known: ProducerStateEntry, header: BatchHeader) -> Duplic
     return _gap(header, expected)
 
 
-@safeguard("a batch of an ended transaction is not acknowledged again")
 def _of_ended_transaction(known: ProducerStateEntry, retry: Duplicate) -> Rejection | None:
     """Refuse a retry of a batch whose transaction has ended: no client waits for its response. But librdkafka
     aborts a transaction of version 1 without batches that it would have sent again, and gives their sequences
@@ -556,6 +555,9 @@ def _of_ended_transaction(known: ProducerStateEntry, retry: Duplicate) -> Reject
         return None
     message = f"producer {known.producer_id} repeats a sequence of an ended transaction ({retry.base_offset})"
     return Rejection(ErrorCode.INVALID_TXN_STATE, message)
+
+
+safeguard("a batch of an ended transaction is not acknowledged again")(_of_ended_transaction)
 
 
 def _is_expired(producer: ProducerStateEntry, after_ms: int) -> bool:
