@@ -183,7 +183,7 @@ def _delete_topic(image: ClusterImage, record: r.TopicDeleted) -> ClusterImage:
     leader_epochs = [partition.leader_epoch for partition in topic.partitions]
     return replace(
         image,
-        first_leader_epoch=max(image.first_leader_epoch, *leader_epochs),
+        first_leader_epoch=max([image.first_leader_epoch, *leader_epochs]),
         topics=image.topics.delete(topic.topic_id),
         topic_ids=image.topic_ids.delete(topic.name),
         configs=configs,

@@ -82,9 +82,10 @@ class DirectRequests:
     def build(self, name: str, arguments: Mapping[str, Any]) -> DirectRequest | None:
         """A signed request; None if the operation has not been learned."""
         operation = self._operations.get(name)
-        if operation is None or operation.learned is None:
+        learned = None if operation is None else operation.learned  # another thread may forget it
+        if operation is None or learned is None:
             return None
-        return self._signed(operation, operation.learned, arguments)
+        return self._signed(operation, learned, arguments)
 
     def learn(self, name: str, arguments: Mapping[str, Any], url: str, headers: Mapping[str, str]) -> None:
         """Learn from a request of botocore's that has succeeded."""

@@ -17,9 +17,9 @@ from tierlog.metadata.records import ManifestNode, PageRef, RemoteSegment
 PAGE_NODES = 256
 """Entries or references of one page: about 15 KB compressed. Three levels have 16 million segments."""
 
-ENTRIES_MAX = 384
-"""Entries above which the oldest are spilled. The quorum refuses copies at 512, so copies never wait for a
-spill."""
+ENTRIES_MAX = 256
+"""Entries above which the oldest are spilled. The quorum refuses more than 512 (`remote.MAX_ENTRIES`), and
+one bulk load adds up to 256 (`remote_loads.MAX_LOADED`), so neither copies nor loads wait for a spill."""
 
 REFERENCES_MAX = 64  # references of a level above which the oldest are spilled
 

@@ -8,7 +8,7 @@ appends are refused with a retriable error, until one of the two is certain:
 
 - the load is committed: each leader of the next leader epoch, also this broker, first moves its log to the
   end of the load (`replica_loader.advance_to_remote_end`);
-- the load cannot be committed any more: an image has none of the announced copies.
+- the load cannot be committed any more: in an image, one of its segments is abandoned.
 
 The job holds a lease, which is in this process's memory alone. Once it has ended, the planner abandons the
 copies, so that their objects are deleted after the grace. The same holds after a restart and for a new
@@ -64,7 +64,8 @@ _log = structlog.get_logger("tierlog.tiering")
 class LoadLease:
     """A load that was begun. `base_offset`: its first. `leader_epochs`, `producer_snapshot`: those that each
     of its segments has in its index bundle. `until_ms`: monotonic. `copies`: the announced segments, with
-    their first and last offsets. `committing`: a commit is in progress, and the lease lasts until its end."""
+    their first and last offsets. `sent`: the segments of each LoadSegments, which is refused once one of them
+    is abandoned. `committing`: a commit is in progress, and the lease lasts until its end."""
 
     partition: TopicIdPartition
     load_id: UUID
@@ -75,6 +76,7 @@ class LoadLease:
     lease_ms: int
     until_ms: int
     copies: dict[UUID, tuple[int, int]] = field(default_factory=dict)
+    sent: list[frozenset[UUID]] = field(default_factory=list)
     verified: set[RemoteSegment] = field(default_factory=set)
     committing: bool = False
 
@@ -136,7 +138,8 @@ class Loads:
                 del self._closed[where]
                 continue
             remote = new.remote_partition(*where)
-            if remote.load_of(lease.load_id) is None and not any(copy.loads for copy in remote.started):
+            started = {copy.uuid for copy in remote.started}
+            if remote.load_of(lease.load_id) is None and not any(sent <= started for sent in lease.sent):
                 replica.as_leader.reopen()
                 del self._closed[where]
 
@@ -243,7 +246,11 @@ class Loads:
             raise
         finally:
             lease.committing = False
-            lease.until_ms = max(lease.until_ms, self._clock.monotonic_ms() + lease.lease_ms)
+            now_ms = self._clock.monotonic_ms()
+            if where in self._closed:  # producers wait; a job that lives renews the lease
+                lease.until_ms = now_ms + min(lease.lease_ms, LEASE_MS)
+            else:
+                lease.until_ms = max(lease.until_ms, now_ms + lease.lease_ms)
             if is_over:
                 self._end(lease)
         await self._await_root(replica, load)
@@ -267,6 +274,7 @@ class Loads:
             load_id=lease.load_id,
             segments=segments,
         )
+        lease.sent.append(frozenset(segment.uuid for segment in segments))
         try:
             await self._submit(command)
         except CommandRejected as refused:
@@ -292,6 +300,7 @@ class Loads:
                 f"{replica.name}: records were written to it since the load began, up to offset "
                 f"{replica.log_end_offset - 1}. Stop its producers, and start the load again"
             )
+        _require_loadable(replica)  # settings may have changed
         self._require_tiered(replica, self._metadata.image.remote_partition(*lease.partition))
         if not replica.as_leader.close_for_load(lease.base_offset):
             raise TierBusy(
@@ -364,7 +373,8 @@ class Loads:
         is_listed = remote.end_offset is None or self._log_manager.bucket_end(replica.id) >= end
         if expected == end and is_listed:
             return
-        self._log_manager.roll(replica)
+        if not any(one.rolled and one.end_offset > expected for one in replica.segments):
+            self._log_manager.roll(replica)  # else the upload of the last roll is in progress
         raise TierBusy(f"{replica.name}: offsets up to {end - 1} are not in the bucket yet")
 
     async def _submit(self, command: StartCopy | LoadSegments) -> None:

@@ -129,7 +129,11 @@ class RemoteStorageCleaner:
             self._deleted[topic.topic_id] = self._document(old, topic)
         if old.topics is not new.topics:
             self.deletes.retain(new.topics)
-            self._still_listed.clear()
+            self._still_listed = {
+                place: rounds
+                for place, rounds in self._still_listed.items()
+                if isinstance(place, UUID) or place.topic_id in new.topics
+            }
         if old.brokers is not new.brokers and not self._is_cleaner(new):
             self._was_interrupted = True
         if old.time_ms != new.time_ms:
@@ -307,6 +311,7 @@ class RemoteStorageCleaner:
             await self.snapshots.look()
             if self.snapshots.is_held is not is_held:
                 self._next_mark_ms = 0
+                self._unmarked.clear()  # they were found with the previous leases
         return (self.snapshots.next_look_ms - now_ms) / 1000
 
     async def _delete_due(self, image: ClusterImage) -> float:

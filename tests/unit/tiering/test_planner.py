@@ -300,7 +300,9 @@ def test_oldest_entries_are_spilled_to_a_page():
     entries = tuple(entry(n * 10, n * 10 + 10) for n in range(ENTRIES_MAX + 1))
     remote = RemotePartition(entries=entries, copied_end_offset=entries[-1].end_offset)
     end = entries[-1].end_offset
-    assert plan(remote, [active(end, end)], KEEP, view(end, bucket=end), NOW) == [Spill(None, entries[:256])]
+    assert plan(remote, [active(end, end)], KEEP, view(end, bucket=end), NOW) == [
+        Spill(None, entries[: ENTRIES_MAX * 2 // 3])
+    ]
 
 
 def test_budget_of_the_quorum_is_divided_among_partitions():
