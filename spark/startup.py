@@ -8,6 +8,7 @@ then the session starts as any other does.
 import os
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -15,8 +16,12 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from tierlog.base.clock import SystemClock
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+ARCHIVES_KEPT_MS = 30 * 86_400_000
 
 _LAUNCHER = """#!/bin/sh
 # Removes Spark's zip files from the start of PYTHONPATH, and runs Python with the installed PySpark.
@@ -27,8 +32,11 @@ exec "{python}" "$@"
 
 
 def cache_directory() -> Path:
-    """tierlog's directory in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tierlog"
+    """tierlog's directory in the user's cache. Raises OSError if the user has no home."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tierlog"
+    except RuntimeError as failure:
+        raise OSError(str(failure)) from None
 
 
 def write_script(path: Path, text: str) -> None:
@@ -36,7 +44,9 @@ def write_script(path: Path, text: str) -> None:
     if path.exists() and path.read_text() == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}")
+    descriptor, name = tempfile.mkstemp(dir=path.parent)
+    os.close(descriptor)
+    temporary = Path(name)
     temporary.write_text(text)
     temporary.chmod(0o755)
     temporary.replace(path)
@@ -58,12 +68,12 @@ def python_launcher() -> str:
     if not is_spark_home or not zips[0].exists() or str(package.parent) not in found_by_workers:
         return sys.executable
     text = _LAUNCHER.format(zips="".join(f"{path}{os.pathsep}" for path in zips), python=sys.executable)
-    launcher = cache_directory() / f"python-{_digest(text)}"
     try:
+        launcher = cache_directory() / f"python-{_digest(text)}"
         write_script(launcher, text)
     except OSError:
         return sys.executable
-    return str(launcher)
+    return str(launcher) if os.access(launcher, os.X_OK) else sys.executable  # not on a mount with noexec
 
 
 def class_archive_options(java_home: Path) -> str:
@@ -81,9 +91,12 @@ def class_archive_options(java_home: Path) -> str:
     except OSError:
         return ""
     archive = cache_directory() / f"spark-classes-{_digest(of)}.jsa"
-    if " " in str(archive) or not os.access(cache_directory(), os.W_OK):
+    is_complete = _is_complete(archive)
+    if " " in str(archive) or not (is_complete or os.access(archive.parent, os.W_OK)):
         return ""
-    option = "-XX:SharedArchiveFile" if _is_complete(archive) else "-XX:ArchiveClassesAtExit"
+    if not is_complete:
+        _remove_old_archives(archive.parent)
+    option = "-XX:SharedArchiveFile" if is_complete else "-XX:ArchiveClassesAtExit"
     return f"{option}={archive} -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 
 
@@ -138,6 +151,15 @@ def _is_complete(archive: Path) -> bool:
             return any(file.read(4))
     except OSError:
         return False
+
+
+def _remove_old_archives(directory: Path) -> None:
+    """Those of earlier versions of Java and PySpark: 160 MB each. A JVM that has one mapped keeps it."""
+    oldest_ms = SystemClock().now_ms() - ARCHIVES_KEPT_MS
+    for other in directory.glob("spark-classes-*.jsa"):
+        with suppress(OSError):
+            if other.stat().st_mtime * 1000 < oldest_ms:
+                other.unlink()
 
 
 def _release(java_home: Path) -> str:

@@ -113,4 +113,5 @@ def _view(replica: Replica, found: Load | LoadLease) -> dict[str, Any]:
         "compression_type": config.compression_type,
         "message_timestamp_type": config.message_timestamp_type,
         "retention_ms": config.retention_ms,
+        "retention_bytes": config.retention_bytes,
     }

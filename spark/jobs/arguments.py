@@ -295,7 +295,8 @@ LOAD = (
     ),
     Argument(
         "order-by",
-        "Column that orders the rows of a partition. May be repeated. Default: the order of the files.",
+        "Column that orders the rows of a partition. May be repeated. Rows that are equal in all of them "
+        "are ordered by the path of their file, then by their place in it.",
         repeats=True,
         form="NAME",
     ),
@@ -405,7 +406,7 @@ class StderrProgress:
         self._label, self._total, self._tenths = label, total, 0
 
     def reach(self, completed: int) -> None:
-        tenths = completed * 10 // max(self._total, 1)
+        tenths = min(completed * 10 // max(self._total, 1), 10)  # stages before the last count, too
         if tenths > self._tenths:
             self._tenths = tenths
             sys.stderr.write(f"{self._label}: {tenths * 10} %\n")

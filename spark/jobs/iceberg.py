@@ -15,7 +15,7 @@ from tierlog.spark.jobs.arguments import HOUR, NONE, JobFailed
 from tierlog.spark.jobs.export import WrittenFile
 from tierlog.spark.jobs.file_stores import S3_SCHEMES, FileStore
 from tierlog.spark.jobs.selection import Ends
-from tierlog.spark.jobs.tables import Destination, changed_meanwhile, decode_ends, encode_ends
+from tierlog.spark.jobs.tables import Destination, changed_meanwhile, check_values, decode_ends, encode_ends
 
 ENDS = "tierlog.ends"
 """Property of a snapshot and of the table. That of the newest snapshot counts, so that a rollback of the
@@ -136,3 +136,7 @@ class IcebergTable:
         missing = set(schema.names) - {field.name for field in schema_now.fields}
         if missing:
             raise JobFailed(f"{self._name} has no column {', '.join(sorted(missing))}; see --columns")
+        if "value" in schema.names:
+            made = self._catalog._convert_schema_if_needed(schema)
+            before, now = (str(one.as_arrow().field("value").type) for one in (schema_now, made))
+            check_values(self._name, before, now)

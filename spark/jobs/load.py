@@ -8,6 +8,8 @@ from tierlog.spark.jobs.arguments import InvalidArgument, Job, Progress, Values,
 from tierlog.spark.jobs.runner import spark_session
 
 STORE = ("endpoint", "region")
+FILE, ROW = "_tierlog_file", "_tierlog_row"
+"""Columns for the place of a row in the input."""
 
 
 def run(values: Values, progress: Progress) -> dict[str, Any]:
@@ -17,15 +19,21 @@ def run(values: Values, progress: Progress) -> dict[str, Any]:
     find_topic(values["admin"], values["topic"])  # before Spark starts
     with spark_session("load", values) as spark:
         rows = spark.read.parquet(*values["input"])
-        if values["select"]:
-            rows = rows.selectExpr(*values["select"])
+        # Spark reads the largest files first
+        place = [f"_metadata.file_path AS {FILE}", f"_metadata.row_index AS {ROW}"]
+        rows = rows.selectExpr(*(values["select"] or ["*"]), *place)
+        if "topic" in rows.columns and len(rows.select("topic").distinct().take(2)) > 1:
+            raise InvalidArgument(
+                "the rows are of several topics: choose those of one with --input, or leave the column topic "
+                "out with --select"
+            )
         return load(
             rows,
             topic=values["topic"],
             path=values["path"],
             admin=values["admin"],
             name=values["name"],
-            order_by=values["order_by"] or (),
+            order_by=(*(values["order_by"] or ()), FILE, ROW),
             compression=values["compression"],
             allow_expired=values["allow_expired"],
             lease_seconds=values["lease_seconds"],

@@ -7,6 +7,7 @@ busy, or another one is elected.
 import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
@@ -31,6 +32,8 @@ WAIT_S = 30.0
 BEGIN_WAIT_S = 300.0
 """How long `begin` waits until everything before the load is in the bucket."""
 
+LEASE_TIMEOUT_S = 5.0
+LEASES_AT_ONCE = 16  # leases that are renewed or given back at a time
 PAUSE_S, PAUSE_MAX_S = 0.2, 2.0
 UNCOMPRESSED, BY_PRODUCER = "uncompressed", "producer"
 
@@ -62,6 +65,7 @@ class LoadBegun:
     codec: Codec | None
     timestamp_type: str
     retention_ms: int
+    retention_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ class LoadClient:
             codec=_codec(found["compression_type"]),
             timestamp_type=found["message_timestamp_type"],
             retention_ms=found["retention_ms"],
+            retention_bytes=found["retention_bytes"],
         )
 
     def announce(self, partition: int, base_offset: int, last_offset: int) -> Announced:
@@ -102,25 +107,27 @@ class LoadClient:
         body = {"segments": [msgspec.to_builtins(one) for one in segments]}
         try:
             return _loaded(self._call(partition, "commit", body))
-        except NotLoaded:
-            found = self.begin(partition, WAIT_S)
+        except NotLoaded as why:
+            try:
+                found = self.begin(partition, WAIT_S)
+            except NotLoaded:
+                raise why from None
             if isinstance(found, Loaded):
                 return found
             self.cancel(partition)
             raise
 
-    def renew(self, partition: int) -> None:
+    def renew(self, partition: int, admin: ClusterAdmin) -> None:
         """A lease that is not renewed is lost; its commit says so."""
-        self._quietly(partition, "renew")
+        self._quietly(partition, "renew", admin)
 
-    def cancel(self, partition: int) -> None:
+    def cancel(self, partition: int, admin: ClusterAdmin | None = None) -> None:
         """Give a lease back. If that fails, it ends by itself."""
-        self._quietly(partition, "cancel")
+        self._quietly(partition, "cancel", admin or ClusterAdmin(self.admin, LEASE_TIMEOUT_S))
 
-    def _quietly(self, partition: int, what: str) -> None:
-        where = self._where(partition)
+    def _quietly(self, partition: int, what: str, admin: ClusterAdmin) -> None:
         try:
-            ClusterAdmin(self.admin).post(where, f"{PATH}/{what}", self._names(partition))
+            admin.post(self._where(partition), f"{PATH}/{what}", self._names(partition))
         except (AdminRefused, AdminUnreachable):
             return
 
@@ -160,11 +167,14 @@ def repeated(admin: ClusterAdmin, call: Callable[[], T], wait_s: float) -> T:
 class LoadLeases:
     """Renews the leases of a load in a thread, within a `with` statement."""
 
-    def __init__(self, client: LoadClient, partitions: Iterable[int]) -> None:
+    def __init__(self, client: LoadClient) -> None:
         self._client = client
-        self._partitions = set(partitions)
+        self._partitions: set[int] = set()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="tierlog-leases", daemon=True)
+
+    def add(self, partition: int) -> None:
+        self._partitions.add(partition)
 
     def remove(self, partition: int) -> None:
         self._partitions.discard(partition)
@@ -177,13 +187,23 @@ class LoadLeases:
         """Give back the leases of partitions that were not committed."""
         self._ended.set()
         self._thread.join()
-        for partition in self._partitions:
-            self._client.cancel(partition)
+        self._of_all(self._client.cancel)
 
     def _renew(self) -> None:
         while not self._ended.wait(self._client.lease_s / 4):
-            for partition in list(self._partitions):
-                self._client.renew(partition)
+            self._of_all(self._client.renew)
+
+    def _of_all(self, call: Callable[[int, ClusterAdmin], None]) -> None:
+        """Several at a time: a broker that does not respond must not end the leases of the others."""
+        admin, partitions = ClusterAdmin(self._client.admin, LEASE_TIMEOUT_S), list(self._partitions)
+        if not partitions:
+            return
+        try:
+            admin.refresh()
+        except (AdminRefused, AdminUnreachable):
+            return  # the next time
+        with ThreadPoolExecutor(LEASES_AT_ONCE) as pool:
+            list(pool.map(lambda partition: call(partition, admin), partitions))
 
 
 def _loaded(found: Any) -> Loaded:

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet as pq
 import pytest
 import s3_servers
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -16,7 +18,7 @@ from tierlog.cli.local_cluster import LocalCluster
 from tierlog.client.partitioner import partition_of
 from tierlog.metadata.records import RemoteSegment
 from tierlog.spark import load, session
-from tierlog.spark.jobs.arguments import NoProgress, parse
+from tierlog.spark.jobs.arguments import JobFailed, NoProgress, parse
 from tierlog.spark.jobs.load import JOB
 from tierlog.spark.jobs.load_client import LoadClient, Loaded
 
@@ -148,3 +150,16 @@ def test_job_loads_parquet_files_once(
     found = consume(broker.bootstrap, 1000)
     assert all(values == sorted(values) for values in found.values())
     assert sorted([*found[0], *found[1]]) == [b"%04d" % number for number in range(1000)]
+    texts = [f"{number:04}" for number in range(5000)]
+    for name, some in (("a", texts[:10]), ("b", texts[10:])):  # Spark begins with the larger file
+        pq.write_table(
+            pyarrow.table({"value": some, "topic": [name] * len(some)}), tmp_path / f"{name}.parquet"
+        )
+    second = [*arguments[2:4], "--name", "second", *arguments[6:10], "--select", "value"]
+    second += ["--select", "0 AS partition"]
+    for name in "ab":
+        second += ["--input", str(tmp_path / f"{name}.parquet")]
+    with pytest.raises(JobFailed, match="the rows are of several topics"):
+        JOB.run(parse(JOB, [*second, "--select", "topic"]), NoProgress())
+    assert JOB.run(parse(JOB, second), NoProgress())["records"] == 5000
+    assert [*consume(broker.bootstrap, 6000)[0]][-5000:] == [text.encode() for text in texts]

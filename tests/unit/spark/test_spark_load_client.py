@@ -2,18 +2,22 @@
 
 import uuid
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
+from remote_segments import remote_segment
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.client.admin import AdminRefused, AdminUnreachable
 from tierlog.records.codecs import Codec
-from tierlog.spark.bulk_load import find_topic
+from tierlog.spark.bulk_load import Topic, _Load, check_columns, find_topic
 from tierlog.spark.jobs import load_client
-from tierlog.spark.jobs.arguments import JobFailed, NoProgress, parse
+from tierlog.spark.jobs.arguments import InvalidArgument, JobFailed, NoProgress, parse
 from tierlog.spark.jobs.load import JOB
-from tierlog.spark.jobs.load_client import LoadBegun, LoadClient, Loaded, NotLoaded
+from tierlog.spark.jobs.load_client import LoadBegun, LoadClient, Loaded, LoadLeases, NotLoaded
+from tierlog.spark.jobs.loading import PartitionWritten
 
 LOADED = {"loaded": {"base_offset": 5, "end_offset": 9}}
 BEGUN = {
@@ -28,6 +32,7 @@ BEGUN = {
     "compression_type": "uncompressed",
     "message_timestamp_type": "CreateTime",
     "retention_ms": -1,
+    "retention_bytes": -1,
 }
 BUSY, GONE = AdminRefused(503, "busy"), AdminRefused(409, "the lease has ended")
 Script = Callable[..., list[str]]
@@ -41,7 +46,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
         left, sent = list(responses), list[str]()
 
         class Admin:
-            def __init__(self, urls: str) -> None:
+            def __init__(self, urls: str, timeout_s: float = 0) -> None:
                 assert urls == "http://a"
 
             def refresh(self) -> None:
@@ -94,6 +99,43 @@ def test_refused_commit_gives_its_new_lease_back(script: Script, client: LoadCli
     assert sent == ["commit", "begin", "cancel"]
 
 
+def test_reason_of_a_refused_commit_is_reported_although_the_leader_is_busy(
+    script: Script, client: LoadClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_client, "WAIT_S", -1.0)
+    script(AdminRefused(409, "records were written to it"), BUSY, {})
+    with pytest.raises(NotLoaded, match="records were written to it"):
+        client.commit(1, ())
+
+
+def test_leases_of_a_load_that_fails_while_it_begins_are_given_back(
+    script: Script, client: LoadClient
+) -> None:
+    sent = script({}, {})
+    with LoadLeases(client) as leases:
+        leases.add(1)
+        leases.add(1)
+    assert sent == ["refresh", "cancel"]
+
+
+def test_columns_whose_names_differ_in_case_are_refused() -> None:
+    frame: Any = SimpleNamespace(
+        schema=StructType([StructField("Key", BinaryType()), StructField("value", BinaryType())])
+    )
+    with pytest.raises(InvalidArgument, match="the column Key must be named key"):
+        check_columns(frame)
+
+
+def test_loads_that_retention_deletes_at_once_are_refused() -> None:
+    job = object.__new__(_Load)
+    job._topic = Topic("c", "t", uuid.UUID(int=1), 1)
+    begun = {0: LoadBegun(5, 2, (), b"", 1, 2, 3, None, "CreateTime", 1_000, 100)}
+    large, old = remote_segment(5, 9, log_bytes=101), remote_segment(5, 9, log_bytes=100, max_timestamp=5)
+    for segment, message in ((large, "retention.bytes"), (old, "retention.ms")):
+        with pytest.raises(JobFailed, match=f"nothing is loaded: {message}"):
+            job._require_kept(begun, {0: PartitionWritten(0, (segment,))})
+
+
 def test_request_is_given_up_after_a_while(script: Script, client: LoadClient) -> None:
     script(BUSY, BUSY)
     with pytest.raises(NotLoaded, match="busy"):
@@ -102,7 +144,7 @@ def test_request_is_given_up_after_a_while(script: Script, client: LoadClient) -
 
 def test_leases_are_renewed_quietly(script: Script, client: LoadClient) -> None:
     sent = script(GONE, AdminUnreachable("down"))
-    client.renew(1)
+    client.renew(1, load_client.ClusterAdmin("http://a"))
     client.cancel(1)
     assert sent == ["renew", "cancel"]
 

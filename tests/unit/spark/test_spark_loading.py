@@ -60,6 +60,7 @@ def begun(base_offset: int = 100, **changes: Any) -> LoadBegun:
         "codec": None,
         "timestamp_type": "CreateTime",
         "retention_ms": -1,
+        "retention_bytes": -1,
     }
     return LoadBegun(**known | changes)
 
