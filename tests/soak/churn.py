@@ -53,6 +53,10 @@ QUIET_S = 3.0
 KEPT_LEAST = 0.2
 """Objects of a type per operation. Fewer are noise."""
 
+BUFFERS = ("mmap.mmap", "builtins.memoryview", "builtins.managedbuffer")
+"""Types of receive buffers. A listener keeps a bounded number of spare ones, which grows as long as frames
+arrive in pieces, as they do on a busy machine: fewer than one per operation are noise."""
+
 
 LOG_TAIL = 3000
 
@@ -380,7 +384,9 @@ def play(broker: Inspected, clients: Clients, kinds: Sequence[str], times: int) 
         "malloc": [per_turn("malloc_used", first, middle), per_turn("malloc_used", middle, last)],
         "rss_kib": [round(each["rss_mib"] * 1024) for each in looks],
         "descriptors": [each["descriptors"] for each in looks],
-        "kept": {name: count for name, count in grown.items() if count >= KEPT_LEAST},
+        "kept": {
+            name: count for name, count in grown.items() if count >= (1 if name in BUFFERS else KEPT_LEAST)
+        },
         "traced": last.get("traced", []),
     }
 
