@@ -91,6 +91,14 @@ class RemotePartition(msgspec.Struct, frozen=True, array_like=True, kw_only=True
         """End of the offsets that remote segments have or had. No leader appends below it."""
         return self.end_offset or self.copied_end_offset or 0
 
+    @property
+    def next_load_offset(self) -> int:
+        """The offset at which a bulk load begins: the end of the manifest. If that lists nothing, the log may
+        begin later than what it listed before."""
+        return (
+            max(self.used_end_offset, self.log_start_offset) if self.end_offset is None else self.end_offset
+        )
+
     def load_of(self, load_id: UUID) -> Load | None:
         return next((one for one in self.loads if one.load_id == load_id), None)
 

@@ -385,7 +385,7 @@ def _readable_end(remote: RemotePartition, policy: TierPolicy) -> int:
 @safeguard("retention.bytes counts a record in both tiers once")
 def _remote_end(remote: RemotePartition) -> int:
     """End of the copied offsets. Segments that end above it count as local only."""
-    return remote.end_offset or remote.copied_end_offset or 0
+    return remote.used_end_offset
 
 
 @safeguard("local segments stay until the remote copy is committed")

@@ -220,7 +220,7 @@ class CopyLags:
     def _committed_end(self, replica: Replica) -> int:
         """End of the records that the quorum's manifest has, or that were deleted."""
         remote = self._remote(replica.id)
-        return max(remote.end_offset or remote.copied_end_offset or 0, replica.log_start_offset)
+        return max(remote.used_end_offset, replica.log_start_offset)
 
     @safeguard("segments are rolled in time for remote.log.copy.max.lag.ms")
     def _roll_if_due(self, lag: _Lag, now_ms: int) -> bool:

@@ -367,9 +367,7 @@ class Loads:
     def _require_tiered(self, replica: Replica, remote: RemotePartition) -> None:
         """Everything before the load must be readable without any local log. Raises TierBusy."""
         end = replica.log_end_offset
-        expected = remote.end_offset
-        if expected is None:
-            expected = max(remote.copied_end_offset or 0, remote.log_start_offset)
+        expected = remote.next_load_offset
         is_listed = remote.end_offset is None or self._log_manager.bucket_end(replica.id) >= end
         if expected == end and is_listed:
             return

@@ -46,11 +46,9 @@ def load_segments(image: ClusterImage, command: c.LoadSegments, now_ms: int) -> 
         raise _refused(f"{len(segments)} segments and {known} entries: at most {MAX_LOADED} are loaded")
     if any(two.base_offset != one.end_offset for one, two in pairwise(segments)):
         raise _refused("the segments are not successive")
-    expected = remote.end_offset
-    if expected is None:
-        expected = max(remote.copied_end_offset or 0, remote.log_start_offset)
-    if segments[0].base_offset != expected:
-        raise _refused(f"the remote log ends at {expected}, and the load begins at {segments[0].base_offset}")
+    if segments[0].base_offset != remote.next_load_offset:
+        end = remote.next_load_offset
+        raise _refused(f"the remote log ends at {end}, and the load begins at {segments[0].base_offset}")
     for segment in segments:
         _check_started(remote, segment, command.leader_epoch)
     loaded = r.SegmentsLoaded(
