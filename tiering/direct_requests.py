@@ -85,10 +85,13 @@ class DirectRequests:
         learned = None if operation is None else operation.learned  # another thread may forget it
         if operation is None or learned is None:
             return None
-        return self._signed(operation, learned, arguments)
+        credentials = self._credentials.get_frozen_credentials()
+        return _signed(operation, learned, arguments, self._context, credentials)
 
     def learn(self, name: str, arguments: Mapping[str, Any], url: str, headers: Mapping[str, str]) -> None:
-        """Learn from a request of botocore's that has succeeded."""
+        """Learn from a request of botocore's that has succeeded. Asks no issuer for credentials."""
+        from botocore.credentials import Credentials
+
         operation = self._operations.get(name)
         if operation is None or self._credentials is None:
             return
@@ -98,7 +101,8 @@ class DirectRequests:
         if scope is None or not path.endswith(f"/{key}"):
             return  # another kind of signature or address
         learned = _Learned(path[: -len(key)], scope["region"], scope["service"], sent.get("user-agent", ""))
-        request = self._signed(operation, learned, arguments)
+        token = sent.get("x-amz-security-token")
+        request = _signed(operation, learned, arguments, self._context, Credentials("key", "secret", token))
         if request is not None and _comparable(request.url, request.headers) == _comparable(url, sent):
             operation.learned = learned
 
@@ -118,28 +122,32 @@ class DirectRequests:
         found = ((operation.outputs.get(header.lower()), value) for header, value in headers.items())
         return {each[0]: each[1](value) for each, value in found if each is not None}
 
-    def _signed(
-        self, operation: _Operation, learned: _Learned, arguments: Mapping[str, Any]
-    ) -> DirectRequest | None:
-        """None if an argument has a place or type that this module does not know."""
-        from botocore.auth import S3SigV4Auth
-
-        request = _unsigned(operation, learned.base, arguments)
-        if request is None:
-            return None
-        credentials = self._credentials.get_frozen_credentials()
-        signer = S3SigV4Auth(credentials, learned.service, learned.region)
-        signer.add_auth(_Signable(request.method, request.url, request.headers, {**self._context}))
-        request.headers["User-Agent"] = learned.user_agent
-        if "Body" in arguments:
-            request.headers["Content-Length"] = str(len(arguments["Body"]))
-        return request
-
 
 def _place(shape: Any) -> tuple[str | None, str]:
     """The place of a member in its request or response ("header", "querystring", "uri"; None: the body), and
     its name there."""
     return shape.serialization.get("location"), shape.serialization.get("name", "")
+
+
+def _signed(
+    operation: _Operation,
+    learned: _Learned,
+    arguments: Mapping[str, Any],
+    context: Mapping[str, Any],
+    credentials: Any,
+) -> DirectRequest | None:
+    """None if an argument has a place or type that this module does not know."""
+    from botocore.auth import S3SigV4Auth
+
+    request = _unsigned(operation, learned.base, arguments)
+    if request is None:
+        return None
+    signer = S3SigV4Auth(credentials, learned.service, learned.region)
+    signer.add_auth(_Signable(request.method, request.url, request.headers, {**context}))
+    request.headers["User-Agent"] = learned.user_agent
+    if "Body" in arguments:
+        request.headers["Content-Length"] = str(len(arguments["Body"]))
+    return request
 
 
 def _unsigned(operation: _Operation, base: str, arguments: Mapping[str, Any]) -> DirectRequest | None:

@@ -1,6 +1,7 @@
 """Measures the work between two turns of the event loop in function calls, so that tests need no clock."""
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -11,11 +12,13 @@ PACKAGES = ("broker/handlers", "metadata/controller", "metadata/evolve.py", "bro
 
 
 class LoopSteps:
-    """Counts calls of functions in these packages. Needs asyncio's own event loop."""
+    """Counts calls of functions in these packages. `functions`: their names; empty: all. Needs asyncio's own
+    event loop."""
 
-    def __init__(self, *packages: str) -> None:
+    def __init__(self, *packages: str, functions: Collection[str] = ()) -> None:
         root = Path(tierlog.__file__).parent
         self._paths = tuple(str(root / package) for package in packages or PACKAGES)
+        self._functions = functions
         self._counted: dict[CodeType, bool] = {}
         self._calls = 0
         self.most = 0
@@ -38,7 +41,8 @@ class LoopSteps:
             return
         counted = self._counted.get(code)
         if counted is None:
-            counted = self._counted[code] = code.co_filename.startswith(self._paths)
+            named = not self._functions or code.co_name in self._functions
+            counted = self._counted[code] = named and code.co_filename.startswith(self._paths)
         if counted:
             self._calls += 1
             self.total += 1
