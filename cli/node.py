@@ -30,16 +30,18 @@ def read_settings(
     environment: Mapping[str, str] = os.environ,
     options: Mapping[str, str],
 ) -> "NodeSettings":
-    """Merge the defaults, the file, TIERLOG_… variables and the options; later sources win. Raises
-    CliError."""
+    """Merge the defaults, the file, TIERLOG_… variables and the options; later sources win. References to
+    values that are stored elsewhere are replaced. Raises CliError."""
     from tierlog.config.definitions import InvalidSetting
+    from tierlog.config.providers import resolved
     from tierlog.config.sources import merged, read_environment, read_toml, settings_from
     from tierlog.tiering.object_store import InvalidStoreUrl
     from tierlog.tiering.stores import check_store_url
 
     try:
         from_file = {} if file is None else read_toml(file)
-        settings = settings_from(merged(defaults or {}, from_file, read_environment(environment), options))
+        texts = merged(defaults or {}, from_file, read_environment(environment), options)
+        settings = settings_from(resolved(texts, environment))
         if settings.object_store_url:
             check_store_url(settings.object_store_url)
     except InvalidSetting as wrong:

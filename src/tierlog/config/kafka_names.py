@@ -45,7 +45,7 @@ INERT_SETTINGS: dict[str, Setting] = {
             minimum=-131_072,
             maximum=22,
         ),
-        _inert("config.providers", LIST, (), "Values of settings are not looked up elsewhere."),
+        _inert("config.providers", LIST, (), "The providers file, env and directory need no setting."),
         _inert(
             "group.coordinator.cached.buffer.max.bytes",
             INT,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from changed_bucket import verifier
-from connection_harness import until
 from loop_steps import LoopSteps
 from tier_node import START_MS, TierNode, content, produce
 
