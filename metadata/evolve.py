@@ -114,6 +114,10 @@ def _evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
             return _remote_log_spliced(image, record)
         case r.SegmentsLoaded():
             return _segments_loaded(image, record)
+        case r.AclAdded():
+            return replace(image, acls=image.acls.with_entry(record.entry))
+        case r.AclRemoved():
+            return replace(image, acls=image.acls.without_entry(record.entry))
         case r.FormatVersion():
             return replace(image, format_version=record.version)
         case r.FeatureLevel():

@@ -13,6 +13,7 @@ from immutables import Map
 
 from tierlog.base.safeguards import safeguard
 from tierlog.base.types import TopicIdPartition
+from tierlog.metadata.acls import AclIndex
 from tierlog.metadata.delete_queue import DeleteQueue
 from tierlog.metadata.records import (
     BrokerRegistration,
@@ -140,6 +141,7 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     """Since the quorum was recovered, no leader of these partitions has read the manifest in the bucket. It
     may be newer than the recovered one if its metadata index is above this one. Until then no replica leads
     the partition, and nothing of it is deleted."""
+    acls: AclIndex = AclIndex()
     time_ms: int = 0
     """The quorum's time, from the newest record with a time, while deletions are queued; otherwise 0. It
     starts at a controller's wall clock time, advances with the monotonic clock of the active controller, and

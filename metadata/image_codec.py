@@ -13,11 +13,12 @@ from immutables import Map
 from msgspec.structs import asdict, astuple, fields
 
 from tierlog.base.types import TopicIdPartition
+from tierlog.metadata.acls import AccessControlEntry, index_of
 from tierlog.metadata.delete_queue import DeletedTopic, DeleteQueue, QueuedDelete
 from tierlog.metadata.image import BrokerImage, ClusterImage, RemotePartition, TopicImage
 from tierlog.metadata.records import ConfigScope, PartitionRecord, QuotaEntity, share_epochs
 
-VERSION = 11
+VERSION = 12
 
 
 _SINCE_6 = frozenset({ConfigScope.GROUP, ConfigScope.CLIENT_METRICS})
@@ -133,8 +134,12 @@ class _SnapshotWithFirstEpoch(_SnapshotSince11, frozen=True, array_like=True, kw
     first_leader_epoch: int = 0
 
 
+class _SnapshotSince12(_SnapshotWithFirstEpoch, frozen=True, array_like=True, kw_only=True):
+    acls: list[AccessControlEntry] = []
+
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_SnapshotWithFirstEpoch)
+_decoder = msgspec.msgpack.Decoder(_SnapshotSince12)
 
 
 def encode_image(image: ClusterImage) -> bytes:
@@ -154,8 +159,9 @@ def encode_image(image: ClusterImage) -> bytes:
         delete_queue=[line for line in queue if isinstance(line, QueuedDelete)],
     )
     version = 9 if _has_format_2(image) else 8 if deleted_topics else _oldest_version(image)
-    version = VERSION if image.feature_levels else 10 if image.unread_manifests else version
-    fields_of = VERSION if image.first_leader_epoch else version
+    version = 11 if image.feature_levels else 10 if image.unread_manifests else version
+    version = VERSION if _has_format_3(image) else version
+    fields_of = max(version, 11) if image.first_leader_epoch else version
     if fields_of == 1:
         return _encoder.encode(first)
     quotas = [
@@ -180,11 +186,18 @@ def encode_image(image: ClusterImage) -> bytes:
         return _encoder.encode(since_10)
     levels = sorted(image.feature_levels.items())
     since_11 = _SnapshotSince11(**asdict(since_10), feature_levels=levels)
-    if not image.first_leader_epoch:
+    if fields_of < 12 and not image.first_leader_epoch:
         return _encoder.encode(since_11)
-    return _encoder.encode(
-        _SnapshotWithFirstEpoch(**asdict(since_11), first_leader_epoch=image.first_leader_epoch)
-    )
+    with_epoch = _SnapshotWithFirstEpoch(**asdict(since_11), first_leader_epoch=image.first_leader_epoch)
+    if fields_of < 12:
+        return _encoder.encode(with_epoch)
+    acls = sorted(image.acls, key=lambda entry: entry.order)
+    return _encoder.encode(_SnapshotSince12(**asdict(with_epoch), acls=acls))
+
+
+def _has_format_3(image: ClusterImage) -> bool:
+    """Whether a node that supports only format version 2 would lose the ACLs."""
+    return bool(image.acls)
 
 
 def _has_format_2(image: ClusterImage) -> bool:
@@ -278,6 +291,7 @@ def decode_image(data: bytes | memoryview) -> ClusterImage:
         format_version=snapshot.format_version,
         feature_levels=Map(dict(snapshot.feature_levels)),
         first_leader_epoch=snapshot.first_leader_epoch,
+        acls=index_of(snapshot.acls),
         deleting=frozenset(snapshot.deleting),
         unread_manifests=Map(
             {

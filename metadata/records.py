@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import force_setattr, replace
 
 from tierlog.base.types import NO_LEADER
+from tierlog.metadata.acls import AccessControlEntry
 
 
 class ConfigScope(StrEnum):
@@ -444,6 +445,18 @@ class SegmentsLoaded(Record, frozen=True, array_like=True, kw_only=True, tag=61)
     at_ms: int
 
 
+class AclAdded(Record, frozen=True, array_like=True, kw_only=True, tag=63):
+    """Since format version 3."""
+
+    entry: AccessControlEntry
+
+
+class AclRemoved(Record, frozen=True, array_like=True, kw_only=True, tag=64):
+    """Since format version 3."""
+
+    entry: AccessControlEntry
+
+
 class FormatVersion(Record, frozen=True, array_like=True, kw_only=True, tag=50):
     """Later records and snapshots may use the features of this format version (KIP-584)."""
 
@@ -482,6 +495,8 @@ AnyRecord = (
     | ManifestAdopted
     | RemoteLogSpliced
     | SegmentsLoaded
+    | AclAdded
+    | AclRemoved
     | FormatVersion
     | FeatureLevel
 )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tierlog.metadata.controller.commands import Acknowledged, Reply
+from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import AnyRecord
 from tierlog.protocol.errors import ErrorCode
 
@@ -27,3 +28,11 @@ class Refusal(Exception):
 
 def done(*records: AnyRecord) -> Decision[Acknowledged]:
     return Decision(records, Acknowledged())
+
+
+def check_format(image: ClusterImage, version: int) -> None:
+    """Raise Refusal if the cluster has an older format version."""
+    if image.format_version < version:
+        message = f"the cluster's format version is {image.format_version}: "
+        message += f"raise tierlog.format to {version} first"
+        raise Refusal(ErrorCode.UNSUPPORTED_VERSION, message)

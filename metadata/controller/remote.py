@@ -21,7 +21,7 @@ from tierlog.base.safeguards import safeguard
 from tierlog.config.topic import TOPIC_SETTINGS
 from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.controller.decision import Decision, Refusal, done
+from tierlog.metadata.controller.decision import Decision, Refusal, check_format, done
 from tierlog.metadata.delete_queue import ALONE, WITH_SEGMENTS, Deletion, QueuedDelete
 from tierlog.metadata.image import ClusterImage, RemotePartition, StartedCopy
 from tierlog.metadata.records import PartitionRecord
@@ -61,10 +61,10 @@ def start_copy(image: ClusterImage, command: c.StartCopy, now_ms: int) -> Decisi
     if sum(other.loads == command.loads for other in kept) >= most:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"{most} copies are in progress")
     if command.loads:
-        check_format_2(image)
+        check_format(image, 2)
         _check_load(remote, copy)
     elif command.replaces:
-        check_format_2(image)
+        check_format(image, 2)
         _check_replacement(remote, copy)
     else:
         _check_start(remote, [other for other in kept if not (other.replaces or other.loads)], copy)
@@ -85,7 +85,7 @@ def finish_copy(image: ClusterImage, command: c.FinishCopy) -> Decision[c.Acknow
         command_name = "LoadSegments" if started.loads else "ReplaceSegments"
         raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {segment.uuid} is for {command_name}")
     if not segment.fits_format_1:
-        check_format_2(image)
+        check_format(image, 2)
     if _range(started) != _range(segment) or started.leader_epoch != segment.leader_epoch:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {segment.uuid} was started for other offsets")
     if segment.last_offset < remote.log_start_offset:
@@ -179,7 +179,7 @@ def adopt_manifest(image: ClusterImage, command: c.AdoptManifest, now_ms: int) -
         message = f"the deletion of {deleted[0].uuid}, which the manifest in the bucket lists, has begun"
         raise Refusal(ErrorCode.INVALID_REQUEST, message)
     if any(page.level for page in command.pages) or not all(one.fits_format_1 for one in command.entries):
-        check_format_2(image)
+        check_format(image, 2)
     return done(
         r.ManifestAdopted(
             topic_id=command.topic_id,
@@ -254,7 +254,7 @@ def spill_entries(image: ClusterImage, command: c.SpillEntries, now_ms: int) -> 
         if page.level or not spilled or len(spilled) != page.entries or not _matches(page, spilled):
             raise Refusal(ErrorCode.INVALID_REQUEST, f"page {page.uuid} does not match the oldest entries")
         return done(r.EntriesSpilled(topic_id=command.topic_id, partition=command.partition, page=page))
-    check_format_2(image)
+    check_format(image, 2)
     run = find_run(remote, command.replaced)
     continued, moved = _split(run, page.level)
     is_complete = bool(moved) and all(_level(node) == page.level - 1 for node in moved)
@@ -330,12 +330,6 @@ def check_announced_page(image: ClusterImage, page: r.PageRef) -> None:
     if not is_announced or image.is_being_deleted(page.uuid):
         message = f"page {page.uuid} was not announced, or so long ago that it is being deleted"
         raise Refusal(ErrorCode.INVALID_REQUEST, message)
-
-
-def check_format_2(image: ClusterImage) -> None:
-    if image.format_version < 2:
-        message = f"the cluster's format version is {image.format_version}: raise tierlog.format to 2 first"
-        raise Refusal(ErrorCode.UNSUPPORTED_VERSION, message)
 
 
 def _check_replacement(remote: RemotePartition, copy: r.CopyStarted) -> None:

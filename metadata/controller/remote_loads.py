@@ -13,10 +13,9 @@ from msgspec.structs import replace
 from tierlog.base.safeguards import safeguard
 from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.controller.decision import Decision, Refusal, done
+from tierlog.metadata.controller.decision import Decision, Refusal, check_format, done
 from tierlog.metadata.controller.remote import (
     MAX_ENTRIES,
-    check_format_2,
     check_leader,
     is_tiered,
     partition_of,
@@ -35,7 +34,7 @@ def load_segments(image: ClusterImage, command: c.LoadSegments, now_ms: int) -> 
     if _is_done(remote, command):
         return done()
     check_leader(partition, command.broker_id, command.leader_epoch)
-    check_format_2(image)
+    check_format(image, 2)
     if not is_tiered(image, command.topic_id):
         raise _refused("the topic is not tiered: nothing is loaded")
     if (command.topic_id, command.partition) in image.unread_manifests:

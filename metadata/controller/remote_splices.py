@@ -12,11 +12,10 @@ from uuid import UUID
 
 from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.controller.decision import Decision, Refusal, done
+from tierlog.metadata.controller.decision import Decision, Refusal, check_format, done
 from tierlog.metadata.controller.remote import (
     check_announced_page,
     check_epoch,
-    check_format_2,
     check_leader,
     count_segments,
     dropped_alone,
@@ -37,7 +36,7 @@ def replace_segments(
 ) -> Decision[c.Acknowledged]:
     partition = partition_of(image, command.topic_id, command.partition)
     check_leader(partition, command.broker_id, command.leader_epoch)
-    check_format_2(image)
+    check_format(image, 2)
     if not is_tiered(image, command.topic_id):
         raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is not tiered: nothing of it is replaced")
     remote = image.remote_partition(command.topic_id, command.partition)
@@ -75,7 +74,7 @@ def replace_segments(
 def trim_pages(image: ClusterImage, command: c.TrimPages, now_ms: int) -> Decision[c.Acknowledged]:
     partition = partition_of(image, command.topic_id, command.partition)
     check_epoch(partition, command.leader_epoch)
-    check_format_2(image)
+    check_format(image, 2)
     remote = image.remote_partition(command.topic_id, command.partition)
     page, gone = command.page, command.dropped
     if page in remote.pages:

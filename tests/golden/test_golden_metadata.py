@@ -15,6 +15,14 @@ from msgspec.structs import replace
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata import image as i
 from tierlog.metadata import records as r
+from tierlog.metadata.acls import (
+    AccessControlEntry,
+    AclOperation,
+    PatternType,
+    Permission,
+    ResourceType,
+    index_of,
+)
 from tierlog.metadata.delete_queue import ALONE, DeletedTopic, DeleteQueue, QueuedDelete
 from tierlog.metadata.image_codec import decode_image, encode_image
 from tierlog.metadata.quorum.storage import decode_snapshot_file, encode_snapshot_file
@@ -453,6 +461,28 @@ IMAGE_15 = replace(
     IMAGE_13,
     remote=Map({TopicIdPartition(TOPIC, 0): i.RemotePartition(entries=(LOADED,), loads=(LOAD,))}),
 )
+ACLS = (
+    AccessControlEntry(
+        resource=ResourceType.TOPIC,
+        pattern=PatternType.PREFIXED,
+        name="flights-",
+        principal="User:ada",
+        host="*",
+        operation=AclOperation.READ,
+        permission=Permission.ALLOW,
+    ),
+    AccessControlEntry(
+        resource=ResourceType.GROUP,
+        pattern=PatternType.LITERAL,
+        name="*",
+        principal="User:*",
+        host="192.0.2.1",
+        operation=AclOperation.ALL,
+        permission=Permission.DENY,
+    ),
+)
+RECORDS_OF_ACLS: tuple[r.AnyRecord, ...] = (r.AclAdded(entry=ACLS[0]), r.AclRemoved(entry=ACLS[1]))
+IMAGE_16 = replace(IMAGE_15, format_version=3, acls=index_of(ACLS))
 KINDS = (
     "-with-defaults",
     "-with-marks",
@@ -501,6 +531,8 @@ def contents() -> dict[str, bytes]:
         "records-of-groups.msgpack": r.encode_records(RECORDS_OF_GROUPS),
         "records-of-loads.msgpack": r.encode_records(RECORDS_OF_LOADS),
         "image-of-loads.msgpack": encode_image(IMAGE_15),
+        "records-of-acls.msgpack": r.encode_records(RECORDS_OF_ACLS),
+        "image-of-acls.msgpack": encode_image(IMAGE_16),
         "segment-v1.wal": MAGIC + encode_frames(WAL[:2]) + encode_frames(WAL[2:]),
         "file-v1.snapshot": encode_snapshot_file(SNAPSHOT),
     }
@@ -514,7 +546,7 @@ def test_written_bytes_equal_the_golden_files() -> None:
 def test_every_record_type_is_in_the_golden_file() -> None:
     golden = RECORDS + RECORDS_SINCE + RECORDS_OF_QUOTAS + RECORDS_OF_CLUSTERS + RECORDS_OF_DELETIONS
     golden += RECORDS_OF_DROPPED + RECORDS_OF_DIVERGED + RECORDS_OF_SPLICES + RECORDS_OF_ADOPTED
-    golden += RECORDS_OF_FEATURES + RECORDS_OF_LOADS
+    golden += RECORDS_OF_FEATURES + RECORDS_OF_LOADS + RECORDS_OF_ACLS
     assert {type(record).__struct_config__.tag for record in golden} == {
         record.__struct_config__.tag for record in get_args(r.AnyRecord)
     }
@@ -561,6 +593,9 @@ def test_golden_files_are_readable() -> None:
         assert decode_image((GOLDEN / f"image-v11{kind}.msgpack").read_bytes()) == IMAGE_13
         assert decode_image((GOLDEN / f"image-of-first-epoch{kind}.msgpack").read_bytes()) == IMAGE_14
     assert decode_image((GOLDEN / "image-of-loads.msgpack").read_bytes()) == IMAGE_15
+    assert decode_image((GOLDEN / "image-of-acls.msgpack").read_bytes()) == IMAGE_16
+    of_acls = (GOLDEN / "records-of-acls.msgpack").read_bytes()
+    assert r.decode_records(of_acls) == RECORDS_OF_ACLS
     of_loads = (GOLDEN / "records-of-loads.msgpack").read_bytes()
     assert r.decode_records(of_loads) == RECORDS_OF_LOADS
     of_features = (GOLDEN / "records-of-features.msgpack").read_bytes()

@@ -284,7 +284,7 @@ MAKE: dict[str, Callable[[Place], dict[str, Any]]] = {
         "topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
     },
     "UpdateFeatures": lambda p: {
-        "feature_updates": [{"feature": "tierlog.format", "max_version_level": 2}],
+        "feature_updates": [{"feature": "tierlog.format", "max_version_level": 3}],
         "validate_only": True,
     },
     "UnregisterBroker": lambda p: {"broker_id": 4711},
