@@ -11,7 +11,7 @@ admin API of a node that the browser can reach. Two rules prevent that:
   CORS preflight before such a request, which this server does not grant.
 
 Requests between nodes are signed (metadata.quorum.auth), which no page can do. The guard skips these routes
-(SIGNED_PREFIXES, except STATUS_PATH, which is not signed). ANY_HOST_PATHS skip only the check of Host.
+(SIGNED_PREFIXES). ANY_HOST_PATHS skip only the check of Host.
 tests/unit/gateway/test_request_guard.py lists all routes.
 """
 
@@ -25,7 +25,6 @@ from aiohttp import hdrs, web
 
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.quorum.api import STATUS_PATH
 
 ANY_HOST_PATHS = frozenset({"/health"})  # says only whether the node serves
 SIGNED_PREFIXES = ("/raft/", "/metadata/")
@@ -48,7 +47,7 @@ def request_guard(names: Callable[[], Iterable[str]]) -> Middleware:
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         resource = request.match_info.route.resource
         path = "" if resource is None else resource.canonical
-        if path.startswith(SIGNED_PREFIXES) and path != STATUS_PATH:
+        if path.startswith(SIGNED_PREFIXES):
             return await handler(request)
         refusal = None
         if path not in ANY_HOST_PATHS:

@@ -1,8 +1,7 @@
 """The quorum's HTTP routes on the node's admin server: Raft messages, forwarded commands, status.
 
 A request is read only up to a bound, and processed only if it is signed, of this cluster and for this node.
-Responses to such requests are signed too. Not signed are rejections of unauthenticated requests, and the
-status, which is public.
+Responses to such requests are signed too; rejections of unauthenticated requests are not.
 """
 
 import asyncio
@@ -71,19 +70,23 @@ def raft_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
             raise web.HTTPForbidden(text="the sender of a message is not the node that signed the request")
         node.receive(messages)
         replies = await node.replies_for(envelope.sender) if envelope.nonce else ()
-        return _signed(secret, request, encode_messages(replies)) if replies else web.Response(status=204)
+        return (
+            _signed(secret, request, encode_messages(replies))
+            if replies
+            else _signed(secret, request, b"", 204)
+        )
 
     async def submit(request: web.Request, _: Envelope, body: bytes) -> web.Response:
         reply = await node.submit(_decoded(decode_command, body), forward=False)
         return _signed(secret, request, encode_reply(reply), index=str(node.image.index))
 
-    async def status(_: web.Request) -> web.Response:
-        return _status(node)
+    async def status(request: web.Request, _: Envelope, __: bytes) -> web.Response:
+        return _signed(secret, request, msgspec.json.encode(node.status()))
 
     return [
         web.post(STEP_PATH, _authenticating(node, secret, step)),
         web.post(SUBMIT_PATH, _authenticating(node, secret, submit)),
-        web.get(STATUS_PATH, status),
+        web.get(STATUS_PATH, _authenticating(node, secret, status)),
         *_broker_routes(node, secret),
     ]
 

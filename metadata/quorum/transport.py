@@ -196,7 +196,7 @@ class HttpPeers(Peers):
         return await self._get(voter, f"{SNAPSHOT_PATH}?index={index}&offset={offset}", SUBMIT_TIMEOUT_S)
 
     async def status(self, leader: int) -> NodeStatus:
-        response = await self._get(leader, STATUS_PATH, STEP_TIMEOUT_S, is_signed=False)
+        response = await self._get(leader, STATUS_PATH, STEP_TIMEOUT_S)
         try:
             status = msgspec.json.decode(response, type=NodeStatus)
         except msgspec.DecodeError as failure:
@@ -236,20 +236,13 @@ class HttpPeers(Peers):
         )
 
     async def _get(
-        self,
-        peer: int,
-        path: str,
-        timeout_s: float,
-        *,
-        is_signed: bool = True,
-        read_timeout_s: float | None = None,
+        self, peer: int, path: str, timeout_s: float, *, read_timeout_s: float | None = None
     ) -> bytes:
         """Does not check the peer's directory, which matters for votes only."""
         url = self._queues[peer].url if peer in self._queues else self._log_sources.get(peer)
         if url is None:
             raise _no_address(peer)
         headers = self._envelope(peer, None, secrets.token_hex(NONCE_BYTES)).headers(self._secret, path, b"")
-        signature = headers[SIGNATURE] if is_signed else None
         try:
             async with self._client().get(
                 url + path,
@@ -259,18 +252,18 @@ class HttpPeers(Peers):
                 ),
                 allow_redirects=False,
             ) as response:
-                return await self._body(peer, signature, response)
+                return await self._body(peer, headers[SIGNATURE], response)
         except (aiohttp.ClientError, TimeoutError) as failure:
             raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=False) from failure
 
-    async def _body(self, peer: int, signature: str | None, response: aiohttp.ClientResponse) -> bytes:
-        """The response's body. `signature`: of the request; None if no signed response is expected."""
+    async def _body(self, peer: int, signature: str, response: aiohttp.ClientResponse) -> bytes:
+        """The response's body. `signature`: of the request."""
         body, status = await _read(response), response.status
-        if signature is None or is_signed_response(response.headers, self._secret, signature, status, body):
-            if status != 200:
+        if is_signed_response(response.headers, self._secret, signature, status, body):
+            if status not in (200, 204):
                 raise _unavailable(peer, status, body)
             return body
-        if RESPONSE_SIGNATURE not in response.headers and status != 200:  # the peer rejected this node
+        if RESPONSE_SIGNATURE not in response.headers and status >= 300:  # the peer rejected this node
             text = body[:200].decode(errors="replace")
             message = f"node {peer} responded with HTTP {status}: {text}"
             raise MetadataUnavailable(message, applied_unknown=status >= 500)
@@ -296,13 +289,13 @@ class HttpPeers(Peers):
         signature, request = self._signed_post(peer, queue, STEP_PATH, body, STEP_TIMEOUT_S)
         try:
             async with request as response:
-                if response.status != 204:
-                    messages = decode_messages(await self._body(peer, signature, response))
+                replies = await self._body(peer, signature, response)
+                messages = decode_messages(replies) if replies else ()
         except (aiohttp.ClientError, TimeoutError, MetadataUnavailable, msgspec.DecodeError):
             return False
         self._watch.retry_now(peer)
-        if replies := tuple(message for message in messages if message.sender == peer):
-            self._on_messages(replies)
+        if own := tuple(message for message in messages if message.sender == peer):
+            self._on_messages(own)
         return True
 
     @property

@@ -137,10 +137,10 @@ async def test_certificate_does_not_replace_the_secret(quorum_of: Start, authori
     await quorum.start(1)
     operator_tls = authority.issue("operator").client()
     async with aiohttp.ClientSession() as client:
-        for method, path in ROUTES[:5]:
+        for method, path in ROUTES[:7]:
             async with client.request(method, quorum.urls[1] + path, ssl=operator_tls) as response:
                 assert (response.status, path) == (401, path)
-        async with client.get(quorum.urls[1] + STATUS_PATH, ssl=operator_tls) as response:
+        async with client.get(quorum.urls[1] + QUORUM_PATH, ssl=operator_tls) as response:
             assert response.status == 200
 
 

@@ -78,7 +78,7 @@ ROUTES = {
     ("DELETE", "/v1/quorum/voters/{id}"): Guard.CHANGE,
     ("POST", "/raft/v1/step"): Guard.SIGNED,
     ("POST", "/raft/v1/submit"): Guard.SIGNED,
-    ("GET", "/raft/v1/status"): Guard.READ,
+    ("GET", "/raft/v1/status"): Guard.SIGNED,
     ("POST", "/metadata/v1/heartbeat"): Guard.SIGNED,
     ("POST", "/metadata/v1/end"): Guard.SIGNED,
     ("GET", "/metadata/v1/log"): Guard.SIGNED,

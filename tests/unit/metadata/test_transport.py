@@ -142,6 +142,8 @@ async def test_responses_without_a_valid_signature_are_rejected(
         assert unknown.value.applied_unknown
         with pytest.raises(MetadataUnavailable, match="rejected the response"):
             await peers.heartbeat(2, c.Heartbeat(broker_id=1, broker_epoch=1, image_index=1), 1.0)
+        with pytest.raises(MetadataUnavailable, match="rejected the response"):
+            await peers.status(2)
     assert [line["event"] for line in logs] == ["rejected a response of a quorum node"]
 
 
@@ -228,8 +230,9 @@ async def test_messages_in_a_signed_response_reach_the_node(voter: Voter, peers:
         lambda _: web.Response(body=encode_messages((heartbeat(3, 2, 1),))),
         signed_response(encode_messages((heartbeat(3, 2, 1),)), secret=b"another"),
         lambda _: web.Response(status=307, headers={"Location": "/elsewhere"}),
+        lambda _: web.Response(status=204),
     ],
-    ids=["unsigned", "another secret", "elsewhere"],
+    ids=["unsigned", "another secret", "elsewhere", "an unsigned receipt"],
 )
 async def test_messages_in_other_responses_are_dropped(
     voter: Voter, peers: HttpPeers, response: Response
@@ -251,7 +254,7 @@ async def test_replies_to_a_peers_request_travel_in_the_response(peers: HttpPeer
 
 async def test_replies_in_a_response_do_not_overtake_a_request(voter: Voter, peers: HttpPeers) -> None:
     voter.may_respond.clear()
-    voter.response = lambda _: web.Response(status=204)
+    voter.response = signed_response(b"", status=204, signed_status=204)
     peers.send(heartbeat(3))
     await until(lambda: bool(voter.bodies))
     peers.send(heartbeat(4))
