@@ -20,6 +20,12 @@ WHOLE_FRAME = -1
 TIMEOUT_MAX_S = 30.0  # without a quorum a request to the controller occupies its connection for this long
 
 
+class Authentication(Protocol):
+    """The authentication of a connection until its principal is known: it answers the requests."""
+
+    def start(self, context: "RequestContext", request: Any) -> "Reply | Pending": ...
+
+
 @dataclass(slots=True, eq=False)
 class Connection:
     """One client connection as handlers see it; `id` is unique within the process and never reused."""
@@ -27,7 +33,9 @@ class Connection:
     id: int
     peer_host: str
     peer_port: int
+    listener: str = "PLAINTEXT"  # its name
     principal: str = ANONYMOUS
+    authentication: "Authentication | None" = None  # None: nothing is left to do
     client_software: str = "unknown"
     client_software_version: str = "unknown"
     client_id: str | None = None  # from the latest request, as quotas count it; only while quotas are set

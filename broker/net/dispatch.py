@@ -55,6 +55,8 @@ class Dispatcher:
             return reply
         except MalformedFrame as fault:
             request.message = decode_quirk(api, version, bytes(body), fault)
+        if context.connection.authentication is not None:
+            return context.connection.authentication.start(context, request.message)
         return self.chain.start(context, request.message)
 
     def parts(self, request: Request, reply: Reply) -> list[Part] | None:

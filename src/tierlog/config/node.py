@@ -22,6 +22,13 @@ from tierlog.config.definitions import (
     settings_of,
     string_,
 )
+from tierlog.config.listeners import (
+    DEFAULT_PROTOCOLS,
+    ListenerSettings,
+    SecurityProtocol,
+    host_and_port,
+    parse_listeners,
+)
 
 BROKER, CONTROLLER = "broker", "controller"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -51,13 +58,25 @@ class NodeSettings(CoordinatorSettings):
     )
     listeners: tuple[str, ...] = list_(
         ("PLAINTEXT://127.0.0.1:9092",),
-        "Address on which clients connect, as PLAINTEXT://host:port. Without a host, all addresses of the "
-        "machine. Port 0 picks a free port. Change it to let clients of other machines connect.",
+        "Addresses on which clients connect, as NAME://host:port, ... The name is a security protocol, or "
+        "has one in listener.security.protocol.map. Without a host, all addresses of the machine. Port 0 "
+        "picks a free port. Change it to let clients of other machines connect.",
     )
     advertised_listeners: tuple[str, ...] = list_(
         (),
-        "Address that the broker gives to clients, as PLAINTEXT://host:port. If empty, the listener's own "
-        "address. Set it if clients reach this broker through NAT, a container port or another name.",
+        "Addresses that the broker gives to clients, as NAME://host:port with names of listeners. A "
+        "listener that is not named has its own address. Set it if clients reach this broker through NAT, "
+        "a container port or another name.",
+    )
+    listener_security_protocol_map: tuple[str, ...] = list_(
+        DEFAULT_PROTOCOLS,
+        "Security protocol of each listener's name, as NAME:PROTOCOL, with PLAINTEXT, SSL, SASL_PLAINTEXT or "
+        "SASL_SSL. Set it if listeners have other names than these.",
+    )
+    inter_broker_listener_name: str = string_(
+        "",
+        "Name of the listener on which other brokers connect to this one. If empty, the first listener. Set "
+        "it to keep replication on a network of its own.",
     )
     admin_listener: str = string_(
         "127.0.0.1:9644",
@@ -469,19 +488,28 @@ class NodeSettings(CoordinatorSettings):
     @property
     def listener(self) -> tuple[str, int]:
         """Host and port to bind for clients."""
-        return _host_and_port("listeners", self.listeners[0].partition("://")[2])
+        first = self.client_listeners[0]
+        return first.host, first.port
 
     @property
     def advertised(self) -> tuple[str, int] | None:
         """Host and port that clients connect to; None: the bound address."""
-        if not self.advertised_listeners:
-            return None
-        return _host_and_port("advertised.listeners", self.advertised_listeners[0].partition("://")[2])
+        return self.client_listeners[0].advertised
+
+    @property
+    def client_listeners(self) -> tuple[ListenerSettings, ...]:
+        """Listeners in the order of the setting."""
+        return parse_listeners(self.listeners, self.advertised_listeners, self.listener_security_protocol_map)
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """Name of the listener for other brokers."""
+        return self.inter_broker_listener_name.upper() or self.client_listeners[0].name
 
     @property
     def admin(self) -> tuple[str, int]:
         """Host and port to bind for the admin HTTP server."""
-        return _host_and_port("admin.listener", self.admin_listener.removeprefix("http://"))
+        return host_and_port("admin.listener", self.admin_listener.removeprefix("http://"))
 
     @property
     def connections_per_address(self) -> dict[str, int]:
@@ -513,7 +541,7 @@ class NodeSettings(CoordinatorSettings):
             number, at, address = voter.partition("@")
             if not at or not (number.isascii() and number.isdecimal()):
                 raise InvalidSetting(f"controller.quorum.voters: {voter!r} is not id@host:port")
-            host, port = _host_and_port("controller.quorum.voters", address)
+            host, port = host_and_port("controller.quorum.voters", address)
             found[int(number)] = f"{'https' if self.quorum_files else 'http'}://{host}:{port}"
         return found
 
@@ -523,18 +551,24 @@ class NodeSettings(CoordinatorSettings):
         certificate, key = self.controller_quorum_ssl_certificate, self.controller_quorum_ssl_key
         return tuple(map(Path, filter(None, (certificate, key, self.controller_quorum_ssl_ca))))
 
+    def _check_listeners(self) -> None:
+        names = [listener.name for listener in self.client_listeners]
+        if self.inter_broker_listener not in names:
+            raise InvalidSetting(
+                f"inter.broker.listener.name: listeners has no {self.inter_broker_listener}, only "
+                f"{', '.join(names)}"
+            )
+        odd = [one.name for one in self.client_listeners if one.protocol is not SecurityProtocol.PLAINTEXT]
+        if odd or len(names) > 1:
+            raise InvalidSetting("listeners: one PLAINTEXT listener is served so far")
+
     def validate(self) -> "NodeSettings":
         """Check conditions that involve several settings. Raises InvalidSetting."""
         if not self.log_dirs:
             raise InvalidSetting("log.dirs: at least one directory is needed")
         if len({Path(path).absolute() for path in self.log_dirs}) < len(self.log_dirs):
             raise InvalidSetting("log.dirs: a directory is listed twice")
-        if len(self.listeners) != 1 or not self.listeners[0].startswith("PLAINTEXT://"):
-            raise InvalidSetting(
-                f"listeners: must be PLAINTEXT://host:port, not {','.join(self.listeners)!r}"
-            )
-        if self.advertised_listeners and self.advertised and self.advertised[1] == 0:
-            raise InvalidSetting("advertised.listeners: port 0 cannot be connected to")
+        self._check_listeners()
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise InvalidSetting("group.min.session.timeout.ms is above group.max.session.timeout.ms")
         self.check_consumer_groups()
@@ -564,10 +598,3 @@ class NodeSettings(CoordinatorSettings):
 
 
 NODE_SETTINGS = settings_of(NodeSettings)
-
-
-def _host_and_port(name: str, address: str) -> tuple[str, int]:
-    host, colon, port = address.rpartition(":")
-    if not colon or not (port.isascii() and port.isdecimal()) or int(port) > 65_535:
-        raise InvalidSetting(f"{name}: {address!r} is not host:port")
-    return host.strip("[]") or "0.0.0.0", int(port)
