@@ -26,6 +26,7 @@ from tierlog.metadata.image import (
     StartedCopy,
     TopicImage,
 )
+from tierlog.metadata.scram import with_credential
 
 LOADS_KEPT = 16
 """The newest bulk loads of a partition whose ids are known."""
@@ -114,6 +115,9 @@ def _evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
             return _remote_log_spliced(image, record)
         case r.SegmentsLoaded():
             return _segments_loaded(image, record)
+        case r.ScramCredential():
+            users = with_credential(image.scram_users, record.user, record.mechanism, record.verifier)
+            return replace(image, scram_users=users)
         case r.AclAdded():
             return replace(image, acls=image.acls.with_entry(record.entry))
         case r.AclRemoved():

@@ -24,6 +24,7 @@ from tierlog.metadata.records import (
     QuotaEntity,
     RemoteSegment,
 )
+from tierlog.metadata.scram import ScramUsers
 
 
 class BrokerImage(BrokerRegistration, frozen=True, array_like=True, kw_only=True, gc=False):
@@ -142,6 +143,7 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     may be newer than the recovered one if its metadata index is above this one. Until then no replica leads
     the partition, and nothing of it is deleted."""
     acls: AclIndex = AclIndex()
+    scram_users: ScramUsers = Map()
     time_ms: int = 0
     """The quorum's time, from the newest record with a time, while deletions are queued; otherwise 0. It
     starts at a controller's wall clock time, advances with the monotonic clock of the active controller, and

@@ -17,6 +17,7 @@ from tierlog.metadata.acls import AccessControlEntry, index_of
 from tierlog.metadata.delete_queue import DeletedTopic, DeleteQueue, QueuedDelete
 from tierlog.metadata.image import BrokerImage, ClusterImage, RemotePartition, TopicImage
 from tierlog.metadata.records import ConfigScope, PartitionRecord, QuotaEntity, share_epochs
+from tierlog.metadata.scram import ScramMechanism, ScramVerifier
 
 VERSION = 12
 
@@ -49,6 +50,11 @@ class _ConfigLine(msgspec.Struct, frozen=True, array_like=True):
 class _QuotaLine(msgspec.Struct, frozen=True, array_like=True):
     entity: QuotaEntity
     values: dict[str, float]
+
+
+class _ScramLine(msgspec.Struct, frozen=True, array_like=True):
+    user: str
+    credentials: list[tuple[ScramMechanism, ScramVerifier]]
 
 
 BROKER_FIELDS = (
@@ -136,6 +142,7 @@ class _SnapshotWithFirstEpoch(_SnapshotSince11, frozen=True, array_like=True, kw
 
 class _SnapshotSince12(_SnapshotWithFirstEpoch, frozen=True, array_like=True, kw_only=True):
     acls: list[AccessControlEntry] = []
+    scram_users: list[_ScramLine] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -192,12 +199,13 @@ def encode_image(image: ClusterImage) -> bytes:
     if fields_of < 12:
         return _encoder.encode(with_epoch)
     acls = sorted(image.acls, key=lambda entry: entry.order)
-    return _encoder.encode(_SnapshotSince12(**asdict(with_epoch), acls=acls))
+    users = [_ScramLine(user, sorted(one.items())) for user, one in sorted(image.scram_users.items())]
+    return _encoder.encode(_SnapshotSince12(**asdict(with_epoch), acls=acls, scram_users=users))
 
 
 def _has_format_3(image: ClusterImage) -> bool:
-    """Whether a node that supports only format version 2 would lose the ACLs."""
-    return bool(image.acls)
+    """Whether a node that supports only format version 2 would lose ACLs or users."""
+    return bool(image.acls or image.scram_users)
 
 
 def _has_format_2(image: ClusterImage) -> bool:
@@ -292,6 +300,7 @@ def decode_image(data: bytes | memoryview) -> ClusterImage:
         feature_levels=Map(dict(snapshot.feature_levels)),
         first_leader_epoch=snapshot.first_leader_epoch,
         acls=index_of(snapshot.acls),
+        scram_users=Map({line.user: Map(line.credentials) for line in snapshot.scram_users}),
         deleting=frozenset(snapshot.deleting),
         unread_manifests=Map(
             {

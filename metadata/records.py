@@ -15,6 +15,7 @@ from msgspec.structs import force_setattr, replace
 
 from tierlog.base.types import NO_LEADER
 from tierlog.metadata.acls import AccessControlEntry
+from tierlog.metadata.scram import ScramMechanism, ScramVerifier
 
 
 class ConfigScope(StrEnum):
@@ -445,6 +446,14 @@ class SegmentsLoaded(Record, frozen=True, array_like=True, kw_only=True, tag=61)
     at_ms: int
 
 
+class ScramCredential(Record, frozen=True, array_like=True, kw_only=True, tag=62):
+    """Sets one credential of a user, or removes it (verifier None). Since format version 3."""
+
+    user: str
+    mechanism: ScramMechanism
+    verifier: ScramVerifier | None
+
+
 class AclAdded(Record, frozen=True, array_like=True, kw_only=True, tag=63):
     """Since format version 3."""
 
@@ -495,6 +504,7 @@ AnyRecord = (
     | ManifestAdopted
     | RemoteLogSpliced
     | SegmentsLoaded
+    | ScramCredential
     | AclAdded
     | AclRemoved
     | FormatVersion

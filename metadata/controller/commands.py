@@ -14,6 +14,7 @@ import msgspec
 
 from tierlog.base.types import NO_LEADER
 from tierlog.metadata.records import ConfigScope, PageRef, RemoteSegment
+from tierlog.metadata.scram import ScramVerifier
 from tierlog.protocol.errors import ErrorCode
 
 USE_DEFAULT = -1  # partitions or replication factor of the cluster's settings (KIP-464)
@@ -385,6 +386,33 @@ class QuotasAltered(Reply, frozen=True, kw_only=True, tag=True):
     entities: tuple[QuotaOutcome, ...]
 
 
+# --- users
+
+
+class CredentialChange(msgspec.Struct, frozen=True, kw_only=True):
+    """`mechanism`: a number of ScramMechanism. `verifier`: None to remove the credential."""
+
+    user: str
+    mechanism: int
+    verifier: ScramVerifier | None
+
+
+class AlterUsers(Command["UsersAltered"], frozen=True, kw_only=True, tag=True):
+    changes: tuple[CredentialChange, ...]
+
+
+class UserOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    user: str
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class UsersAltered(Reply, frozen=True, kw_only=True, tag=True):
+    """One outcome per user, in the order in which they were first named."""
+
+    users: tuple[UserOutcome, ...]
+
+
 # --- producer ids
 
 
@@ -595,6 +623,7 @@ AnyCommand = (
     | CreatePartitions
     | AlterConfigs
     | AlterQuotas
+    | AlterUsers
     | AllocateProducerIds
     | StartCopy
     | FinishCopy
@@ -617,6 +646,7 @@ AnyReply = (
     | TopicsChanged
     | ConfigsAltered
     | QuotasAltered
+    | UsersAltered
     | ProducerIdsAllocated
     | LogStartReply
     | BrokerStopping

@@ -20,6 +20,7 @@ from tierlog.metadata.controller import (
     remote_splices,
     replicas,
     topics,
+    users,
 )
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal
@@ -83,6 +84,8 @@ def _decide(
             return configs.alter(image, command)
         case c.AlterQuotas():
             return quotas.alter(image, command)
+        case c.AlterUsers():
+            return users.alter(image, command)
         case c.AllocateProducerIds():
             return brokers.allocate_producer_ids(image, command)
         case c.StartCopy():

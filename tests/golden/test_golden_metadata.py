@@ -28,6 +28,7 @@ from tierlog.metadata.image_codec import decode_image, encode_image
 from tierlog.metadata.quorum.storage import decode_snapshot_file, encode_snapshot_file
 from tierlog.metadata.quorum.wal import MAGIC, Reset, encode_frames, read_segment
 from tierlog.metadata.raft.messages import Entry, HardState, Snapshot
+from tierlog.metadata.scram import ScramMechanism, ScramVerifier
 
 GOLDEN = Path(__file__).parent / "metadata"
 TOPIC, SEGMENT, PAGE = (uuid.UUID(int=n) for n in (0x70, 0x5E, 0xBA))
@@ -482,7 +483,19 @@ ACLS = (
     ),
 )
 RECORDS_OF_ACLS: tuple[r.AnyRecord, ...] = (r.AclAdded(entry=ACLS[0]), r.AclRemoved(entry=ACLS[1]))
-IMAGE_16 = replace(IMAGE_15, format_version=3, acls=index_of(ACLS))
+VERIFIER = ScramVerifier(salt=b"salt", stored_key=b"s" * 32, server_key=b"k" * 32, iterations=4096)
+RECORDS_OF_USERS: tuple[r.AnyRecord, ...] = (
+    r.ScramCredential(user="ada", mechanism=ScramMechanism.SHA_256, verifier=VERIFIER),
+    r.ScramCredential(user="bob", mechanism=ScramMechanism.SHA_512, verifier=None),
+)
+IMAGE_16 = replace(
+    IMAGE_15,
+    format_version=3,
+    acls=index_of(ACLS),
+    scram_users=Map(
+        {"ada": Map({ScramMechanism.SHA_256: VERIFIER}), "Ada": Map({ScramMechanism.SHA_512: VERIFIER})}
+    ),
+)
 KINDS = (
     "-with-defaults",
     "-with-marks",
@@ -532,6 +545,7 @@ def contents() -> dict[str, bytes]:
         "records-of-loads.msgpack": r.encode_records(RECORDS_OF_LOADS),
         "image-of-loads.msgpack": encode_image(IMAGE_15),
         "records-of-acls.msgpack": r.encode_records(RECORDS_OF_ACLS),
+        "records-of-users.msgpack": r.encode_records(RECORDS_OF_USERS),
         "image-of-acls.msgpack": encode_image(IMAGE_16),
         "segment-v1.wal": MAGIC + encode_frames(WAL[:2]) + encode_frames(WAL[2:]),
         "file-v1.snapshot": encode_snapshot_file(SNAPSHOT),
@@ -546,7 +560,7 @@ def test_written_bytes_equal_the_golden_files() -> None:
 def test_every_record_type_is_in_the_golden_file() -> None:
     golden = RECORDS + RECORDS_SINCE + RECORDS_OF_QUOTAS + RECORDS_OF_CLUSTERS + RECORDS_OF_DELETIONS
     golden += RECORDS_OF_DROPPED + RECORDS_OF_DIVERGED + RECORDS_OF_SPLICES + RECORDS_OF_ADOPTED
-    golden += RECORDS_OF_FEATURES + RECORDS_OF_LOADS + RECORDS_OF_ACLS
+    golden += RECORDS_OF_FEATURES + RECORDS_OF_LOADS + RECORDS_OF_ACLS + RECORDS_OF_USERS
     assert {type(record).__struct_config__.tag for record in golden} == {
         record.__struct_config__.tag for record in get_args(r.AnyRecord)
     }
@@ -594,6 +608,8 @@ def test_golden_files_are_readable() -> None:
         assert decode_image((GOLDEN / f"image-of-first-epoch{kind}.msgpack").read_bytes()) == IMAGE_14
     assert decode_image((GOLDEN / "image-of-loads.msgpack").read_bytes()) == IMAGE_15
     assert decode_image((GOLDEN / "image-of-acls.msgpack").read_bytes()) == IMAGE_16
+    of_users = (GOLDEN / "records-of-users.msgpack").read_bytes()
+    assert r.decode_records(of_users) == RECORDS_OF_USERS
     of_acls = (GOLDEN / "records-of-acls.msgpack").read_bytes()
     assert r.decode_records(of_acls) == RECORDS_OF_ACLS
     of_loads = (GOLDEN / "records-of-loads.msgpack").read_bytes()

@@ -1,0 +1,72 @@
+"""SCRAM credentials of the image (RFC 5802, KIP-84): what a broker needs to check a password, without it.
+
+Mechanisms are numbered as in the Kafka protocol. Called by evolve, the controller and the broker's
+authentication.
+"""
+
+from enum import IntEnum
+
+import msgspec
+from immutables import Map
+
+MIN_ITERATIONS, MAX_ITERATIONS = 4_096, 16_384
+"""As in Kafka: with few, guessing the password of a verifier is cheap; with many, each login is slow."""
+
+USERS_MAX = 100_000
+USER_NAME_MAX = 255
+"""Maximum length in characters, as of quotas: every node keeps the names in memory."""
+
+SALT_MAX = 256
+"""Maximum length of a salt in bytes. Kafka's tools send about 25."""
+
+
+class ScramMechanism(IntEnum):
+    UNKNOWN = 0
+    SHA_256 = 1
+    SHA_512 = 2
+
+    @property
+    def sasl_name(self) -> str:
+        return f"SCRAM-{self.hash_name.replace('sha', 'SHA-')}"
+
+    @property
+    def hash_name(self) -> str:
+        """The name of the hash in hashlib."""
+        return "sha512" if self is ScramMechanism.SHA_512 else "sha256"
+
+    @property
+    def key_size(self) -> int:
+        return 64 if self is ScramMechanism.SHA_512 else 32
+
+
+MECHANISMS = (ScramMechanism.SHA_256, ScramMechanism.SHA_512)
+
+
+class ScramVerifier(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
+    """Verifies a password (RFC 5802, section 3). It allows to check guesses, and not to log in."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def __repr__(self) -> str:
+        """Without the keys, which must not get into logs."""
+        return f"ScramVerifier(iterations={self.iterations})"
+
+
+ScramUsers = Map[str, Map[ScramMechanism, ScramVerifier]]
+"""The credentials of each user. A user without any is not in it."""
+
+
+def with_credential(
+    users: ScramUsers, user: str, mechanism: ScramMechanism, verifier: ScramVerifier | None
+) -> ScramUsers:
+    """The users with this credential, or without it (None)."""
+    credentials = users.get(user, Map())
+    if verifier is not None:
+        return users.set(user, credentials.set(mechanism, verifier))
+    if mechanism not in credentials:
+        return users
+    credentials = credentials.delete(mechanism)
+    return users.set(user, credentials) if credentials else users.delete(user)
