@@ -41,6 +41,7 @@ from tierlog.broker.maintenance.log_maintenance import LogMaintenance
 from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.maintenance.scrubber import Scrubber
 from tierlog.broker.net.core.bounds import bounds_of
+from tierlog.broker.net.listener import ListenerAddress
 from tierlog.broker.net.throttling import Throttling
 from tierlog.broker.node_base import NodeBase, NodeFailed
 from tierlog.broker.platform import ProcessSentinel
@@ -70,6 +71,7 @@ from tierlog.metadata.controller.commands import AllocateProducerIds, RegisterBr
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.quorum.publisher import Publisher
+from tierlog.metadata.records import Endpoint
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 
@@ -140,7 +142,8 @@ class Broker(NodeBase):
         self._parts.push_async_callback(self.tier.close)
         self._build_coordinators()
         self._build_listener()
-        self.bootstrap = host_port(*await self.listener.bind())
+        self.bound = await self.listener.bind()
+        self.bootstrap = host_port(*self.bound[self.settings.client_listeners[0].name])
         self._parts.push_async_callback(self.listener.close)
         self._connect()
 
@@ -255,13 +258,13 @@ class Broker(NodeBase):
             verifier=self.transactions.verifier,
         )
         self.markers = MarkerWriter(dependencies, self.groups)
-        host, port = self.settings.listener
         self.listener = self.platform.listener(
             build_handlers(dependencies, coordinator_handlers(self.groups, self.transactions, self.markers)),
             self.tasks,
             self._report,
-            host=host,
-            port=port,
+            addresses=[
+                ListenerAddress(one.name, one.host, one.port) for one in self.settings.client_listeners
+            ],
             bounds=bounds_of(self.settings),
             stats=self.stats,
         )
@@ -438,7 +441,12 @@ class Broker(NodeBase):
 
     async def _join(self) -> None:
         """Register with the controller. The broker stays fenced until it serves."""
-        host, port = self.settings.advertised or _split(self.bootstrap)
+        endpoints = {
+            one.name: Endpoint(name=one.name, host=host, port=port, protocol=one.protocol)
+            for one in self.settings.client_listeners
+            for host, port in [one.advertised or self.bound[one.name]]
+        }
+        own = endpoints[self.settings.inter_broker_listener]
         directories = [directory.path for directory in self.directories.online]
         boot_id = self.platform.boot_id
         why = None if self._is_standalone else data_loss_reason(self.files, directories, boot_id)
@@ -451,8 +459,8 @@ class Broker(NodeBase):
         registration = RegisterBroker(
             broker_id=self.settings.node_id,
             incarnation=random_uuid(self.rng),
-            host=host,
-            port=port,
+            host=own.host,
+            port=own.port,
             admin_url=url_for_others(self.admin_url, self.settings),
             rack=self.settings.broker_rack or None,
             may_have_lost=self.directories.may_have_lost,
@@ -461,6 +469,7 @@ class Broker(NodeBase):
             min_in_sync=self.settings.min_insync_replicas,
             unclean_election=self.settings.unclean_leader_election_enable,
             formats=SUPPORTED_FORMATS,
+            endpoints=tuple(endpoints.values()),
         )
         self._parts.push_async_callback(self.lifecycle.stop)
         try:
@@ -567,8 +576,3 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
-
-
-def _split(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)

@@ -70,6 +70,8 @@ def _evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
             return image
         case r.BrokerRegistration():
             return _register_broker(image, record)
+        case r.BrokerEndpoints():
+            return _set_endpoints(image, record)
         case r.BrokerUnregistered():
             return replace(image, brokers=image.brokers.delete(record.broker_id))
         case r.BrokerFencing():
@@ -147,6 +149,11 @@ def _register_broker(image: ClusterImage, record: r.BrokerRegistration) -> Clust
         stopping=known is not None and known.stopping and known.broker_epoch == record.broker_epoch,
         served_epoch=-1 if known is None else known.served_epoch,
     )
+    return replace(image, brokers=image.brokers.set(record.broker_id, broker))
+
+
+def _set_endpoints(image: ClusterImage, record: r.BrokerEndpoints) -> ClusterImage:
+    broker = replace(image.brokers[record.broker_id], endpoints=record.endpoints)
     return replace(image, brokers=image.brokers.set(record.broker_id, broker))
 
 

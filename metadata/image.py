@@ -18,6 +18,7 @@ from tierlog.metadata.delete_queue import DeleteQueue
 from tierlog.metadata.records import (
     BrokerRegistration,
     ConfigScope,
+    Endpoint,
     ManifestNode,
     PageRef,
     PartitionRecord,
@@ -36,6 +37,14 @@ class BrokerImage(BrokerRegistration, frozen=True, array_like=True, kw_only=True
     served_epoch: int = -1
     """The last broker epoch in which it was unfenced. -1: it was never unfenced, or did not record the epoch
     in its directories then (`keeps_epochs`)."""
+    endpoints: tuple[Endpoint, ...] = ()
+    """Addresses of its listeners; empty if it has one for all clients and brokers."""
+
+    def address_of(self, listener: str) -> tuple[str, int] | None:
+        """Host and port of the listener of this name; None if the broker has none."""
+        if not self.endpoints:
+            return self.host, self.port
+        return next(((one.host, one.port) for one in self.endpoints if one.name == listener), None)
 
     @property
     def may_lead(self) -> bool:

@@ -6,17 +6,17 @@ of every version. Storage and transport add the checksums.
 """
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from immutables import Map
-from msgspec.structs import asdict, astuple, fields
+from msgspec.structs import asdict, astuple, fields, replace
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.acls import AccessControlEntry, index_of
 from tierlog.metadata.delete_queue import DeletedTopic, DeleteQueue, QueuedDelete
 from tierlog.metadata.image import BrokerImage, ClusterImage, RemotePartition, TopicImage
-from tierlog.metadata.records import ConfigScope, PartitionRecord, QuotaEntity, share_epochs
+from tierlog.metadata.records import ConfigScope, Endpoint, PartitionRecord, QuotaEntity, share_epochs
 from tierlog.metadata.scram import ScramMechanism, ScramVerifier
 
 VERSION = 12
@@ -143,6 +143,7 @@ class _SnapshotWithFirstEpoch(_SnapshotSince11, frozen=True, array_like=True, kw
 class _SnapshotSince12(_SnapshotWithFirstEpoch, frozen=True, array_like=True, kw_only=True):
     acls: list[AccessControlEntry] = []
     scram_users: list[_ScramLine] = []
+    endpoints: list[tuple[int, tuple[Endpoint, ...]]] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -200,12 +201,15 @@ def encode_image(image: ClusterImage) -> bytes:
         return _encoder.encode(with_epoch)
     acls = sorted(image.acls, key=lambda entry: entry.order)
     users = [_ScramLine(user, sorted(one.items())) for user, one in sorted(image.scram_users.items())]
-    return _encoder.encode(_SnapshotSince12(**asdict(with_epoch), acls=acls, scram_users=users))
+    endpoints = [(one, broker.endpoints) for one, broker in sorted(image.brokers.items()) if broker.endpoints]
+    return _encoder.encode(
+        _SnapshotSince12(**asdict(with_epoch), acls=acls, scram_users=users, endpoints=endpoints)
+    )
 
 
 def _has_format_3(image: ClusterImage) -> bool:
-    """Whether a node that supports only format version 2 would lose ACLs or users."""
-    return bool(image.acls or image.scram_users)
+    """Whether a node that supports only format version 2 would lose ACLs, users or addresses."""
+    return bool(image.acls or image.scram_users) or any(one.endpoints for one in image.brokers.values())
 
 
 def _has_format_2(image: ClusterImage) -> bool:
@@ -245,11 +249,14 @@ def _oldest_version(image: ClusterImage) -> int:
 
 
 def _broker_line(broker: BrokerImage) -> msgspec.Struct:
-    return _BrokerLine(**asdict(broker))
+    values = asdict(broker)
+    return _BrokerLine(**{name: values[name] for name in BROKER_FIELDS})
 
 
-def _broker(line: msgspec.Struct) -> BrokerImage:
-    return BrokerImage(**asdict(line))
+def _broker(line: msgspec.Struct, endpoints: Mapping[int, tuple[Endpoint, ...]]) -> BrokerImage:
+    broker = BrokerImage(**asdict(line))
+    found = endpoints.get(broker.broker_id)
+    return broker if found is None else replace(broker, endpoints=found)
 
 
 def _topic_line(topic: TopicImage) -> _TopicLine:
@@ -283,11 +290,13 @@ def decode_image(data: bytes | memoryview) -> ClusterImage:
         )
     for line in snapshot.remote:
         share_epochs(line.remote.entries)
+    endpoints = dict(snapshot.endpoints)
+    brokers = [_broker(line, endpoints) for line in snapshot.brokers]
     return ClusterImage(
         cluster_id=snapshot.cluster_id,
         index=snapshot.index,
         next_producer_id=snapshot.next_producer_id,
-        brokers=Map({broker.broker_id: broker for broker in map(_broker, snapshot.brokers)}),
+        brokers=Map({broker.broker_id: broker for broker in brokers}),
         topics=Map({line.topic_id: _topic(line) for line in snapshot.topics}),
         topic_ids=Map({line.name: line.topic_id for line in snapshot.topics}),
         configs=Map({(line.scope, line.name): Map(line.settings) for line in snapshot.configs}),

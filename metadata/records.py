@@ -209,8 +209,18 @@ class NoOp(Record, frozen=True, array_like=True, kw_only=True, tag=0):
     """The first entry of a new leader (Raft paper, section 8)."""
 
 
+class Endpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """The address of a broker's listener for clients. `protocol`: its security protocol."""
+
+    name: str
+    host: str
+    port: int
+    protocol: str
+
+
 class BrokerRegistration(Record, frozen=True, array_like=True, kw_only=True, tag=1):
-    """A broker as the command RegisterBroker named it, and its epoch; the base of its state in the image."""
+    """A broker as the command RegisterBroker named it, and its epoch; the base of its state in the image.
+    `host`, `port`: of the listener for other brokers."""
 
     broker_id: int
     broker_epoch: int
@@ -466,6 +476,14 @@ class AclRemoved(Record, frozen=True, array_like=True, kw_only=True, tag=64):
     entry: AccessControlEntry
 
 
+class BrokerEndpoints(Record, frozen=True, array_like=True, kw_only=True, tag=65):
+    """All listeners of the broker that has just registered, if it has others than PLAINTEXT. Since format
+    version 3."""
+
+    broker_id: int
+    endpoints: tuple[Endpoint, ...]
+
+
 class FormatVersion(Record, frozen=True, array_like=True, kw_only=True, tag=50):
     """Later records and snapshots may use the features of this format version (KIP-584)."""
 
@@ -507,6 +525,7 @@ AnyRecord = (
     | ScramCredential
     | AclAdded
     | AclRemoved
+    | BrokerEndpoints
     | FormatVersion
     | FeatureLevel
 )

@@ -64,9 +64,9 @@ def metadata_handler(deps: Dependencies) -> Handler:
             topic.name is None or topic.topic_id != ZERO_UUID for topic in request.topics or ()
         ):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "topics by id need Metadata version 12")
-        describer = PartitionDescriber(deps)
+        describer = PartitionDescriber(deps, context.connection.listener)
         requested = _requested_topics(describer.image, context.version, request)
-        response = _response_without_topics(deps, request, describer.image)
+        response = _response_without_topics(deps, context.connection.listener, request, describer.image)
         missing = _topics_to_create(deps, request)
         if (first := next(missing, None)) is not None:
             response.throttle_time_ms = creation.start(context, chain((first,), missing))
@@ -104,16 +104,17 @@ def _topics_to_create(deps: Dependencies, request: MetadataRequest) -> Iterator[
 
 
 def _response_without_topics(
-    deps: Dependencies, request: MetadataRequest, image: ClusterImage
+    deps: Dependencies, listener: str, request: MetadataRequest, image: ClusterImage
 ) -> MetadataResponse:
     wants_operations = request.include_cluster_authorized_operations
     listed = _with_this_broker(deps, image, deps.recently_fenced.listed_brokers(image))
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(
-                node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack
+                node_id=broker.broker_id, host=address[0], port=address[1], rack=broker.rack
             )
             for broker in listed
+            if (address := broker.address_of(listener)) is not None
         ],
         cluster_id=image.cluster_id,
         controller_id=_controller(deps, listed),
@@ -236,13 +237,14 @@ def describe_cluster_handler(deps: Dependencies) -> Handler:
             brokers=[
                 DescribeClusterBroker(
                     broker_id=broker.broker_id,
-                    host=broker.host,
-                    port=broker.port,
+                    host=address[0],
+                    port=address[1],
                     rack=broker.rack,
                     is_fenced=broker.fenced,
                 )
                 for _, broker in sorted(image.brokers.items())
-                if request.include_fenced_brokers or broker.broker_id in listed_ids
+                if (request.include_fenced_brokers or broker.broker_id in listed_ids)
+                and (address := broker.address_of(context.connection.listener)) is not None
             ],
             cluster_authorized_operations=CLUSTER_OPERATIONS
             if wants_operations

@@ -88,6 +88,7 @@ class _FetchParams(NamedTuple):
     """Whether the client may read from followers (KIP-392)."""
     rack: str | None
     """The consumer's rack. None if the consumer is not redirected to the nearest replica."""
+    listener: str
 
 
 class _ReadResult:
@@ -154,6 +155,7 @@ class _Fetcher:
             follower,
             follower is None and version >= RACKS_FROM,
             (request.rack_id or None) if self._chooses_by_rack and follower is None else None,
+            context.connection.listener,
         )
         return self._read_or_wait(params, request.max_wait_ms)
 
@@ -340,7 +342,8 @@ class _Fetcher:
                 (topic, each.partition_index, each) for (topic, _), each in zip(sent, encoded, strict=True)
             )
             image = self._deps.metadata.image
-            add_current_leaders(image, response, results, LeaderIdAndEpoch, NodeEndpoint)
+            listener = params.listener
+            add_current_leaders(image, listener, response, results, LeaderIdAndEpoch, NodeEndpoint)
         return response
 
     def _changes(

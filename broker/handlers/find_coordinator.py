@@ -39,7 +39,7 @@ def find_coordinator_handler(shards: Mapping[int, Shards[Any]]) -> Handler:
 
     def found(context: RequestContext, request: FindCoordinatorRequest) -> Reply | Pending:
         if context.version < KEYS_FROM:
-            one = coordinator(request.key, request.key_type)
+            one = coordinator(context, request.key, request.key_type)
             return FindCoordinatorResponse(
                 error_code=one.error_code,
                 error_message=one.error_message,
@@ -48,24 +48,24 @@ def find_coordinator_handler(shards: Mapping[int, Shards[Any]]) -> Handler:
                 port=one.port,
             )
         keys, response = request.coordinator_keys, FindCoordinatorResponse()
-        all_found = (coordinator(key, request.key_type) for key in keys)
+        all_found = (coordinator(context, key, request.key_type) for key in keys)
         if len(keys) > ENTRIES_PER_TURN:
             return Pending(respond_in_turns(response, context.version, "coordinators", len(keys), all_found))
         response.coordinators = list(all_found)
         return response
 
-    def coordinator(key: str, key_type: int) -> Coordinator:
+    def coordinator(context: RequestContext, key: str, key_type: int) -> Coordinator:
         kind = shards.get(key_type)
         if kind is None:
             name = "share groups" if key_type == SHARE_KEY_TYPE else f"keys of type {key_type}"
             message = f"This broker does not coordinate {name}."
             return _without_coordinator(key, ErrorCode.INVALID_REQUEST, message)
         broker = kind.coordinator_of(key)
-        if broker is None:
+        address = None if broker is None else broker.address_of(context.connection.listener)
+        if broker is None or address is None:
             return _without_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return Coordinator(
-            key=key, node_id=broker.broker_id, host=broker.host, port=broker.port, error_message=None
-        )
+        host, port = address
+        return Coordinator(key=key, node_id=broker.broker_id, host=host, port=port, error_message=None)
 
     return handle
 

@@ -12,6 +12,7 @@ LEADER_ERRORS = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LE
 
 def add_current_leaders(
     image: ClusterImage,
+    listener: str,
     response: Any,
     results: Iterable[tuple[str | uuid.UUID, int, Any]],
     leader_class: Callable[..., Any],
@@ -19,7 +20,8 @@ def add_current_leaders(
 ) -> None:
     """Add the current leaders to a response, so that clients need no Metadata request to find them.
 
-    `results`: topic name or id, partition number, and the partition's result in the response.
+    `listener`: of the client, which gets the leaders' addresses there. `results`: topic name or id,
+    partition number, and the partition's result in the response.
     `leader_class`, `endpoint_class`: the API's classes for a leader and for a node endpoint.
     """
     named = set[int]()
@@ -33,6 +35,7 @@ def add_current_leaders(
             named.add(leader)
     brokers = [image.brokers[broker_id] for broker_id in sorted(named) if broker_id in image.brokers]
     response.node_endpoints = [
-        endpoint_class(node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack)
+        endpoint_class(node_id=broker.broker_id, host=address[0], port=address[1], rack=broker.rack)
         for broker in brokers
+        if (address := broker.address_of(listener)) is not None
     ]

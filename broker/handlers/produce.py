@@ -173,7 +173,7 @@ def _finish(
     if request.acks == ACKS_NONE:
         return CLOSE if failed else None  # with acks=0 the client expects no response
     if failed and context.version >= LEADERS_FROM:
-        _name_leaders(deps, response, context.version >= TOPIC_IDS_FROM)
+        _name_leaders(deps, context.connection.listener, response, context.version >= TOPIC_IDS_FROM)
     return _when_acknowledged(deps, pending, response, request.timeout_ms) if pending else response
 
 
@@ -330,13 +330,13 @@ def _error_of_removed(deps: Dependencies, replica: Replica) -> ErrorCode:
     return ErrorCode.KAFKA_STORAGE_ERROR if lost else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def _name_leaders(deps: Dependencies, response: ProduceResponse, by_id: bool) -> None:
+def _name_leaders(deps: Dependencies, listener: str, response: ProduceResponse, by_id: bool) -> None:
     results = (
         (topic.topic_id if by_id else topic.name, result.index, result)
         for topic in response.responses
         for result in topic.partition_responses
     )
-    add_current_leaders(deps.metadata.image, response, results, LeaderIdAndEpoch, NodeEndpoint)
+    add_current_leaders(deps.metadata.image, listener, response, results, LeaderIdAndEpoch, NodeEndpoint)
 
 
 def _codes(response: ProduceResponse) -> Iterator[int]:

@@ -33,7 +33,7 @@ class _Entry(NamedTuple):
 def describe_topic_partitions_handler(deps: Dependencies) -> Handler:
     def handle(context: RequestContext, request: DescribeTopicPartitionsRequest) -> Pending:
         limit = max(min(deps.settings.max_request_partition_size_limit, request.response_partition_limit), 1)
-        describer = PartitionDescriber(deps)
+        describer = PartitionDescriber(deps, context.connection.listener)
         entries, next_cursor = _page(describer.image, request, _names(deps, request), limit)
         response = DescribeTopicPartitionsResponse(next_cursor=next_cursor)
         topics = (_described(describer, entry) for entry in entries)

@@ -1,6 +1,5 @@
-"""Listener: accepts connections, limits their number and memory, and closes slow and idle ones.
-
-Built by the composition root, one for each listening address.
+"""Listener: accepts connections on all addresses of a node, limits their number and memory, and closes slow
+and idle ones. Built by the composition root.
 """
 
 import asyncio
@@ -9,16 +8,17 @@ import itertools
 import select
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from ipaddress import IPv6Address
 from itertools import islice
+from typing import NamedTuple
 
 import structlog
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.chain import Report
-from tierlog.broker.handlers.context import Connection, Handler
+from tierlog.broker.handlers.context import Authentication, Connection, Handler
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.net.connection import Channel, Stopwatch
 from tierlog.broker.net.core.bounds import (
@@ -41,6 +41,14 @@ DEFAULT_BOUNDS = Bounds()
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _log = structlog.get_logger("tierlog")
 OnClose = Callable[[Connection, CloseReason, str], None]
+
+
+class ListenerAddress(NamedTuple):
+    """Port 0 picks a free one."""
+
+    name: str = "PLAINTEXT"
+    host: str = "127.0.0.1"
+    port: int = 0
 
 
 class Refusal(StrEnum):
@@ -87,11 +95,11 @@ _connection_ids = itertools.count(1)
 
 
 class Listener:
-    """One listening address.
+    """The listening addresses of a node. Limits apply to the connections of all of them.
 
     `report`: called with exceptions of handlers. `on_close`: with each closed connection and the reason.
     `on_refusal`: with the address of each refused connection, or without one after each pause of accepting in
-    which connections waited. `closed` and `refused` count them.
+    which connections waited. `closed` and `refused` count them. `begin`: begins the login of a connection.
     """
 
     def __init__(
@@ -100,12 +108,12 @@ class Listener:
         tasks: TaskGroup,
         report: Report,
         *,
-        host: str = "127.0.0.1",
-        port: int = 0,
+        addresses: Sequence[ListenerAddress] = (ListenerAddress(),),
         bounds: Bounds = DEFAULT_BOUNDS,
         stats: RequestStats | None = None,
         on_close: OnClose = log_close,
         on_refusal: OnRefusal | None = None,
+        begin: Callable[[Connection], Authentication | None] | None = None,
     ) -> None:
         self.bounds = bounds
         self.buffers = Buffers(MemoryPool(bounds.request_bytes))
@@ -121,9 +129,10 @@ class Listener:
         self.admission: Callable[[str], int] | None = None
         """Throttle time in milliseconds of an address before its next connection; None: no quota."""
         self._on_close = on_close
+        self._begin = begin
         self._on_refusal = on_refusal or RefusalLog()
-        self._host = host
-        self._port = port
+        self._addresses = addresses
+        self._sockets: dict[str, socket.socket] = {}
         self._channels: dict[int, Channel] = {}
         self._throttled_connections: dict[socket.socket, tuple[str, asyncio.TimerHandle]] = {}
         self._throttled_per_address: Counter[str] = Counter()
@@ -131,7 +140,6 @@ class Listener:
         self._second = 0
         self._accepted_in_second = 0
         self._accepting = False
-        self._bound = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def configure(self, bounds: Bounds) -> None:
@@ -172,16 +180,25 @@ class Listener:
             for channel in [*self._channels.values()]:
                 channel.update_stopwatch()
 
-    async def bind(self) -> tuple[str, int]:
-        """Bind the address, which a broker registers before it serves. Returns host and port."""
+    async def bind(self) -> dict[str, tuple[str, int]]:
+        """Bind the addresses, which a broker registers before it serves. Returns host and port of each
+        name."""
         self.loop = asyncio.get_running_loop()
-        found = await self.loop.getaddrinfo(
-            self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        try:
+            for name, host, port in self._addresses:
+                await self._bind(name, host, port)
+        except OSError:
+            for bound in self._sockets.values():
+                bound.close()
+            raise
+        return self._bound()
+
+    async def _bind(self, name: str, host: str, port: int) -> None:
+        found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
-        self._socket = socket.socket(family, kind, protocol)
-        self._socket.setblocking(False)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound = self._sockets[name] = socket.socket(family, kind, protocol)
+        bound.setblocking(False)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # connections inherit them; set here, as the window scale is negotiated when a connection begins
         sizes = {
             socket.SO_SNDBUF: self.bounds.send_buffer_bytes,
@@ -189,27 +206,29 @@ class Listener:
         }
         for option, size in sizes.items():
             if size >= 0:
-                self._socket.setsockopt(socket.SOL_SOCKET, option, size)
-        self._socket.bind(address)
-        self._host, self._port = self._socket.getsockname()[:2]
-        self._bound = True
-        return self._host, self._port
+                bound.setsockopt(socket.SOL_SOCKET, option, size)
+        bound.bind(address)
 
-    async def start(self) -> tuple[str, int]:
-        """Listen. Returns host and port."""
-        if not self._bound:
+    def _bound(self) -> dict[str, tuple[str, int]]:
+        return {name: bound.getsockname()[:2] for name, bound in self._sockets.items()}
+
+    async def start(self) -> dict[str, tuple[str, int]]:
+        """Listen. Returns host and port of each name."""
+        if not self._sockets:
             await self.bind()
-        self._socket.listen(BACKLOG)
+        for bound in self._sockets.values():
+            bound.listen(BACKLOG)
         self._accept_again()
         self._sweep()
-        return self._host, self._port
+        return self._bound()
 
     def stop_accepting(self) -> None:
         """Stop listening; existing connections continue."""
         for timer in self._timers.values():
             timer.cancel()
         self._pause_accepting()
-        self._socket.close()
+        for bound in self._sockets.values():
+            bound.close()
 
     async def close(self) -> None:
         """Stop listening and close all connections."""
@@ -266,12 +285,12 @@ class Listener:
 
     # ---- accepting --------------------------------------------------------------------------------
 
-    def _on_acceptable(self) -> None:
+    def _on_acceptable(self, name: str, bound: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_TURN):
             if self._rate_is_reached():
                 return self._pause(Refusal.RATE)
             try:
-                accepted, address = self._socket.accept()
+                accepted, address = bound.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return None
             except OSError as failure:
@@ -279,10 +298,10 @@ class Listener:
                     return self._pause(Refusal.DESCRIPTORS)
                 raise
             self._accepted_in_second += 1
-            self._admit(accepted, plain_address(address[0]), address[1])
+            self._admit(accepted, name, plain_address(address[0]), address[1])
         return None
 
-    def _admit(self, accepted: socket.socket, host: str, port: int) -> None:
+    def _admit(self, accepted: socket.socket, name: str, host: str, port: int) -> None:
         refusal = self._refusal(host)
         if refusal is not None:
             accepted.close()
@@ -295,7 +314,9 @@ class Listener:
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection = Connection(next(_connection_ids), host, port)
+        connection = Connection(next(_connection_ids), host, port, name)
+        if self._begin is not None:
+            connection.authentication = self._begin(connection)
         self._per_address[host] += 1
         self._channels[connection.id] = Channel(self, accepted, connection)
 
@@ -348,16 +369,19 @@ class Listener:
 
     def _connections_wait(self) -> bool:
         poll = select.poll()
-        poll.register(self._socket.fileno(), select.POLLIN)
+        for bound in self._sockets.values():
+            poll.register(bound.fileno(), select.POLLIN)
         return bool(poll.poll(0))
 
     def _accept_again(self) -> None:
-        self.loop.add_reader(self._socket.fileno(), self._on_acceptable)
+        for name, bound in self._sockets.items():
+            self.loop.add_reader(bound.fileno(), self._on_acceptable, name, bound)
         self._accepting = True
 
     def _pause_accepting(self) -> None:
         if self._accepting:
-            self.loop.remove_reader(self._socket.fileno())
+            for bound in self._sockets.values():
+                self.loop.remove_reader(bound.fileno())
             self._accepting = False
 
     # ---- sweeping ---------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ Every function raises Refusal if the command is not allowed. Commands of a broke
 that those of an earlier process are refused.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 from msgspec.structs import asdict
 
@@ -48,7 +48,9 @@ def register(
     loss_reason = None if current is None or same_process else _loss(current, command)
     may_have_lost = command.may_have_lost or loss_reason is not None
     epoch = current.broker_epoch if current is not None and same_process else image.index + 1
-    records: tuple[r.AnyRecord, ...] = (*_first_defaults(image, command), _registration(command, epoch))
+    first = _first_defaults(image, command)
+    endpoints = _endpoints(image, first, command)
+    records: tuple[r.AnyRecord, ...] = (*first, _registration(command, epoch), *endpoints)
     if not (current.fenced if current is not None and same_process else command.start_fenced):
         records += (r.BrokerFencing(broker_id=command.broker_id, broker_epoch=epoch, fenced=False),)
     if not same_process:
@@ -160,6 +162,18 @@ def _registration(command: c.RegisterBroker, epoch: int) -> r.BrokerRegistration
     fields = asdict(command)
     shared = {name: fields[name] for name in r.BrokerRegistration.__struct_fields__ if name in fields}
     return r.BrokerRegistration(**shared, broker_epoch=epoch, keeps_epochs=command.previous_epoch is not None)
+
+
+def _endpoints(
+    image: ClusterImage, first: Iterable[r.AnyRecord], command: c.RegisterBroker
+) -> list[r.AnyRecord]:
+    """A record of the broker's listeners, if it has others than PLAINTEXT. Below format version 3, clients of
+    all listeners get the address for other brokers."""
+    raised = [record.version for record in first if isinstance(record, r.FormatVersion)]
+    is_needed = [endpoint.name for endpoint in command.endpoints] not in ([], ["PLAINTEXT"])
+    if not is_needed or max([image.format_version, *raised]) < 3:
+        return []
+    return [r.BrokerEndpoints(broker_id=command.broker_id, endpoints=command.endpoints)]
 
 
 def _first_defaults(image: ClusterImage, command: c.RegisterBroker) -> list[r.AnyRecord]:

@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from tierlog.base.types import NO_LEADER
-from tierlog.metadata.records import ConfigScope, PageRef, RemoteSegment
+from tierlog.metadata.records import ConfigScope, Endpoint, PageRef, RemoteSegment
 from tierlog.metadata.scram import ScramVerifier
 from tierlog.protocol.errors import ErrorCode
 
@@ -60,7 +60,7 @@ class RegisterBroker(Command["BrokerRegistered"], frozen=True, kw_only=True, tag
     which apply if it is the first broker of a new cluster. `previous_epoch`: the broker epoch under which all
     of its directories were last used (KIP-966), -1 if a directory does not record one. None: the broker
     records no epochs, because it is the only broker of a quorum of one, or of an older version. The record
-    BrokerRegistration has ten of these fields too: it is stored as an array, and this is sent with names.
+    BrokerRegistration has eleven of these fields too: it is stored as an array, and this is sent with names.
     """
 
     broker_id: int
@@ -75,6 +75,7 @@ class RegisterBroker(Command["BrokerRegistered"], frozen=True, kw_only=True, tag
     min_in_sync: int = 1
     unclean_election: bool = False
     formats: tuple[int, int] = (1, 1)
+    endpoints: tuple[Endpoint, ...] = ()
     previous_epoch: int | None = None
 
 

@@ -488,9 +488,15 @@ RECORDS_OF_USERS: tuple[r.AnyRecord, ...] = (
     r.ScramCredential(user="ada", mechanism=ScramMechanism.SHA_256, verifier=VERIFIER),
     r.ScramCredential(user="bob", mechanism=ScramMechanism.SHA_512, verifier=None),
 )
+ENDPOINTS = (
+    r.Endpoint(name="INTERNAL", host="10.0.0.1", port=9093, protocol="SSL"),
+    r.Endpoint(name="CLIENTS", host="one.example", port=9092, protocol="SASL_SSL"),
+)
+RECORDS_OF_ENDPOINTS: tuple[r.AnyRecord, ...] = (r.BrokerEndpoints(broker_id=1, endpoints=ENDPOINTS),)
 IMAGE_16 = replace(
     IMAGE_15,
     format_version=3,
+    brokers=IMAGE_15.brokers.set(1, replace(IMAGE_15.brokers[1], endpoints=ENDPOINTS)),
     acls=index_of(ACLS),
     scram_users=Map(
         {"ada": Map({ScramMechanism.SHA_256: VERIFIER}), "Ada": Map({ScramMechanism.SHA_512: VERIFIER})}
@@ -546,6 +552,7 @@ def contents() -> dict[str, bytes]:
         "image-of-loads.msgpack": encode_image(IMAGE_15),
         "records-of-acls.msgpack": r.encode_records(RECORDS_OF_ACLS),
         "records-of-users.msgpack": r.encode_records(RECORDS_OF_USERS),
+        "records-of-endpoints.msgpack": r.encode_records(RECORDS_OF_ENDPOINTS),
         "image-of-acls.msgpack": encode_image(IMAGE_16),
         "segment-v1.wal": MAGIC + encode_frames(WAL[:2]) + encode_frames(WAL[2:]),
         "file-v1.snapshot": encode_snapshot_file(SNAPSHOT),
@@ -561,6 +568,7 @@ def test_every_record_type_is_in_the_golden_file() -> None:
     golden = RECORDS + RECORDS_SINCE + RECORDS_OF_QUOTAS + RECORDS_OF_CLUSTERS + RECORDS_OF_DELETIONS
     golden += RECORDS_OF_DROPPED + RECORDS_OF_DIVERGED + RECORDS_OF_SPLICES + RECORDS_OF_ADOPTED
     golden += RECORDS_OF_FEATURES + RECORDS_OF_LOADS + RECORDS_OF_ACLS + RECORDS_OF_USERS
+    golden += RECORDS_OF_ENDPOINTS
     assert {type(record).__struct_config__.tag for record in golden} == {
         record.__struct_config__.tag for record in get_args(r.AnyRecord)
     }
@@ -608,6 +616,8 @@ def test_golden_files_are_readable() -> None:
         assert decode_image((GOLDEN / f"image-of-first-epoch{kind}.msgpack").read_bytes()) == IMAGE_14
     assert decode_image((GOLDEN / "image-of-loads.msgpack").read_bytes()) == IMAGE_15
     assert decode_image((GOLDEN / "image-of-acls.msgpack").read_bytes()) == IMAGE_16
+    of_endpoints = (GOLDEN / "records-of-endpoints.msgpack").read_bytes()
+    assert r.decode_records(of_endpoints) == RECORDS_OF_ENDPOINTS
     of_users = (GOLDEN / "records-of-users.msgpack").read_bytes()
     assert r.decode_records(of_users) == RECORDS_OF_USERS
     of_acls = (GOLDEN / "records-of-acls.msgpack").read_bytes()

@@ -112,7 +112,7 @@ class AdminCluster:
         handlers = build_handlers(self.dependencies, dict.fromkeys(keys, _no_coordinator))
         assert len(handlers) == len(SERVED)
         self.listener = Listener(handlers, self.tasks, lambda _, failure: self.failures.append(failure))
-        self.client = await Client.connect(*await self.listener.start())
+        self.client = await Client.connect(*(await self.listener.start())["PLAINTEXT"])
         for broker_id in broker_ids:
             await self.register(broker_id)
 

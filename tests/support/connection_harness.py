@@ -10,7 +10,7 @@ from tierlog.broker.handlers.api_versions import api_versions_handler
 from tierlog.broker.handlers.context import WHOLE_FRAME, Pending, RequestContext
 from tierlog.broker.net.core.bounds import Bounds
 from tierlog.broker.net.core.close_reasons import CloseReason
-from tierlog.broker.net.listener import Listener, Refusal
+from tierlog.broker.net.listener import Listener, ListenerAddress, Refusal
 from tierlog.protocol.api import APIS, decode_response, encode_request
 from tierlog.protocol.messages.delete_topics import DeleteTopicsResponse
 from tierlog.protocol.messages.heartbeat import HeartbeatResponse
@@ -57,11 +57,11 @@ class Broker:
     async def start(self, host: str = "127.0.0.1", **bounds: Any) -> None:
         self.listener = Listener(
             self.handlers, self.tasks, lambda _, failure: self.reports.append(failure),
-            host=host, bounds=Bounds(**bounds),
+            addresses=[ListenerAddress(host=host)], bounds=Bounds(**bounds),
             on_close=lambda _, why, detail: self.notes.append((why, detail)),
             on_refusal=lambda *both: self.refusals.append(both),
         )  # fmt: skip
-        self.address = await self.listener.start()
+        self.address = (await self.listener.start())["PLAINTEXT"]
 
     async def connect(self, from_host: str | None = None) -> "Client":
         return await Client.connect(*self.address, from_host=from_host)

@@ -168,7 +168,7 @@ async def fetch_node(directory: Path, **texts: str) -> AsyncIterator[Node]:
     )
     handlers = {FETCH_KEY: fetch_handler(deps)}
     listener = Listener(handlers, tasks, lambda _, failure: failures.append(failure))
-    client = await Client.connect(*await listener.start())
+    client = await Client.connect(*(await listener.start())["PLAINTEXT"])
     yield Node(client, deps)
     client.close()
     await listener.close()

@@ -559,8 +559,8 @@ class NodeSettings(CoordinatorSettings):
                 f"{', '.join(names)}"
             )
         odd = [one.name for one in self.client_listeners if one.protocol is not SecurityProtocol.PLAINTEXT]
-        if odd or len(names) > 1:
-            raise InvalidSetting("listeners: one PLAINTEXT listener is served so far")
+        if odd:
+            raise InvalidSetting("listeners: only PLAINTEXT is served so far")
 
     def validate(self) -> "NodeSettings":
         """Check conditions that involve several settings. Raises InvalidSetting."""

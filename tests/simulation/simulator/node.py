@@ -28,10 +28,10 @@ class MemoryListener(Listener):
         super().__init__(*arguments, **bounds)
         self._owner = owner
 
-    async def bind(self) -> tuple[str, int]:
-        return self._owner.name, 9092
+    async def bind(self) -> dict[str, tuple[str, int]]:
+        return {"PLAINTEXT": (self._owner.name, 9092)}
 
-    async def start(self) -> tuple[str, int]:
+    async def start(self) -> dict[str, tuple[str, int]]:
         self._owner.dispatcher = self.dispatcher
         return await self.bind()
 

@@ -91,7 +91,7 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
     )
     handlers = {PRODUCE_KEY: produce_handler(deps), FETCH_KEY: fetch_handler(deps)}
     listener = Listener(handlers, tasks, lambda _, failure: failures.append(failure))
-    client = await Client.connect(*await listener.start())
+    client = await Client.connect(*(await listener.start())["PLAINTEXT"])
     yield client
     client.close()
     await listener.close()

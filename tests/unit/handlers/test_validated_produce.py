@@ -138,7 +138,7 @@ class Node:
 
     async def start(self) -> None:
         await self.replicas.open_all(self.metadata.image)
-        self.address = await self.listener.start()
+        self.address = (await self.listener.start())["PLAINTEXT"]
 
     def replica(self, partition: int = 0) -> Replica:
         found = self.replicas.get("t", partition)
