@@ -57,6 +57,7 @@ from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEv
 from tierlog.broker.replication.replica_fetcher import ReplicaFetchers
 from tierlog.broker.replication.replica_manager import ReplicaManager, ReportEmpty
 from tierlog.broker.replication.replica_reporter import ReplicaReporter
+from tierlog.broker.security.authorizer import authorizer_of
 from tierlog.broker.storage.unclean_restart import (
     clear_boot_id,
     data_loss_reason,
@@ -251,6 +252,7 @@ class Broker(NodeBase):
             remote=self.tier.log,
             quotas=self.quotas,
             stats=self.stats,
+            authorizer=authorizer_of(self.settings, self.metadata),
             lease=self._lease(),
             throttles=self.throttles,
             submit_isr_change=self.alter_partition_manager.submit,

@@ -5,6 +5,7 @@ up: by resource pattern, then by principal. Immutable, like the whole image. Cal
 and the broker's authorizer.
 """
 
+import ipaddress
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
@@ -17,6 +18,9 @@ WILDCARD = "*"
 """Name of a literal pattern that matches every resource of its type, and host that matches every host."""
 
 WILDCARD_PRINCIPAL = "User:*"
+
+CLUSTER_NAME = "kafka-cluster"
+"""The only name of a resource of type CLUSTER."""
 
 
 class ResourceType(IntEnum):
@@ -89,10 +93,34 @@ class AccessControlEntry(msgspec.Struct, frozen=True, array_like=True, kw_only=T
         )
 
 
-class ResourcePattern(NamedTuple):
-    resource: ResourceType
-    pattern: PatternType
-    name: str
+class AclFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Selects ACLs, as in DescribeAcls and DeleteAcls. None and ANY select all."""
+
+    resource: ResourceType = ResourceType.ANY
+    pattern: PatternType = PatternType.ANY
+    name: str | None = None
+    principal: str | None = None
+    host: str | None = None
+    operation: AclOperation = AclOperation.ANY
+    permission: Permission = Permission.ANY
+
+    def selects_pattern(self, resource: ResourceType, pattern: PatternType, name: str) -> bool:
+        if self.resource not in (ResourceType.ANY, resource):
+            return False
+        if self.pattern not in (PatternType.ANY, PatternType.MATCH, pattern):
+            return False
+        if self.name is None or self.name == name:
+            return True
+        if self.pattern != PatternType.MATCH:
+            return False
+        return self.name.startswith(name) if pattern == PatternType.PREFIXED else name == WILDCARD
+
+    def selects_rule(self, rule: "Rule") -> bool:
+        return (
+            self.host in (None, rule.host)
+            and self.operation in (AclOperation.ANY, rule.operation)
+            and self.permission in (Permission.ANY, rule.permission)
+        )
 
 
 class Rule(NamedTuple):
@@ -102,6 +130,8 @@ class Rule(NamedTuple):
     operation: AclOperation
     permission: Permission
 
+
+ResourcePattern = tuple[ResourceType, PatternType, str]
 
 Rules = Map[str, tuple[Rule, ...]]
 """Rules of a resource pattern by principal, each tuple in order."""
@@ -120,7 +150,9 @@ class AclIndex(msgspec.Struct, frozen=True, kw_only=True):
     def __iter__(self) -> Iterator[AccessControlEntry]:
         """In no order."""
         for pattern, rules in self.patterns.items():
-            yield from entries_of(pattern, rules)
+            for principal, of_principal in rules.items():
+                for rule in of_principal:
+                    yield _entry(pattern, principal, rule)
 
     def __len__(self) -> int:
         return self.count
@@ -134,7 +166,7 @@ class AclIndex(msgspec.Struct, frozen=True, kw_only=True):
         prefixes = self.prefixes
         if rules is None:
             rules = _NO_RULES
-            if pattern.pattern == PatternType.PREFIXED:
+            if entry.pattern == PatternType.PREFIXED:
                 prefixes = prefixes.set(entry.resource, _with(prefixes.get(entry.resource, ()), entry.name))
         of_principal = tuple(sorted((*rules.get(entry.principal, ()), _rule(entry))))
         return AclIndex(
@@ -155,25 +187,54 @@ class AclIndex(msgspec.Struct, frozen=True, kw_only=True):
             patterns = self.patterns.set(pattern, rules)
         else:
             patterns = self.patterns.delete(pattern)
-            if pattern.pattern == PatternType.PREFIXED:
+            if entry.pattern == PatternType.PREFIXED:
                 names = _without(prefixes[entry.resource], entry.name)
                 prefixes = prefixes.set(entry.resource, names) if names else prefixes.delete(entry.resource)
         return AclIndex(patterns=patterns, prefixes=prefixes, count=self.count - 1)
 
 
-def entries_of(pattern: ResourcePattern, rules: Rules) -> Iterator[AccessControlEntry]:
-    """The entries of one resource pattern."""
-    for principal, of_principal in rules.items():
-        for rule in of_principal:
-            yield AccessControlEntry(
-                resource=pattern.resource,
-                pattern=pattern.pattern,
-                name=pattern.name,
-                principal=principal,
-                host=rule.host,
-                operation=rule.operation,
-                permission=rule.permission,
-            )
+def selected_patterns(index: AclIndex, wanted: AclFilter) -> list[ResourcePattern]:
+    """The resource patterns that the filter selects, in order."""
+    is_one = wanted.pattern in (PatternType.LITERAL, PatternType.PREFIXED) and wanted.name is not None
+    if is_one and wanted.resource != ResourceType.ANY:
+        pattern = wanted.resource, wanted.pattern, wanted.name or ""
+        return [pattern] if pattern in index.patterns else []
+    return sorted(pattern for pattern in index.patterns if wanted.selects_pattern(*pattern))
+
+
+def selected_entries(
+    index: AclIndex, pattern: ResourcePattern, wanted: AclFilter
+) -> Iterator[AccessControlEntry]:
+    """The entries of a resource pattern that the filter selects, in order."""
+    rules = index.patterns[pattern]
+    principals = sorted(rules) if wanted.principal is None else [wanted.principal]
+    for principal in principals:
+        for rule in rules.get(principal, ()):
+            if wanted.selects_rule(rule):
+                yield _entry(pattern, principal, rule)
+
+
+def canonical_host(text: str) -> str | None:
+    """An IP address in the form in which peers are compared; None if the text is no address. IPv4 addresses
+    that are mapped to IPv6 become IPv4 addresses."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+def _entry(pattern: ResourcePattern, principal: str, rule: Rule) -> AccessControlEntry:
+    return AccessControlEntry(
+        resource=pattern[0],
+        pattern=pattern[1],
+        name=pattern[2],
+        principal=principal,
+        host=rule.host,
+        operation=rule.operation,
+        permission=rule.permission,
+    )
 
 
 def index_of(entries: Iterable[AccessControlEntry]) -> AclIndex:
@@ -182,9 +243,9 @@ def index_of(entries: Iterable[AccessControlEntry]) -> AclIndex:
     for entry in entries:
         by_pattern.setdefault(_pattern(entry), {}).setdefault(entry.principal, set()).add(_rule(entry))
     prefixes: dict[ResourceType, list[str]] = {}
-    for pattern in by_pattern:
-        if pattern.pattern == PatternType.PREFIXED:
-            prefixes.setdefault(pattern.resource, []).append(pattern.name)
+    for resource, kind, name in by_pattern:
+        if kind == PatternType.PREFIXED:
+            prefixes.setdefault(resource, []).append(name)
     return AclIndex(
         patterns=Map(
             {
@@ -201,7 +262,7 @@ _NO_RULES: Rules = Map()
 
 
 def _pattern(entry: AccessControlEntry) -> ResourcePattern:
-    return ResourcePattern(entry.resource, entry.pattern, entry.name)
+    return entry.resource, entry.pattern, entry.name
 
 
 def _rule(entry: AccessControlEntry) -> Rule:

@@ -2,15 +2,17 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, compress
 
 from tierlog.base.types import NO_LEADER, TopicPartition
 from tierlog.broker.handlers.auto_creation import AutoTopicCreation
 from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.partition_describer import PartitionDescriber
-from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, respond_in_turns
+from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_turns, respond_in_turns
+from tierlog.broker.security.authorizer import Access, authorized_operations
 from tierlog.config.topic import INTERNAL_TOPICS
+from tierlog.metadata.acls import CLUSTER_NAME, AclOperation, ResourceType
 from tierlog.metadata.controller.commands import UnregisterBroker
 from tierlog.metadata.image import BrokerImage, ClusterImage, TopicImage
 from tierlog.metadata.records import PartitionRecord
@@ -38,22 +40,11 @@ OPERATIONS_NOT_REQUESTED = -(2**31)
 PARTITIONS_PER_TURN = 2_000
 """Partitions of a response that are described in one turn of the event loop: about 15 ms. A topic is never
 split between turns."""
+CHECKS_PER_TURN = 2_000
+"""Topics whose access is checked in one turn: some ms."""
 TopicOrRequest = MetadataRequestTopic | TopicImage
 """A topic by name or id, or the topic itself if all topics are requested."""
 BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
-
-
-def _bits(*operations: int) -> int:
-    return sum(1 << operation for operation in operations)
-
-
-READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE = range(3, 9)
-CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE = range(9, 13)
-TOPIC_OPERATIONS = _bits(READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS)
-CLUSTER_OPERATIONS = _bits(
-    CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE
-)
-"""KIP-430. Without an authorizer every client may do everything."""
 
 
 def metadata_handler(deps: Dependencies) -> Handler:
@@ -64,14 +55,39 @@ def metadata_handler(deps: Dependencies) -> Handler:
             topic.name is None or topic.topic_id != ZERO_UUID for topic in request.topics or ()
         ):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "topics by id need Metadata version 12")
-        describer = PartitionDescriber(deps, context.connection.listener)
+        describer, access = PartitionDescriber(deps, context.connection.listener), context.access
         requested = _requested_topics(describer.image, context.version, request)
-        response = _response_without_topics(deps, context.connection.listener, request, describer.image)
-        missing = _topics_to_create(deps, request)
+        response = _response_without_topics(deps, context, request, describer.image)
+        missing = _topics_to_create(deps, context, request)
         if (first := next(missing, None)) is not None:
             response.throttle_time_ms = creation.start(context, chain((first,), missing))
         shows_operations = request.include_topic_authorized_operations
-        topics = (_topic(describer, topic, context.version, shows_operations) for topic in requested)
+        creates = deps.settings.auto_create_topics_enable and request.allow_auto_topic_creation
+
+        def describe(topic: TopicOrRequest) -> MetadataResponseTopic:
+            if access is not None and isinstance(topic, MetadataRequestTopic):
+                denied = _denied_topic(describer.image, access, topic, context.version, creates)
+                if denied is not None:
+                    return denied
+            return _topic(describer, access, topic, context.version, shows_operations)
+
+        async def respond_with_permitted(access: Access) -> Reply:
+            """All topics, of which some may not be described."""
+            found = await in_turns(requested, lambda topic: _may_describe(access, topic), CHECKS_PER_TURN)
+            permitted = list(compress(requested, found))
+            return await respond_in_turns(
+                response,
+                context.version,
+                "topics",
+                len(permitted),
+                map(describe, permitted),
+                PARTITIONS_PER_TURN,
+                _weight,
+            )
+
+        if access is not None and requested and isinstance(requested[0], TopicImage):
+            return Pending(respond_with_permitted(access))
+        topics = map(describe, requested)
         if len(requested) > ENTRIES_PER_TURN or _partitions(describer.image, requested) > PARTITIONS_PER_TURN:
             work = respond_in_turns(
                 response, context.version, "topics", len(requested), topics, PARTITIONS_PER_TURN, _weight
@@ -92,19 +108,51 @@ def _weight(topic: MetadataResponseTopic) -> int:
     return PARTITIONS_PER_TURN // ENTRIES_PER_TURN + len(topic.partitions)
 
 
-def _topics_to_create(deps: Dependencies, request: MetadataRequest) -> Iterator[str]:
+def _may_describe(access: Access, topic: TopicOrRequest) -> bool:
+    return access.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name or "")
+
+
+def _may_create(access: Access, name: str) -> bool:
+    return access.allows(AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME) or access.allows(
+        AclOperation.CREATE, ResourceType.TOPIC, name
+    )
+
+
+def _denied_topic(
+    image: ClusterImage, access: Access, requested: MetadataRequestTopic, version: int, creates: bool
+) -> MetadataResponseTopic | None:
+    """The response for a topic that the client may not describe, or would have to create and may not. It does
+    not tell whether the topic exists; an id that is known is no secret."""
+    found = _find_topic(image, requested)
+    if requested.topic_id.int:
+        if found is None or _may_describe(access, found):
+            return None
+        code, name = ErrorCode.TOPIC_AUTHORIZATION_FAILED, _null_name(version)
+        return MetadataResponseTopic(error_code=code, name=name, topic_id=requested.topic_id)
+    name = requested.name or ""
+    if _may_describe(access, requested) and (found is not None or not creates or _may_create(access, name)):
+        return None
+    return MetadataResponseTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
+
+
+def _topics_to_create(deps: Dependencies, context: RequestContext, request: MetadataRequest) -> Iterator[str]:
     """Lazy, since a request may name more topics than are created at once."""
     if not deps.settings.auto_create_topics_enable or not request.allow_auto_topic_creation:
         return
     image = deps.metadata.image
     names = (topic.name for topic in request.topics or () if topic.name and topic.topic_id == ZERO_UUID)
+    access = context.access
     for name in dict.fromkeys(names):
+        if access is not None and not (
+            access.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, name) and _may_create(access, name)
+        ):
+            continue
         if name not in image.topic_ids and name not in INTERNAL_TOPICS and is_topic_name(name):
             yield name
 
 
 def _response_without_topics(
-    deps: Dependencies, listener: str, request: MetadataRequest, image: ClusterImage
+    deps: Dependencies, context: RequestContext, request: MetadataRequest, image: ClusterImage
 ) -> MetadataResponse:
     wants_operations = request.include_cluster_authorized_operations
     listed = _with_this_broker(deps, image, deps.recently_fenced.listed_brokers(image))
@@ -114,11 +162,13 @@ def _response_without_topics(
                 node_id=broker.broker_id, host=address[0], port=address[1], rack=broker.rack
             )
             for broker in listed
-            if (address := broker.address_of(listener)) is not None
+            if (address := broker.address_of(context.connection.listener)) is not None
         ],
         cluster_id=image.cluster_id,
         controller_id=_controller(deps, listed),
-        cluster_authorized_operations=CLUSTER_OPERATIONS if wants_operations else OPERATIONS_NOT_REQUESTED,
+        cluster_authorized_operations=cluster_operations(context.access)
+        if wants_operations
+        else OPERATIONS_NOT_REQUESTED,
     )
 
 
@@ -149,7 +199,11 @@ def _null_name(version: int) -> str | None:
 
 
 def _topic(
-    describer: PartitionDescriber, requested: TopicOrRequest, version: int, shows_operations: bool
+    describer: PartitionDescriber,
+    access: Access | None,
+    requested: TopicOrRequest,
+    version: int,
+    shows_operations: bool,
 ) -> MetadataResponseTopic:
     if isinstance(requested, TopicImage):
         found = requested
@@ -165,7 +219,9 @@ def _topic(
             _partition(describer, TopicPartition(found.name, number), partition, version)
             for number, partition in enumerate(found.partitions)
         ],
-        topic_authorized_operations=TOPIC_OPERATIONS if shows_operations else OPERATIONS_NOT_REQUESTED,
+        topic_authorized_operations=authorized_operations(access, ResourceType.TOPIC, found.name)
+        if shows_operations
+        else OPERATIONS_NOT_REQUESTED,
     )
 
 
@@ -246,12 +302,19 @@ def describe_cluster_handler(deps: Dependencies) -> Handler:
                 if (request.include_fenced_brokers or broker.broker_id in listed_ids)
                 and (address := broker.address_of(context.connection.listener)) is not None
             ],
-            cluster_authorized_operations=CLUSTER_OPERATIONS
+            cluster_authorized_operations=cluster_operations(context.access)
             if wants_operations
             else OPERATIONS_NOT_REQUESTED,
         )
 
     return handle
+
+
+def cluster_operations(access: Access | None) -> int:
+    """Bits of what the client may do to the cluster; 0 without DESCRIBE, as in Kafka."""
+    if access is not None and not access.allows(AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+        return 0
+    return authorized_operations(access, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def unregister_broker_handler(deps: Dependencies) -> Handler:

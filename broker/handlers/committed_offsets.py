@@ -23,6 +23,8 @@ from tierlog.broker.groups.core.offsets import OffsetsByPartition
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.context import Handler, Pending, RawReply, Reply, RequestContext
 from tierlog.broker.handlers.turns import ResponseEncoder, before_later_requests, weighted_slices
+from tierlog.broker.security.authorizer import Access
+from tierlog.metadata.acls import AclOperation, ResourceType
 from tierlog.metadata.image import TopicImage
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.codec import ArrayWriter, array_writer, nested_array_writer
@@ -150,11 +152,14 @@ class _Handlers:
 
     def fetch(self, context: RequestContext, request: OffsetFetchRequest) -> Pending:
         if context.version < GROUPS_FROM:
-            return before_later_requests(self._fetch_one(context.version, request))
-        return before_later_requests(self._fetch_groups(context.version, request))
+            return before_later_requests(self._fetch_one(context, request))
+        return before_later_requests(self._fetch_groups(context, request))
 
-    async def _fetch_one(self, version: int, request: OffsetFetchRequest) -> RawReply:
-        committed = self._offsets(request.group_id, request.require_stable)
+    async def _fetch_one(self, context: RequestContext, request: OffsetFetchRequest) -> RawReply:
+        version, access = context.version, context.access
+        committed: OffsetsByPartition | ErrorCode = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        if may_describe_group(access, request.group_id):
+            committed = self._offsets(request.group_id, request.require_stable)
         requested = None
         if request.topics is not None:
             requested = _each_once([(each.name, each.partition_indexes) for each in request.topics])
@@ -167,24 +172,29 @@ class _Handlers:
         else:
             wanted = numbers_by_topic(committed).items() if requested is None else requested
             topics = [_Topic(name, numbers) for name, numbers in wanted]
+            topics = _permitted(access, topics, are_requested=requested is not None)
             await encoder.add(OffsetFetchResponse(), topics, committed)
         return encoder.encoding.reply()
 
-    async def _fetch_groups(self, version: int, request: OffsetFetchRequest) -> RawReply:
-        response = OffsetFetchResponse()
+    async def _fetch_groups(self, context: RequestContext, request: OffsetFetchRequest) -> RawReply:
+        version, access, response = context.version, context.access, OffsetFetchResponse()
         once = {group.group_id: group for group in request.groups}
         topics = nested_array_writer(OffsetFetchResponse, version, OffsetFetchResponseGroup, "topics")
         groups = array_writer(OffsetFetchResponse, version, "groups")
         encoder = _TopicEncoder(topics, version)
         await encoder.encoding.add(groups.before(response, len(once)))
         for group in once.values():
-            committed = self._offsets_of_member(group, request.require_stable)
+            committed: OffsetsByPartition | ErrorCode = ErrorCode.GROUP_AUTHORIZATION_FAILED
+            if may_describe_group(access, group.group_id):
+                committed = self._offsets_of_member(group, request.require_stable)
             found = OffsetFetchResponseGroup(group_id=group.group_id)
             if isinstance(committed, ErrorCode):
                 found.error_code = committed
                 await encoder.add(found, [], {}, committed)
             else:
-                await encoder.add(found, self._topics_of(group, version, committed), committed)
+                topics_of_group = self._topics_of(group, version, committed)
+                requested = _permitted(access, topics_of_group, are_requested=group.topics is not None)
+                await encoder.add(found, requested, committed)
         await encoder.encoding.add(groups.after(response))
         return encoder.encoding.reply()
 
@@ -276,6 +286,10 @@ class _Handlers:
         return topic is not None and 0 <= topic_partition.partition < len(topic.partitions)
 
 
+def may_describe_group(access: Access | None, group_id: str) -> bool:
+    return access is None or access.allows(AclOperation.DESCRIBE, ResourceType.GROUP, group_id)
+
+
 def ask_coordinator(
     service: GroupService,
     group_id: str,
@@ -331,6 +345,20 @@ class _Topic(NamedTuple):
     partitions: list[int]
     topic_id: UUID = ZERO_UUID
     error: ErrorCode = ErrorCode.NONE
+
+
+def _permitted(access: Access | None, topics: list[_Topic], *, are_requested: bool) -> list[_Topic]:
+    """The topics, of which those that the client may not describe have an error. If the client requested all
+    topics, they are left out."""
+    if access is None:
+        return topics
+    permitted = []
+    for topic in topics:
+        if not topic.name or access.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name):
+            permitted.append(topic)
+        elif are_requested:
+            permitted.append(topic._replace(error=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    return permitted
 
 
 class _TopicEncoder:

@@ -10,10 +10,11 @@ from typing import Any
 from tierlog.broker.coordinators.core.effects import ErrorResponse
 from tierlog.broker.groups.core.events import NO_MEMBER_ID, ConsumerHeartbeat, ConsumerHeartbeatResponse
 from tierlog.broker.groups.group_service import GroupService
-from tierlog.broker.handlers.committed_offsets import ask_coordinator
+from tierlog.broker.handlers.committed_offsets import ask_coordinator, may_describe_group
 from tierlog.broker.handlers.context import Handler, Pending, RawReply, Reply, RequestContext
-from tierlog.broker.handlers.groups import ALL_OPERATIONS
 from tierlog.broker.handlers.turns import ResponseEncoder, before_later_requests, weighted_slices
+from tierlog.broker.security.authorizer import Access, authorized_operations
+from tierlog.metadata.acls import AclOperation, ResourceType
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.codec import array_writer, nested_array_writer
 from tierlog.protocol.errors import ErrorCode
@@ -83,27 +84,54 @@ class _Handlers:
         )
 
     def describe(self, context: RequestContext, request: ConsumerGroupDescribeRequest) -> Pending:
-        return before_later_requests(self._describe_in_turns(context.version, request))
+        return before_later_requests(self._describe_in_turns(context, request))
 
-    async def _describe_in_turns(self, version: int, request: ConsumerGroupDescribeRequest) -> RawReply:
+    async def _describe_in_turns(
+        self, context: RequestContext, request: ConsumerGroupDescribeRequest
+    ) -> RawReply:
         """The response, encoded a few members in each turn: a group may have a hundred thousand."""
-        group_ids = list(dict.fromkeys(request.group_ids))
+        version, group_ids = context.version, list(dict.fromkeys(request.group_ids))
         response, encoding = ConsumerGroupDescribeResponse(), ResponseEncoder()
         groups = array_writer(ConsumerGroupDescribeResponse, version, "groups")
         members = nested_array_writer(ConsumerGroupDescribeResponse, version, DescribedGroup, "members")
         await encoding.add(groups.before(response, len(group_ids)))
         for group_id in group_ids:
-            group = self._describe_one(group_id)
+            group = self._describe_permitted(context.access, group_id)
             if group.error_code:
                 encoding.errors[group.error_code] += 1
             elif request.include_authorized_operations:
-                group.authorized_operations = ALL_OPERATIONS
+                operations = authorized_operations(context.access, ResourceType.GROUP, group_id)
+                group.authorized_operations = operations
             await encoding.add(members.before(group, len(group.members)), entries=1)
             for some in weighted_slices(group.members, weigh=_weight):
                 await encoding.add(members.elements(some), sum(map(_weight, some)))
             await encoding.add(members.after(group))
         await encoding.add(groups.after(response))
         return encoding.reply()
+
+    def _describe_permitted(self, access: Access | None, group_id: str) -> DescribedGroup:
+        """The group, if the client may describe it and the topics of its members."""
+        if not may_describe_group(access, group_id):
+            return DescribedGroup(group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        group = self._describe_one(group_id)
+        if access is None:
+            return group
+        topics = {
+            name
+            for member in group.members
+            for name in (
+                *member.subscribed_topic_names,
+                *(topic.topic_name for topic in member.assignment.topic_partitions),
+                *(topic.topic_name for topic in member.target_assignment.topic_partitions),
+            )
+        }
+        if all(access.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, name) for name in topics):
+            return group
+        return DescribedGroup(
+            group_id=group_id,
+            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            error_message="The group has described topic(s) that the client is not authorized to describe.",
+        )
 
     def _describe_one(self, group_id: str) -> DescribedGroup:
         if not self._service.serves_consumer_protocol:

@@ -13,6 +13,7 @@ from enum import Enum, auto
 from typing import Any, Protocol, TypeVar
 
 from tierlog.base.files import Part
+from tierlog.broker.security.authorizer import Access
 from tierlog.protocol.schema import Message
 
 ANONYMOUS = "User:ANONYMOUS"
@@ -67,6 +68,7 @@ class RequestContext:
     client_id: str | None
     connection: Connection
     meter: Meter | None = None  # only while quotas are set
+    access: Access | None = None  # None: the node has no authorizer, so everything is allowed
 
 
 @dataclass(frozen=True, slots=True)

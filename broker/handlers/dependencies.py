@@ -19,6 +19,7 @@ from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.replication.dynamic_settings import DynamicSettings
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
+from tierlog.broker.security.authorizer import Authorizer
 from tierlog.broker.transactions.verifier import TransactionVerifier
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.quorum.client import MetadataClient
@@ -46,6 +47,7 @@ class Dependencies:
     quotas: ClientQuotas = field(default_factory=ClientQuotas)
     stats: RequestStats = field(default_factory=RequestStats)
     batch_validator: BatchValidator = field(default_factory=BatchValidator)
+    authorizer: Authorizer | None = None  # None: every client may do everything
     lease: Lease | None = None  # None: a standalone broker needs no lease
     verifier: TransactionVerifier | None = None
     throttles: ReplicationThrottles = field(default_factory=lambda: ReplicationThrottles(NodeSettings()))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from tierlog.base.files import Part
+from tierlog.broker.handlers.access import DENIED, MESSAGES, config_resource
 from tierlog.broker.handlers.cluster import is_topic_name
 from tierlog.broker.handlers.configs import (
     BROKER,
@@ -34,6 +35,7 @@ from tierlog.broker.handlers.described import (
 )
 from tierlog.broker.handlers.limits import MAX_RECORDS_PER_REQUEST, TOO_LARGE
 from tierlog.broker.handlers.turns import in_turns
+from tierlog.metadata.acls import AclOperation
 from tierlog.metadata.controller.commands import Outcome
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ConfigScope
@@ -66,7 +68,7 @@ def describe_configs_handler(deps: Dependencies) -> Handler:
     def handle(context: RequestContext, request: DescribeConfigsRequest) -> Reply | Pending:
         # duplicates are dropped, so that a small request cannot ask for many copies of ten kilobytes
         once = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
-        description, resources = _Description(deps, context.version, request), list(once.values())
+        description, resources = _Description(deps, context, request), list(once.values())
         if len(resources) > RESOURCES_PER_TURN:
             return Pending(_describe_in_turns(description, resources))
         return description.reply([description.describe(resource) for resource in resources])
@@ -94,7 +96,9 @@ class _Settings:
 class _Description:
     """The response to one request, from one image."""
 
-    def __init__(self, deps: Dependencies, version: int, request: DescribeConfigsRequest) -> None:
+    def __init__(self, deps: Dependencies, context: RequestContext, request: DescribeConfigsRequest) -> None:
+        version = context.version
+        self._access = context.access
         self._settings, self._image = deps.settings, deps.metadata.image
         self._request = request
         self._errors: Counter[int] = Counter()
@@ -125,6 +129,10 @@ class _Description:
 
     def _lookup(self, resource: DescribeConfigsResource) -> _Settings | Outcome:
         kind, keys = resource.resource_type, frozenset(resource.configuration_keys or ())
+        if self._access is not None:
+            of, name = config_resource(kind, resource.resource_name)
+            if not self._access.allows(AclOperation.DESCRIBE_CONFIGS, of, name):
+                return Outcome(error=DENIED[of], message=MESSAGES[DENIED[of]])
         refused = self._validation_error(kind, resource.resource_name)
         if refused is not None:
             return refused

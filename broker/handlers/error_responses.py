@@ -8,6 +8,7 @@ The error code is at the top level, or in one item for each item of the request,
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from tierlog.base.types import InvariantViolation
 from tierlog.broker.handlers.context import RequestContext
 from tierlog.protocol.api import APIS
 from tierlog.protocol.errors import ErrorCode
@@ -15,8 +16,10 @@ from tierlog.protocol.schema import Message, StructType
 
 _TOP_LEVEL_AND_ITEMS = frozenset({"AlterPartitionReassignments", "ElectLeaders", "Metadata"})
 """APIs whose responses repeat a top-level error in the items."""
-_UNRELATED_ITEMS = frozenset({"AlterReplicaLogDirs", "DescribeLogDirs"})
+_UNRELATED_ITEMS = frozenset({"DescribeLogDirs"})
 """APIs whose response items do not correspond to the items of the request."""
+_NESTED_ITEMS = frozenset({"AlterReplicaLogDirs"})
+"""APIs whose response items correspond to the items of the request's items."""
 _IDENTITY_FIELDS = (
     ("name", "topic", "topic_name"),
     ("index", "partition", "partition_id", "partition_index"),
@@ -60,7 +63,10 @@ def error_reply(
         if found is None or api.name in _UNRELATED_ITEMS:
             return response if has_code else None
         array, item_type = found
-        setattr(response, array, [error.item(item_type, item) for item in error.items_of(request)])
+        items: Iterable[Any] = error.items_of(request)
+        if api.name in _NESTED_ITEMS:
+            items = [nested for item in items for nested in error.items_of(item)]
+        setattr(response, array, [error.item(item_type, item) for item in items])
     return response
 
 
@@ -69,6 +75,22 @@ def top_level_error(context: RequestContext, code: ErrorCode, message: str | Non
     response = APIS[context.api].response
     error = _Error(context.version, code, message)
     return error.fill(response) if error.has_code(response) else None
+
+
+def array_of_items(response: StructType, version: int) -> tuple[str, StructType]:
+    """Name of the array in which the response has an item for each item of the request, and the struct of
+    its items."""
+    found = _Error(version, ErrorCode.NONE, None).items_with_codes(response)
+    if found is None:
+        raise InvariantViolation(f"{response.__name__} has no error for each item")
+    return found
+
+
+def error_item(
+    context: RequestContext, kind: StructType, requested: Any, code: ErrorCode, message: str | None
+) -> Any:
+    """The response item for one item of the request, with an error."""
+    return _Error(context.version, code, message).item(kind, requested)
 
 
 class _Error(NamedTuple):

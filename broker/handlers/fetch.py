@@ -36,7 +36,9 @@ from tierlog.broker.handlers.nearest_replica import LEADER_ITSELF, nearest_repli
 from tierlog.broker.handlers.remote_fetch import RemoteRead, read_cached, read_remote
 from tierlog.broker.quotas.replication import Throttle
 from tierlog.broker.replication.replica import Replica
+from tierlog.broker.security.authorizer import Access
 from tierlog.config.node import RACK_AWARE_SELECTOR
+from tierlog.metadata.acls import CLUSTER_NAME, AclOperation, ResourceType
 from tierlog.protocol.api import FETCH_KEY
 from tierlog.protocol.errors import ErrorCode, KafkaError
 from tierlog.protocol.messages.fetch import (
@@ -86,6 +88,8 @@ class _FetchParams(NamedTuple):
     follower: _Follower | None
     may_read_from_followers: bool
     """Whether the client may read from followers (KIP-392)."""
+    access: Access | None
+    """None: every topic may be read."""
     rack: str | None
     """The consumer's rack. None if the consumer is not redirected to the nearest replica."""
     listener: str
@@ -154,6 +158,7 @@ class _Fetcher:
             context.meter if follower is None else None,
             follower,
             follower is None and version >= RACKS_FROM,
+            context.access,
             (request.rack_id or None) if self._chooses_by_rack and follower is None else None,
             context.connection.listener,
         )
@@ -201,6 +206,8 @@ class _Fetcher:
         return read
 
     def read_one(self, params: _FetchParams, item: SessionPartition, read: _ReadResult) -> FetchPartitionData:
+        if params.access is not None and not self._may_read(params.access, params.follower, item.topic):
+            return _with_error(read, item, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         replica = self._deps.find_leader(item.topic, item.partition)
         if not isinstance(replica, Replica):
             follower_replica = self._deps.find_follower(item.topic, item.partition)
@@ -249,6 +256,13 @@ class _Fetcher:
             read.sources.append((replica, result.slice.size))
             read.left -= result.slice.size
         return data
+
+    def _may_read(self, access: Access, follower: _Follower | None, topic: str | uuid.UUID) -> bool:
+        """Whether a topic may be read. An unknown id passes, and gets its own error."""
+        if follower is not None:
+            return access.allows(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+        name = topic if isinstance(topic, str) else self._name(topic)
+        return not name or access.allows(AclOperation.READ, ResourceType.TOPIC, name)
 
     def _read_for_follower(
         self,

@@ -23,7 +23,7 @@ from tierlog.broker.groups.core.events import (
     SyncResponse,
 )
 from tierlog.broker.groups.group_service import GroupService
-from tierlog.broker.handlers.committed_offsets import ask_coordinator, offset_handlers
+from tierlog.broker.handlers.committed_offsets import ask_coordinator, may_describe_group, offset_handlers
 from tierlog.broker.handlers.context import Handler, Pending, RawReply, Reply, RequestContext
 from tierlog.broker.handlers.turns import (
     ResponseEncoder,
@@ -31,6 +31,8 @@ from tierlog.broker.handlers.turns import (
     respond_in_turns,
     weighted_slices,
 )
+from tierlog.broker.security.authorizer import authorized_operations
+from tierlog.metadata.acls import CLUSTER_NAME, AclOperation, ResourceType
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.codec import array_writer, nested_array_writer
 from tierlog.protocol.errors import ErrorCode
@@ -53,9 +55,6 @@ from tierlog.protocol.messages.join_group import (
 from tierlog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 from tierlog.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from tierlog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-
-# Bits of READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS: all operations, as there are no ACLs.
-ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 
 
 def group_handlers(service: GroupService) -> dict[int, Handler]:
@@ -212,9 +211,14 @@ class _Handlers:
 
     def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> Pending:
         def described(group_id: str) -> DescribedGroup:
+            if not may_describe_group(context.access, group_id):
+                return DescribedGroup(
+                    error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, error_message=None, group_id=group_id
+                )
             group = self._describe_one(group_id, context.version)
             if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
-                group.authorized_operations = ALL_OPERATIONS
+                operations = authorized_operations(context.access, ResourceType.GROUP, group_id)
+                group.authorized_operations = operations
             return group
 
         unique_ids = list(dict.fromkeys(request.groups))
@@ -235,12 +239,17 @@ class _Handlers:
         error, groups = self._service.list_groups()
         states = {state.lower() for state in request.states_filter}  # KIP-518
         types = {name.lower() for name in request.types_filter}  # KIP-848
+        sees_all = context.access is None or context.access.allows(
+            AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME
+        )
         return ListGroupsResponse(
             error_code=error,
             groups=[
                 ListedGroup(group_id=group_id, protocol_type=kind, group_state=state, group_type=group_type)
                 for group_id, kind, state, group_type in groups
-                if (not states or state.lower() in states) and (not types or group_type in types)
+                if (not states or state.lower() in states)
+                and (not types or group_type in types)
+                and (sees_all or may_describe_group(context.access, group_id))
             ],
         )
 

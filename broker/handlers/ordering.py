@@ -39,15 +39,15 @@ ORDERS: Mapping[str, Order] = {
     "ApiVersions": Order.FREE,
     "ConsumerGroupDescribe": Order.AFTER_APPENDS,  # as DescribeGroups
     "ConsumerGroupHeartbeat": Order.FREE,  # may wait for an assignment, but takes effect when it arrives
-    "CreateAcls": Order.CHANGE,  # refused (handlers.table)
+    "CreateAcls": Order.CHANGE,
     "CreateDelegationToken": Order.CHANGE,  # refused (handlers.table)
     "CreatePartitions": Order.CHANGE,
     "CreateTopics": Order.CHANGE,
-    "DeleteAcls": Order.CHANGE,  # refused (handlers.table)
+    "DeleteAcls": Order.CHANGE,
     "DeleteGroups": Order.CHANGE,
     "DeleteRecords": Order.CHANGE,
     "DeleteTopics": Order.CHANGE,
-    "DescribeAcls": Order.FREE,  # refused (handlers.table)
+    "DescribeAcls": Order.FREE,
     "DescribeClientQuotas": Order.FREE,
     "DescribeCluster": Order.FREE,
     "DescribeConfigs": Order.FREE,

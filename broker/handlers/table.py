@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tierlog.base.types import require
+from tierlog.broker.handlers.acls import acl_handlers
 from tierlog.broker.handlers.api_versions import api_versions_handler
 from tierlog.broker.handlers.client_quotas import (
     alter_client_quotas_handler,
@@ -27,6 +28,7 @@ from tierlog.broker.handlers.describe_producers import describe_producers_handle
 from tierlog.broker.handlers.error_responses import error_reply
 from tierlog.broker.handlers.features import features_of, update_features_handler
 from tierlog.broker.handlers.fetch import fetch_handler
+from tierlog.broker.handlers.guard import guarded_handlers
 from tierlog.broker.handlers.log_dirs import alter_replica_log_dirs_handler, describe_log_dirs_handler
 from tierlog.broker.handlers.offsets import list_offsets_handler, offset_for_leader_epoch_handler
 from tierlog.broker.handlers.ordering import ORDERS
@@ -50,10 +52,6 @@ from tierlog.protocol.messages.create_delegation_token import CreateDelegationTo
 SERVED = frozenset(ORDERS)
 """APIs that a node advertises and the reference documents; `build_handlers` checks that each has a
 handler."""
-
-# as in Kafka's AclApis
-NO_AUTHORIZER = "No Authorizer is configured."
-NO_AUTHORIZER_ON_BROKER = "No Authorizer is configured on the broker"
 
 NOT_ALLOWED = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 """Kafka's response over PLAINTEXT, even if delegation tokens are disabled."""
@@ -91,36 +89,31 @@ def build_handlers(deps: Dependencies, coordinators: Mapping[int, Handler]) -> d
         "UnregisterBroker": unregister_broker_handler(deps),
         "UpdateFeatures": update_features_handler(deps),
     }
-    by_name |= security_handlers()
+    by_name |= acl_handlers(deps) | token_handlers()
     handlers = {BY_NAME[name].key: handler for name, handler in by_name.items()}
     handlers.update(coordinators)
     api_versions = BY_NAME["ApiVersions"].key
     handlers[api_versions] = api_versions_handler(
         [*handlers, api_versions], features=lambda: features_of(deps.metadata.image)
     )
+    if deps.authorizer is not None:
+        handlers = guarded_handlers(handlers, deps, deps.authorizer)
     require({APIS[key].name for key in handlers} == SERVED, "the handlers differ from the documented APIs")
     return handlers
 
 
-def security_handlers() -> dict[str, Handler]:
-    """ACLs (v1-3, KIP-140) and delegation tokens (v1-3, KIP-48) of a node that has no authorizer and no TLS.
+def token_handlers() -> dict[str, Handler]:
+    """Delegation tokens (v1-3, KIP-48) of a node that does not support them.
 
     Each request gets the error that Kafka returns in that case, so that clients stop at once with its
     message. If these APIs were not advertised, clients would report that the broker is too old.
     """
     return {
-        "DescribeAcls": _without_authorizer(NO_AUTHORIZER_ON_BROKER),
-        "CreateAcls": _without_authorizer(NO_AUTHORIZER),
-        "DeleteAcls": _without_authorizer(NO_AUTHORIZER),
         "CreateDelegationToken": _create_token,
         "RenewDelegationToken": _without_tokens,
         "ExpireDelegationToken": _without_tokens,
         "DescribeDelegationToken": _without_tokens,
     }
-
-
-def _without_authorizer(message: str) -> Handler:
-    return lambda context, request: error_reply(context, request, ErrorCode.SECURITY_DISABLED, message)
 
 
 def _without_tokens(context: RequestContext, request: Any) -> Reply:

@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tierlog.base.types import NO_LEADER, TopicPartition
-from tierlog.broker.handlers.cluster import TOPIC_OPERATIONS, is_topic_name
+from tierlog.broker.handlers.cluster import is_topic_name
 from tierlog.broker.handlers.context import Handler, Pending, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.partition_describer import PartitionDescriber
 from tierlog.broker.handlers.turns import respond_in_turns
+from tierlog.broker.security.authorizer import Access, authorized_operations
 from tierlog.config.topic import INTERNAL_TOPICS
+from tierlog.metadata.acls import AclOperation, ResourceType
 from tierlog.metadata.image import ClusterImage, TopicImage
 from tierlog.protocol.errors import ErrorCode, KafkaError
 from tierlog.protocol.messages.describe_topic_partitions import (
@@ -22,21 +24,31 @@ from tierlog.protocol.messages.describe_topic_partitions import (
 
 
 class _Entry(NamedTuple):
-    """Partitions [first, end) of one topic on a page. `topic` is None if the topic does not exist."""
+    """Partitions [first, end) of one topic on a page. `topic` is None if the topic does not exist, or may not
+    be described."""
 
     name: str
     topic: TopicImage | None
     first: int = 0
     end: int = 0
+    is_denied: bool = False
 
 
 def describe_topic_partitions_handler(deps: Dependencies) -> Handler:
     def handle(context: RequestContext, request: DescribeTopicPartitionsRequest) -> Pending:
         limit = max(min(deps.settings.max_request_partition_size_limit, request.response_partition_limit), 1)
         describer = PartitionDescriber(deps, context.connection.listener)
-        entries, next_cursor = _page(describer.image, request, _names(deps, request), limit)
+        names, denied = _names(deps, request), list[str]()
+        if (access := context.access) is not None:
+            permitted = {
+                name for name in names if access.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, name)
+            }
+            denied = [name for name in names if name not in permitted] if request.topics else []
+            names = [name for name in names if name in permitted]
+        entries, next_cursor = _page(describer.image, request, names, limit)
+        entries += [_Entry(name, None, is_denied=True) for name in denied]
         response = DescribeTopicPartitionsResponse(next_cursor=next_cursor)
-        topics = (_described(describer, entry) for entry in entries)
+        topics = (_described(describer, access, entry) for entry in entries)
         return Pending(
             respond_in_turns(response, context.version, "topics", len(entries), topics, weigh=_weight)
         )
@@ -82,15 +94,22 @@ def _page(
     return entries, None
 
 
-def _described(describer: PartitionDescriber, entry: _Entry) -> DescribeTopicPartitionsResponseTopic:
+def _described(
+    describer: PartitionDescriber, access: Access | None, entry: _Entry
+) -> DescribeTopicPartitionsResponseTopic:
+    operations = authorized_operations(access, ResourceType.TOPIC, entry.name)
+    if entry.is_denied:
+        return DescribeTopicPartitionsResponseTopic(
+            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=entry.name
+        )
     if entry.topic is None:
-        return _unknown(entry.name)
+        return _unknown(entry.name, operations)
     return DescribeTopicPartitionsResponseTopic(
         name=entry.name,
         topic_id=entry.topic.topic_id,
         is_internal=entry.name in INTERNAL_TOPICS,
         partitions=list(_partitions(describer, entry.topic, entry.first, entry.end)),
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=operations,
     )
 
 
@@ -117,11 +136,11 @@ def _partitions(
         )
 
 
-def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+def _unknown(name: str, operations: int) -> DescribeTopicPartitionsResponseTopic:
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
     return DescribeTopicPartitionsResponseTopic(
         error_code=code,
         name=name,
         is_internal=name in INTERNAL_TOPICS,
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=operations,
     )

@@ -13,6 +13,7 @@ from tierlog.broker.handlers.described import describe_topic
 from tierlog.broker.handlers.limits import MAX_RECORDS_PER_REQUEST, TOO_LARGE
 from tierlog.broker.handlers.mutations import OVER_QUOTA, OVER_QUOTA_MESSAGE, MutationQuota
 from tierlog.broker.handlers.turns import in_turns, respond_in_turns, weighted_slices
+from tierlog.metadata.acls import AclOperation, ResourceType
 from tierlog.metadata.controller.commands import (
     USE_DEFAULT,
     CreatePartitions,
@@ -77,7 +78,7 @@ def create_topics_handler(deps: Dependencies) -> Handler:
         overrides = {topic.name: {c.name: c.value or "" for c in topic.configs} for topic in wanted}
         results = chain(
             (_duplicate_result(name) for name in sorted(twice)),
-            _created_results(deps, context.version, outcomes, overrides),
+            _created_results(deps, context, outcomes, overrides),
         )
         response = CreateTopicsResponse(throttle_time_ms=quota.throttle_time_ms)
         count = len(twice) + len(outcomes)
@@ -162,7 +163,10 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
 
 
 def _created_results(
-    deps: Dependencies, version: int, outcomes: Iterable[TopicOutcome], overrides: dict[str, dict[str, str]]
+    deps: Dependencies,
+    context: RequestContext,
+    outcomes: Iterable[TopicOutcome],
+    overrides: dict[str, dict[str, str]],
 ) -> Iterator[CreatableTopicResult]:
     described: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]] = {}  # by overrides
     for outcome in outcomes:
@@ -174,7 +178,15 @@ def _created_results(
             num_partitions=outcome.partitions,
             replication_factor=outcome.replication_factor,
         )
-        if version >= CONFIGS_FROM and outcome.error is ErrorCode.NONE:
+        if context.version >= CONFIGS_FROM and outcome.error is ErrorCode.NONE:
+            if context.access is not None and not context.access.allows(
+                AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, outcome.name
+            ):
+                result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                result.num_partitions = result.replication_factor = -1
+                result.configs = None
+                yield result
+                continue
             own = overrides.get(outcome.name, {})
             key = tuple(own.items())
             if key not in described:

@@ -23,6 +23,7 @@ from tierlog.broker.handlers.context import (
     pending,
 )
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_turns, respond_in_turns
+from tierlog.broker.security.authorizer import Access
 from tierlog.broker.storage.core.producer_state import NO_PRODUCER_ID
 from tierlog.broker.transactions.core.events import (
     EndTransaction,
@@ -39,6 +40,7 @@ from tierlog.broker.transactions.core.transaction import (
 from tierlog.broker.transactions.transaction_service import TransactionService
 from tierlog.broker.transactions.verifier import Verification, add_partitions
 from tierlog.config.topic import OFFSETS_TOPIC
+from tierlog.metadata.acls import AclOperation, ResourceType
 from tierlog.metadata.image import ClusterImage
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.errors import ErrorCode, KafkaError
@@ -298,17 +300,24 @@ class _Handlers:
             context.version,
             "transaction_states",
             len(ids),
-            map(self._described, ids),
+            (self._described(each, context.access) for each in ids),
             weigh=lambda state: 1 + sum(len(topic.partitions) for topic in state.topics),
         )
 
-    def _described(self, transactional_id: str) -> describe_transactions.TransactionState:
+    def _described(
+        self, transactional_id: str, access: Access | None
+    ) -> describe_transactions.TransactionState:
+        if access is not None and not _may_describe(access, transactional_id):
+            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            return describe_transactions.TransactionState(transactional_id=transactional_id, error_code=code)
         found = self._service.find(transactional_id) if transactional_id else ErrorCode.INVALID_REQUEST
         if isinstance(found, ErrorCode):
             return describe_transactions.TransactionState(transactional_id=transactional_id, error_code=found)
         numbers = numbers_by_topic(found.partitions)
         topics = [
-            describe_transactions.TopicData(topic=topic, partitions=each) for topic, each in numbers.items()
+            describe_transactions.TopicData(topic=topic, partitions=each)
+            for topic, each in numbers.items()
+            if access is None or access.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
         ]
         return describe_transactions.TransactionState(
             transactional_id=transactional_id,
@@ -326,7 +335,7 @@ class _Handlers:
         titles = {state.title for state in TransactionState}
         unknown = [each for each in request.state_filters if each not in titles]
         try:
-            matches = _filter(request, self._service.now_ms)
+            matches = _filter(request, self._service.now_ms, context.access)
         except InvalidPattern as fault:
             raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(fault)) from None
         error, found = self._service.transactions()
@@ -350,9 +359,15 @@ def _listed(found: Transaction) -> list_transactions.TransactionState:
     )
 
 
-def _filter(request: list_transactions.ListTransactionsRequest, now_ms: int) -> Callable[[Transaction], bool]:
-    """Filters of one kind are alternatives; a transaction must match each kind. None at all match
-    everything. Raises InvalidPattern."""
+def _may_describe(access: Access, transactional_id: str) -> bool:
+    return access.allows(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+
+
+def _filter(
+    request: list_transactions.ListTransactionsRequest, now_ms: int, access: Access | None
+) -> Callable[[Transaction], bool]:
+    """Filters of one kind are alternatives; a transaction must match each kind. None at all match everything
+    that the client may describe. Raises InvalidPattern."""
     states, producers = set(request.state_filters), set(request.producer_id_filters)
     pattern = request.transactional_id_pattern
     id_matches = compile_pattern(pattern) if pattern else None
@@ -366,7 +381,9 @@ def _filter(request: list_transactions.ListTransactionsRequest, now_ms: int) -> 
             each.state is TransactionState.ONGOING and now_ms - each.started_ms > request.duration_filter
         ):
             return False
-        return id_matches is None or id_matches(each.transactional_id)
+        if id_matches is not None and not id_matches(each.transactional_id):
+            return False
+        return access is None or _may_describe(access, each.transactional_id)
 
     return matches
 

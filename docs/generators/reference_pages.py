@@ -13,6 +13,7 @@ from state_diagrams import page as cluster_states
 from tierlog.broker.gateway.catalogue import reference_page as metrics_page
 from tierlog.broker.groups.core.classic.states import reference_page as group_states
 from tierlog.broker.groups.core.consumer.states import reference_page as consumer_group_states
+from tierlog.broker.handlers.access import ACCESS, DENIED, Row
 from tierlog.broker.handlers.table import SERVED
 from tierlog.broker.transactions.core.states import reference_page as transaction_states
 from tierlog.cli.errors import ExitCode
@@ -53,6 +54,7 @@ def pages() -> dict[str, str]:
         "settings.md": _settings(),
         "cli.md": _commands(),
         "protocol.md": _protocol(),
+        "access.md": _access(),
         "group-states.md": group_states(),
         "consumer-group-states.md": consumer_group_states(),
         "transaction-states.md": transaction_states(),
@@ -168,6 +170,58 @@ def _protocol() -> str:
             "",
         ]
     )
+
+
+def _access() -> str:
+    """Operations that each API needs, from the table that handlers check."""
+    return "\n".join(
+        [
+            HEADER,
+            "# Access",
+            "",
+            "Operations that a request needs if the node has an authorizer (`authorizer.class.name`). How",
+            "ACLs decide is in [security](../explanation/security.md). A request that names several",
+            "resources is carried out for the permitted ones, and has an error for each of the others.",
+            "",
+            "| API | operation | resource | named by | or on the cluster | |",
+            "| --- | --- | --- | --- | --- | --- |",
+            *(_row(*cells) for name in sorted(SERVED) for cells in _access_rows(name)),
+            "",
+            "The resource of a setting is the topic or group that has it, or the cluster. The resource of a",
+            "coordinator is its group or transactional id.",
+            "",
+            "## Errors",
+            "",
+            "| denied resource | error |",
+            "| --- | --- |",
+            *(_row(kind.name, f"`{error.name}`") for kind, error in DENIED.items()),
+            "",
+        ]
+    )
+
+
+def _access_rows(name: str) -> list[tuple[str, ...]]:
+    rows = ACCESS[name]
+    if not rows:
+        return [(name, "none", "", "", "", "")]
+    return [
+        (
+            name if row is rows[0] else "",
+            row.operation.name,
+            "its own" if row.resource is None else row.resource.name,
+            row.names.says,
+            "" if row.or_cluster is None else row.or_cluster.name,
+            _access_note(row),
+        )
+        for row in rows
+    ]
+
+
+def _access_note(row: Row) -> str:
+    first, end = row.versions.start, row.versions.stop
+    if row.note or not (first or end < 100):
+        return row.note
+    return f"from version {first} on" if first else f"up to version {end - 1}"
 
 
 def _spark_options() -> str:

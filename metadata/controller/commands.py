@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 
 from tierlog.base.types import NO_LEADER
+from tierlog.metadata.acls import AccessControlEntry, AclFilter
 from tierlog.metadata.records import ConfigScope, Endpoint, PageRef, RemoteSegment
 from tierlog.metadata.scram import ScramVerifier
 from tierlog.protocol.errors import ErrorCode
@@ -414,6 +415,43 @@ class UsersAltered(Reply, frozen=True, kw_only=True, tag=True):
     users: tuple[UserOutcome, ...]
 
 
+# --- ACLs (KIP-140, KIP-290)
+
+
+class CreateAcls(Command["AclsCreated"], frozen=True, kw_only=True, tag=True):
+    """Add ACLs. One that exists is no error. Since format version 3."""
+
+    entries: tuple[AccessControlEntry, ...]
+
+
+class AclsCreated(Acknowledged, frozen=True, kw_only=True, tag=True):
+    """One outcome per ACL, in the order of the command. None if the command is refused."""
+
+    entries: tuple[Outcome, ...] = ()
+
+
+class DeleteAcls(Command["AclsDeleted"], frozen=True, kw_only=True, tag=True):
+    """Remove the ACLs that filters select: a bounded number in each command. Since format version 3."""
+
+    filters: tuple[AclFilter, ...]
+
+
+class FilterOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """`deleted`: what the filter selected. `has_more`: it selects others, which the same command again
+    removes."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    deleted: tuple[AccessControlEntry, ...] = ()
+    has_more: bool = False
+
+
+class AclsDeleted(Acknowledged, frozen=True, kw_only=True, tag=True):
+    """One outcome per filter, in the order of the command. None if the command is refused."""
+
+    filters: tuple[FilterOutcome, ...] = ()
+
+
 # --- producer ids
 
 
@@ -625,6 +663,8 @@ AnyCommand = (
     | AlterConfigs
     | AlterQuotas
     | AlterUsers
+    | CreateAcls
+    | DeleteAcls
     | AllocateProducerIds
     | StartCopy
     | FinishCopy
@@ -648,6 +688,8 @@ AnyReply = (
     | ConfigsAltered
     | QuotasAltered
     | UsersAltered
+    | AclsCreated
+    | AclsDeleted
     | ProducerIdsAllocated
     | LogStartReply
     | BrokerStopping

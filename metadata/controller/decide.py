@@ -8,6 +8,7 @@ from collections.abc import Container
 
 from tierlog.base.types import Rng
 from tierlog.metadata.controller import (
+    acls,
     brokers,
     configs,
     election,
@@ -30,6 +31,8 @@ _REPLIES: dict[type[c.AnyCommand], type[c.Acknowledged]] = {
     c.RegisterBroker: c.BrokerRegistered,
     c.StopBroker: c.BrokerStopping,
     c.AlterPartitions: c.PartitionsAltered,
+    c.CreateAcls: c.AclsCreated,
+    c.DeleteAcls: c.AclsDeleted,
     c.AllocateProducerIds: c.ProducerIdsAllocated,
     c.MoveLogStart: c.LogStartReply,
     c.DropRemoteLog: c.LogStartReply,
@@ -84,8 +87,8 @@ def _decide(
             return configs.alter(image, command)
         case c.AlterQuotas():
             return quotas.alter(image, command)
-        case c.AlterUsers():
-            return users.alter(image, command)
+        case c.AlterUsers() | c.CreateAcls() | c.DeleteAcls():
+            return _decide_security(image, command)
         case c.AllocateProducerIds():
             return brokers.allocate_producer_ids(image, command)
         case c.StartCopy():
@@ -116,3 +119,16 @@ def _decide(
             return remote_splices.trim_pages(image, command, now_ms)
         case c.StartRemoteDeletes():
             return remote.start_deletes(image, command, now_ms)
+
+
+def _decide_security(
+    image: ClusterImage, command: c.AlterUsers | c.CreateAcls | c.DeleteAcls
+) -> Decision[c.AnyReply]:
+    """Raises Refusal."""
+    match command:
+        case c.AlterUsers():
+            return users.alter(image, command)
+        case c.CreateAcls():
+            return acls.create(image, command)
+        case c.DeleteAcls():
+            return acls.delete(image, command)

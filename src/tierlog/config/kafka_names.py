@@ -130,7 +130,7 @@ THREAD_COUNTS = frozenset(
 _READ_AT_START = """
 add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
 alter.config.policy.class.name alter.log.dirs.replication.quota.window.num
-alter.log.dirs.replication.quota.window.size.seconds authorizer.class.name client.quota.callback.class
+alter.log.dirs.replication.quota.window.size.seconds client.quota.callback.class
 connection.failed.authentication.delay.ms connections.max.reauth.ms controlled.shutdown.enable
 controller.listener.names controller.quorum.append.linger.ms controller.quorum.auto.join.enable
 controller.quorum.bootstrap.servers controller.quorum.election.backoff.max.ms

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
+from tierlog.config.authorization import AuthorizerSettings
 from tierlog.config.background import MIB, UNLIMITED_RATE
-from tierlog.config.coordinators import CoordinatorSettings
 from tierlog.config.definitions import (
     InvalidSetting,
     SettingType,
@@ -36,7 +36,7 @@ KIB = 1 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings(CoordinatorSettings):
+class NodeSettings(AuthorizerSettings):
     """All settings of a node; the defaults of topic settings are inherited."""
 
     # Identity and addresses
@@ -593,7 +593,7 @@ class NodeSettings(CoordinatorSettings):
             raise InvalidSetting("controller.quorum.ssl.certificate, .key and .ca: set all three or none")
         if len(voters) > 1 and not self.controller_quorum_secret:
             raise InvalidSetting("controller.quorum.secret: needed in a quorum of several voters")
-        _ = self.listener, self.admin, self.connections_per_address
+        _ = self.listener, self.admin, self.connections_per_address, self.super_user_names
         return self
 
 

@@ -17,7 +17,7 @@ from tierlog.protocol.schema import Field, StructType
 
 TEXT, NUMBER, ID = "name", 7, UUID(int=7)
 VALUES = {"string": TEXT, "uuid": ID, "bytes": b"", "records": b"", "bool": False, "float64": 1.0}
-OTHER_ITEMS = {"AlterReplicaLogDirs": range(1, 3), "DescribeLogDirs": range(1, 3)}
+OTHER_ITEMS = {"DescribeLogDirs": range(1, 3)}
 CODE = ErrorCode.NOT_CONTROLLER
 
 

@@ -168,7 +168,7 @@ async def test_default_settings_of_many_resources_are_encoded_once(cluster: Admi
         "DescribeConfigs", {"resources": resources(1000, "DescribeConfigs"), "include_synonyms": True}
     )
     handle = describe_configs_handler(cluster.dependencies)
-    reply = await handle(SimpleNamespace(version=4), request)  # type: ignore[arg-type]
+    reply = await handle(SimpleNamespace(version=4, access=None), request)  # type: ignore[arg-type]
     pieces = {id(part): len(part) for part in reply.parts}
     assert sum(pieces.values()) < 100_000 < 1_000_000 < sum(map(len, reply.parts))
 

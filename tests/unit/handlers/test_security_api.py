@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from tierlog.broker.handlers.acls import refusing_acl_handlers
 from tierlog.broker.handlers.context import Connection, RequestContext
 from tierlog.broker.handlers.error_counts import counter_of
-from tierlog.broker.handlers.table import security_handlers
+from tierlog.broker.handlers.table import token_handlers
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.codec import decode, encode
 from tierlog.protocol.errors import ErrorCode
@@ -23,7 +24,10 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(security_handlers()))
+HANDLERS = refusing_acl_handlers() | token_handlers()
+
+
+@pytest.mark.parametrize("name", sorted(HANDLERS))
 def test_every_version_has_kafkas_error(name: str) -> None:
     api = BY_NAME[name]
     expected = SECURITY_DISABLED if "Acls" in name else NOT_ALLOWED
@@ -31,7 +35,7 @@ def test_every_version_has_kafkas_error(name: str) -> None:
         context = RequestContext(api.key, version, 1, "c", Connection(1, "h", 1))
         request = api.request(**REQUESTS.get(name, {}))
         answer: Any = decode(
-            api.response, version, memoryview(encode(security_handlers()[name](context, request), version))
+            api.response, version, memoryview(encode(HANDLERS[name](context, request), version))
         )
         counted: Counter[int] = Counter()
         count = counter_of(api.response, counted)
@@ -41,12 +45,10 @@ def test_every_version_has_kafkas_error(name: str) -> None:
 
 
 def test_messages_equal_kafkas() -> None:
-    handlers = security_handlers()
-
     def answer(name: str) -> Any:
         api = BY_NAME[name]
         context = RequestContext(api.key, api.max_version, 1, "c", Connection(1, "h", 1))
-        return handlers[name](context, api.request(**REQUESTS.get(name, {})))
+        return HANDLERS[name](context, api.request(**REQUESTS.get(name, {})))
 
     assert answer("DescribeAcls").error_message == "No Authorizer is configured on the broker"
     assert answer("CreateAcls").results[1].error_message == "No Authorizer is configured."

@@ -1,0 +1,224 @@
+"""DescribeAcls, CreateAcls and DeleteAcls (v1-3, KIP-140, KIP-290).
+
+Descriptions come from this broker's image. The controller validates and commits changes, a bounded number in
+each command. A node without an authorizer refuses all three, as Kafka does: clients stop at once with its
+message. If the APIs were not advertised, clients would report that the broker is too old.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import TypeVar
+
+from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext, pending
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.error_responses import error_reply
+from tierlog.broker.handlers.limits import MAX_RECORDS_PER_REQUEST, TOO_LARGE
+from tierlog.broker.handlers.turns import respond_in_turns, weighted_slices
+from tierlog.metadata.acls import (
+    AccessControlEntry,
+    AclFilter,
+    AclIndex,
+    AclOperation,
+    PatternType,
+    Permission,
+    ResourcePattern,
+    ResourceType,
+    selected_entries,
+    selected_patterns,
+)
+from tierlog.metadata.controller.acls import valid_filter
+from tierlog.metadata.controller.commands import CreateAcls, DeleteAcls, FilterOutcome, Outcome
+from tierlog.metadata.controller.decision import Refusal
+from tierlog.protocol.errors import ErrorCode, KafkaError
+from tierlog.protocol.messages import create_acls, delete_acls, describe_acls
+
+# as in Kafka's AclApis
+NO_AUTHORIZER = "No Authorizer is configured."
+NO_AUTHORIZER_ON_BROKER = "No Authorizer is configured on the broker"
+
+ACLS_PER_COMMAND = 500
+"""ACLs that the controller adds in one turn of its event loop: about 20 ms."""
+FILTERS_PER_COMMAND = 20
+"""Filters that the controller applies in one turn: each may read all ACLs."""
+FILTERS_MAX = 1_000
+
+E = TypeVar("E", bound=IntEnum)
+
+
+def acl_handlers(deps: Dependencies) -> dict[str, Handler]:
+    if deps.authorizer is None:
+        return refusing_acl_handlers()
+    return {
+        "DescribeAcls": describe_acls_handler(deps),
+        "CreateAcls": create_acls_handler(deps),
+        "DeleteAcls": delete_acls_handler(deps),
+    }
+
+
+def refusing_acl_handlers() -> dict[str, Handler]:
+    return {
+        "DescribeAcls": _without_authorizer(NO_AUTHORIZER_ON_BROKER),
+        "CreateAcls": _without_authorizer(NO_AUTHORIZER),
+        "DeleteAcls": _without_authorizer(NO_AUTHORIZER),
+    }
+
+
+def _without_authorizer(message: str) -> Handler:
+    return lambda context, request: error_reply(context, request, ErrorCode.SECURITY_DISABLED, message)
+
+
+def describe_acls_handler(deps: Dependencies) -> Handler:
+    def handle(context: RequestContext, request: describe_acls.DescribeAclsRequest) -> Reply | Pending:
+        index = deps.metadata.image.acls
+        try:
+            wanted = valid_filter(_filter(request))
+        except Refusal as refusal:
+            raise KafkaError(refusal.error, refusal.message) from None
+        found = [
+            pattern
+            for pattern in selected_patterns(index, wanted)
+            if next(selected_entries(index, pattern, wanted), None) is not None
+        ]
+        resources = (_described(index, pattern, wanted) for pattern in found)
+        response = describe_acls.DescribeAclsResponse(error_message=None)
+        return Pending(
+            respond_in_turns(
+                response,
+                context.version,
+                "resources",
+                len(found),
+                resources,
+                weigh=lambda resource: 1 + len(resource.acls),
+            )
+        )
+
+    return handle
+
+
+def _described(
+    index: AclIndex, pattern: ResourcePattern, wanted: AclFilter
+) -> describe_acls.DescribeAclsResource:
+    resource, kind, name = pattern
+    return describe_acls.DescribeAclsResource(
+        resource_type=resource,
+        resource_name=name,
+        pattern_type=kind,
+        acls=[
+            describe_acls.AclDescription(
+                principal=entry.principal,
+                host=entry.host,
+                operation=entry.operation,
+                permission_type=entry.permission,
+            )
+            for entry in selected_entries(index, pattern, wanted)
+        ],
+    )
+
+
+def create_acls_handler(deps: Dependencies) -> Handler:
+    @pending
+    async def handle(context: RequestContext, request: create_acls.CreateAclsRequest) -> Reply:
+        if len(request.creations) > MAX_RECORDS_PER_REQUEST:
+            refused = Outcome(error=ErrorCode.POLICY_VIOLATION, message=TOO_LARGE)
+            return create_acls.CreateAclsResponse(results=[_created(refused)] * len(request.creations))
+        outcomes: list[Outcome] = []
+        for some in weighted_slices(request.creations, ACLS_PER_COMMAND):
+            reply = await deps.metadata.submit(CreateAcls(entries=tuple(map(_entry, some))))
+            if reply.error is not ErrorCode.NONE:
+                outcomes += [Outcome(error=reply.error, message=reply.message)] * len(some)
+            outcomes += reply.entries
+            await asyncio.sleep(0)  # a command without changes may return without yielding
+        return create_acls.CreateAclsResponse(results=list(map(_created, outcomes)))
+
+    return handle
+
+
+def _entry(creation: create_acls.AclCreation) -> AccessControlEntry:
+    return AccessControlEntry(
+        resource=_known(ResourceType, creation.resource_type),
+        pattern=_known(PatternType, creation.resource_pattern_type),
+        name=creation.resource_name,
+        principal=creation.principal,
+        host=creation.host,
+        operation=_known(AclOperation, creation.operation),
+        permission=_known(Permission, creation.permission_type),
+    )
+
+
+def _created(outcome: Outcome) -> create_acls.AclCreationResult:
+    return create_acls.AclCreationResult(error_code=outcome.error, error_message=outcome.message)
+
+
+def delete_acls_handler(deps: Dependencies) -> Handler:
+    @pending
+    async def handle(context: RequestContext, request: delete_acls.DeleteAclsRequest) -> Reply:
+        if len(request.filters) > FILTERS_MAX:
+            message = f"DeleteAcls accepts at most {FILTERS_MAX} filters per request"
+            refused = FilterOutcome(error=ErrorCode.POLICY_VIOLATION, message=message)
+            results = [_filter_result(refused, ())] * len(request.filters)
+            return delete_acls.DeleteAclsResponse(filter_results=results)
+        results = []
+        for some in weighted_slices(request.filters, FILTERS_PER_COMMAND):
+            results += await _delete(deps, tuple(map(_filter, some)))
+        return delete_acls.DeleteAclsResponse(filter_results=results)
+
+    return handle
+
+
+async def _delete(
+    deps: Dependencies, filters: tuple[AclFilter, ...]
+) -> list[delete_acls.DeleteAclsFilterResult]:
+    """Repeat the command until no filter selects more."""
+    deleted: list[list[AccessControlEntry]] = [[] for _ in filters]
+    while True:
+        reply = await deps.metadata.submit(DeleteAcls(filters=filters))
+        if reply.error is not ErrorCode.NONE:
+            refused = FilterOutcome(error=reply.error, message=reply.message)
+            return [_filter_result(refused, ())] * len(filters)
+        for found, outcome in zip(deleted, reply.filters, strict=True):
+            found += outcome.deleted
+        if not any(outcome.has_more for outcome in reply.filters):
+            return list(map(_filter_result, reply.filters, deleted))
+        await asyncio.sleep(0)
+
+
+def _filter_result(
+    outcome: FilterOutcome, deleted: "list[AccessControlEntry] | tuple[AccessControlEntry, ...]"
+) -> delete_acls.DeleteAclsFilterResult:
+    return delete_acls.DeleteAclsFilterResult(
+        error_code=outcome.error, error_message=outcome.message, matching_acls=list(_matching(deleted))
+    )
+
+
+def _matching(
+    deleted: "list[AccessControlEntry] | tuple[AccessControlEntry, ...]",
+) -> Iterator[delete_acls.DeleteAclsMatchingAcl]:
+    for entry in deleted:
+        yield delete_acls.DeleteAclsMatchingAcl(
+            error_message=None,
+            resource_type=entry.resource,
+            resource_name=entry.name,
+            pattern_type=entry.pattern,
+            principal=entry.principal,
+            host=entry.host,
+            operation=entry.operation,
+            permission_type=entry.permission,
+        )
+
+
+def _filter(requested: describe_acls.DescribeAclsRequest | delete_acls.DeleteAclsFilter) -> AclFilter:
+    return AclFilter(
+        resource=_known(ResourceType, requested.resource_type_filter),
+        pattern=_known(PatternType, requested.pattern_type_filter),
+        name=requested.resource_name_filter,
+        principal=requested.principal_filter,
+        host=requested.host_filter,
+        operation=_known(AclOperation, requested.operation),
+        permission=_known(Permission, requested.permission_type),
+    )
+
+
+def _known(kind: type[E], number: int) -> E:
+    """The member with this number; UNKNOWN (0) for a number of a newer client."""
+    return kind(number) if number in kind._value2member_map_ else kind(0)

@@ -1,0 +1,223 @@
+"""Guard: checks the access that a request needs (`handlers.access`) before its handler runs.
+
+Denied items are taken out of the request, the handler answers the others, and the response gets an item with
+the error for each denied one. Built by `handlers.table` only if the node has an authorizer, so that other
+nodes check nothing.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, NamedTuple
+
+from tierlog.broker.handlers.access import (
+    ACCESS,
+    CLUSTER,
+    DENIED,
+    MESSAGES,
+    Each,
+    Every,
+    Field,
+    Resource,
+    Row,
+    Whole,
+    resource_of,
+)
+from tierlog.broker.handlers.context import CLOSE, Close, Handler, Pending, RawReply, Reply, RequestContext
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.error_responses import array_of_items, error_item, error_reply
+from tierlog.broker.security.authorizer import Access, Authorizer
+from tierlog.metadata.acls import AclOperation, ResourceType
+from tierlog.protocol.api import APIS, PRODUCE_KEY
+from tierlog.protocol.codec import decode
+from tierlog.protocol.errors import ErrorCode
+
+
+class _DeniedItem(NamedTuple):
+    """An item of a request that gets an error without being processed."""
+
+    item: Any
+    error: ErrorCode
+
+
+def guarded_handlers(
+    handlers: Mapping[int, Handler], deps: Dependencies, authorizer: Authorizer
+) -> dict[int, Handler]:
+    """The handlers, each behind the checks of its API."""
+    return {key: _Guard(key, handler, deps, authorizer).handle for key, handler in handlers.items()}
+
+
+class _Guard:
+    """The checks of one API."""
+
+    def __init__(self, key: int, handler: Handler, deps: Dependencies, authorizer: Authorizer) -> None:
+        self._api = APIS[key]
+        self._handler = handler
+        self._deps = deps
+        self._authorizer = authorizer
+        self._rows = tuple(row for row in ACCESS[self._api.name] if not row.by_handler)
+        self._is_init_producer_id = self._api.name == "InitProducerId"
+
+    def handle(self, context: RequestContext, request: Any) -> Reply | Pending:
+        connection = context.connection
+        access = context.access = Access(self._authorizer, connection.principal, connection.peer_host)
+        denied: list[_DeniedItem] = []
+        changed: list[tuple[str, Any]] = []
+        for row in self._rows:
+            if context.version not in row.versions:
+                continue
+            if isinstance(row.names, Each):
+                found = self._denied_items(row, row.names.array, access, request)
+                if found and row.names.others is not None:
+                    return self._refuse_all_items(context, request, row.names, found)
+                if found:
+                    items = getattr(request, row.names.array)
+                    changed.append((row.names.array, items))
+                    without = {id(each.item) for each in found}
+                    setattr(request, row.names.array, [each for each in items if id(each) not in without])
+                    denied += found
+            elif (refused := self._refused_resource(row, access, request)) is not None:
+                return self._refuse(context, request, refused.type)
+        if self._is_init_producer_id and (refused_type := _refused_producer(access, request)) is not None:
+            return self._refuse(context, request, refused_type)
+        if not denied:
+            return self._handler(context, request)
+        return self._handle_rest(context, request, denied, changed)
+
+    def _refused_resource(self, row: Row, access: Access, request: Any) -> Resource | None:
+        """A resource of the request as a whole that is denied."""
+        match row.names:
+            case Whole():
+                resources: list[Resource | None] = [CLUSTER]
+            case Field(name):
+                value = getattr(request, name)
+                resources = [] if value is None else [resource_of(row, request, value, self._image)]
+            case Every(array):
+                resources = [
+                    resource_of(row, request, item, self._image) for item in getattr(request, array) or ()
+                ]
+            case Each():
+                resources = []
+        return next((each for each in resources if each is not None and not _allows(access, row, each)), None)
+
+    def _denied_items(self, row: Row, array: str, access: Access, request: Any) -> list[_DeniedItem]:
+        denied = []
+        for item in getattr(request, array) or ():
+            resource = resource_of(row, request, item, self._image)
+            if resource is not None and not _allows(access, row, resource):
+                denied.append(_DeniedItem(item, DENIED[resource.type]))
+        return denied
+
+    @property
+    def _image(self) -> Any:
+        return self._deps.metadata.image
+
+    # -- responses --
+
+    def _refuse(self, context: RequestContext, request: Any, kind: ResourceType) -> Reply:
+        error = DENIED[kind]
+        if context.api == PRODUCE_KEY:
+            self._deps.stats.for_api(PRODUCE_KEY).errors[error] += 1
+            if request.acks == 0:
+                return CLOSE
+        reply = error_reply(context, request, error, MESSAGES[error])
+        return self._api.response() if reply is None else reply  # as Kafka: an old version without errors
+
+    def _refuse_all_items(
+        self, context: RequestContext, request: Any, names: Each, found: list[_DeniedItem]
+    ) -> Reply:
+        errors = {id(each.item): each.error for each in found}
+        others = names.others or ErrorCode.NONE
+        items = [_DeniedItem(item, errors.get(id(item), others)) for item in getattr(request, names.array)]
+        return self._with_denied(context, self._api.response(), items)
+
+    def _handle_rest(
+        self,
+        context: RequestContext,
+        request: Any,
+        denied: list[_DeniedItem],
+        changed: list[tuple[str, Any]],
+    ) -> Reply | Pending:
+        """Let the handler answer the items that are left, if there are any."""
+        if context.api == PRODUCE_KEY:
+            for each in denied:
+                self._deps.stats.for_api(PRODUCE_KEY).errors[each.error] += 1
+
+        def finish(reply: Reply) -> Reply:
+            return self._with_denied(context, reply, denied)
+
+        if not any(getattr(request, array) for array, _ in changed):
+            has_acks = context.api != PRODUCE_KEY or request.acks != 0
+            return finish(self._api.response() if has_acks else None)
+        try:
+            reply = self._handler(context, request)
+        except BaseException:
+            for array, items in reversed(changed):  # the error response is for the whole request
+                setattr(request, array, items)
+            raise
+        if not isinstance(reply, Pending):
+            return finish(reply)
+        if isinstance(reply.work, asyncio.Future):
+            reply.work = _then(reply.work, finish)
+        else:
+            reply.work = _after(reply.work, finish)
+        return reply
+
+    def _with_denied(self, context: RequestContext, reply: Reply, denied: list[_DeniedItem]) -> Reply:
+        """The reply with an error item for each denied item."""
+        if reply is None:  # a producer without acknowledgements, whose connection is closed after an error
+            return CLOSE
+        if isinstance(reply, Close):
+            return reply
+        if isinstance(reply, RawReply):
+            body = b"".join(part if isinstance(part, bytes) else bytes(part) for part in reply.parts)  # type: ignore[arg-type]
+            reply = decode(self._api.response, context.version, body)
+        array, kind = array_of_items(self._api.response, context.version)
+        items = [
+            error_item(context, kind, each.item, each.error, MESSAGES.get(each.error)) for each in denied
+        ]
+        setattr(reply, array, [*getattr(reply, array), *items])
+        return reply
+
+
+def _allows(access: Access, row: Row, resource: Resource) -> bool:
+    if access.allows(row.operation, resource.type, resource.name):
+        return True
+    return row.or_cluster is not None and access.allows(row.or_cluster, *CLUSTER)
+
+
+def _refused_producer(access: Access, request: Any) -> ResourceType | None:
+    """The type of the resource that is denied to a new producer."""
+    transactional_id = request.transactional_id
+    if transactional_id is None:
+        allowed = access.allows(AclOperation.IDEMPOTENT_WRITE, *CLUSTER) or access.allows_any(
+            AclOperation.WRITE, ResourceType.TOPIC
+        )
+        return None if allowed else ResourceType.CLUSTER
+    kind = ResourceType.TRANSACTIONAL_ID
+    if request.enable2_pc and not access.allows(AclOperation.TWO_PHASE_COMMIT, kind, transactional_id):
+        return kind
+    return None
+
+
+def _then(work: "asyncio.Future[Any]", finish: Callable[[Reply], Reply]) -> "asyncio.Future[Any]":
+    """A future of the finished reply. Cancelling it cancels the work."""
+    finished: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def done(work: "asyncio.Future[Any]") -> None:
+        if finished.done():
+            return
+        if work.cancelled():
+            finished.cancel()
+        elif (failure := work.exception()) is not None:
+            finished.set_exception(failure)
+        else:
+            result = work.result()
+            finished.set_result(result if isinstance(result, Exception) else finish(result))
+
+    work.add_done_callback(done)
+    finished.add_done_callback(lambda _: work.cancel())
+    return finished
+
+
+async def _after(work: Coroutine[Any, Any, Reply], finish: Callable[[Reply], Reply]) -> Reply:
+    return finish(await work)

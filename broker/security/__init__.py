@@ -1,0 +1,1 @@
+"""Decisions about principals: what each may do. Called by the handlers."""

@@ -1,0 +1,288 @@
+"""Authorizer: decides by ACLs, as Kafka's StandardAuthorizer does (KIP-801).
+
+A denial wins over every permission. Without an ACL that applies, access is denied, unless no ACL at all names
+the resource and `allow.everyone.if.no.acl.found` is on. Super users may do everything. A permission for READ,
+WRITE, DELETE or ALTER implies DESCRIBE, and one for ALTER_CONFIGS implies DESCRIBE_CONFIGS. Denials imply
+nothing.
+
+ACLs come from the current image, so a change applies to the next check. Decisions are kept until the ACLs
+change: a client repeats the same few. The prefixes that apply to a name are those on the path to it in a
+trie: the image's sorted prefixes, each with its longest other prefix as its parent, which is found when it is
+first needed. No change of ACLs builds an index. Called by the handlers (`handlers.access`).
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Protocol
+
+from tierlog.config.authorization import AuthorizerSettings
+from tierlog.metadata.acls import (
+    WILDCARD,
+    WILDCARD_PRINCIPAL,
+    AclIndex,
+    AclOperation,
+    PatternType,
+    Permission,
+    ResourceType,
+    Rules,
+    canonical_host,
+)
+from tierlog.metadata.image import ClusterImage
+
+DECISIONS_MAX = 50_000
+"""Decisions that are kept, about 10 MB. Beyond it all are forgotten."""
+
+IMPLYING = {
+    AclOperation.DESCRIBE: frozenset(
+        {
+            AclOperation.DESCRIBE,
+            AclOperation.READ,
+            AclOperation.WRITE,
+            AclOperation.DELETE,
+            AclOperation.ALTER,
+            AclOperation.ALL,
+        }
+    ),
+    AclOperation.DESCRIBE_CONFIGS: frozenset(
+        {AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS, AclOperation.ALL}
+    ),
+}
+"""Operations whose permission is also one for the key."""
+
+OPERATIONS_OF = {
+    ResourceType.TOPIC: (
+        AclOperation.READ,
+        AclOperation.WRITE,
+        AclOperation.CREATE,
+        AclOperation.DELETE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (
+        AclOperation.READ,
+        AclOperation.DELETE,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+    ),
+    ResourceType.CLUSTER: (
+        AclOperation.CREATE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.CLUSTER_ACTION,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+        AclOperation.IDEMPOTENT_WRITE,
+    ),
+    ResourceType.TRANSACTIONAL_ID: (
+        AclOperation.WRITE,
+        AclOperation.DESCRIBE,
+        AclOperation.TWO_PHASE_COMMIT,
+    ),
+    ResourceType.DELEGATION_TOKEN: (AclOperation.DESCRIBE,),
+    ResourceType.USER: (AclOperation.CREATE_TOKENS, AclOperation.DESCRIBE_TOKENS),
+}
+"""Operations that exist for each type of resource (AclEntry.supportedOperations in Kafka)."""
+
+
+class Metadata(Protocol):
+    """Holds the current image."""
+
+    @property
+    def image(self) -> ClusterImage: ...
+
+
+LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
+ALL, DENY = AclOperation.ALL, Permission.DENY
+
+_Decision = tuple[str, str, AclOperation, ResourceType, str]
+
+
+class Authorizer:
+    """Decides by the ACLs of the current image."""
+
+    def __init__(
+        self, metadata: Metadata, super_users: frozenset[str] = frozenset(), allow_if_no_acl: bool = False
+    ) -> None:
+        self._metadata = metadata
+        self._super_users = super_users
+        self._allow_if_no_acl = allow_if_no_acl
+        self._acls = AclIndex()
+        self._decisions: dict[_Decision, bool] = {}
+        self._any_decisions: dict[tuple[str, str, AclOperation, ResourceType], bool] = {}
+        self._parents: dict[ResourceType, dict[str, str | None]] = {}
+
+    def allows(
+        self, principal: str, host: str, operation: AclOperation, resource: ResourceType, name: str
+    ) -> bool:
+        """Whether the principal, connected from this address, may do this."""
+        if self._metadata.image.acls is not self._acls:
+            self._forget()
+        key = principal, host, operation, resource, name
+        decision = self._decisions.get(key)
+        if decision is None:
+            decision = principal in self._super_users or self._decide(*key)
+            if len(self._decisions) >= DECISIONS_MAX:
+                self._decisions.clear()
+            self._decisions[key] = decision
+        return decision
+
+    def allows_any(self, principal: str, host: str, operation: AclOperation, resource: ResourceType) -> bool:
+        """Whether the principal may do this to any resource of the type, existing or not (Kafka's
+        `authorizeByResourceType`). Implied operations do not count."""
+        if self._metadata.image.acls is not self._acls:
+            self._forget()
+        key = principal, host, operation, resource
+        decision = self._any_decisions.get(key)
+        if decision is None:
+            decision = self._decide_any(*key)
+            if len(self._any_decisions) >= DECISIONS_MAX:
+                self._any_decisions.clear()
+            self._any_decisions[key] = decision
+        return decision
+
+    def _forget(self) -> None:
+        before, self._acls = self._acls, self._metadata.image.acls
+        for resource in list(self._parents):
+            if before.prefixes.get(resource) is not self._acls.prefixes.get(resource):
+                del self._parents[resource]
+        self._decisions.clear()
+        self._any_decisions.clear()
+
+    def _decide(
+        self, principal: str, host: str, operation: AclOperation, resource: ResourceType, name: str
+    ) -> bool:
+        rules = self._rules_for(resource, name)
+        address, is_allowed = _address(host), False
+        allowing = IMPLYING.get(operation) or (operation, ALL)
+        for of_pattern in rules:
+            for holder in (principal, WILDCARD_PRINCIPAL):
+                of_holder = of_pattern.get(holder)
+                if of_holder is None:
+                    continue
+                for rule_host, rule_operation, permission in of_holder:
+                    if rule_host != WILDCARD and rule_host != address:
+                        continue
+                    if permission != DENY:
+                        is_allowed = is_allowed or rule_operation in allowing
+                    elif rule_operation in (operation, ALL):
+                        return False
+        return is_allowed or (not rules and self._allow_if_no_acl)
+
+    def _rules_for(self, resource: ResourceType, name: str) -> list[Rules]:
+        """The rules of each pattern that applies to the resource."""
+        patterns = self._acls.patterns
+        named = patterns.get((resource, LITERAL, name))
+        found = [] if named is None else [named]
+        if name != WILDCARD and (for_all := patterns.get((resource, LITERAL, WILDCARD))) is not None:
+            found.append(for_all)
+        prefixes = self._acls.prefixes.get(resource)
+        if prefixes is not None and (at := bisect_right(prefixes, name)):
+            parents = self._parents.setdefault(resource, {})
+            prefix: str | None = prefixes[at - 1]
+            while prefix is not None:
+                if name.startswith(prefix):
+                    found.append(patterns[resource, PREFIXED, prefix])
+                if prefix not in parents:
+                    parents[prefix] = next(prefixes_of(prefix[:-1], prefixes), None)
+                prefix = parents[prefix]
+        return found
+
+    def _decide_any(self, principal: str, host: str, operation: AclOperation, resource: ResourceType) -> bool:
+        if self.allows(principal, host, operation, resource, "hardcode"):  # the name that Kafka tries
+            return True
+        wanted, address = (operation, AclOperation.ALL), _address(host)
+        allowed: list[tuple[PatternType, str]] = []
+        denied_names, denied_prefixes = set[str](), set[str]()
+        for (of_pattern, kind, name), rules in self._acls.patterns.items():
+            if of_pattern != resource:
+                continue
+            permissions = {
+                rule.permission
+                for holder in (principal, WILDCARD_PRINCIPAL)
+                for rule in rules.get(holder, ())
+                if rule.operation in wanted and rule.host in (WILDCARD, address)
+            }
+            if DENY in permissions:
+                (denied_prefixes if kind == PREFIXED else denied_names).add(name)
+            if Permission.ALLOW in permissions:
+                allowed.append((kind, name))
+        if WILDCARD in denied_names:
+            return False
+        in_order = tuple(sorted(denied_prefixes))
+        return any(
+            next(prefixes_of(name, in_order), None) is None and (kind == PREFIXED or name not in denied_names)
+            for kind, name in allowed
+        )
+
+
+def authorizer_of(settings: AuthorizerSettings, metadata: Metadata) -> Authorizer | None:
+    """The authorizer of a node, if it has one."""
+    if not settings.authorizer_class_name:
+        return None
+    return Authorizer(metadata, settings.super_user_names, settings.allow_everyone_if_no_acl_found)
+
+
+class Access:
+    """Permissions of one client. Made for each request, because a client may authenticate again as another
+    principal."""
+
+    __slots__ = ("_authorizer", "_host", "_principal")
+
+    def __init__(self, authorizer: Authorizer, principal: str, host: str) -> None:
+        self._authorizer = authorizer
+        self._principal = principal
+        self._host = host
+
+    def allows(self, operation: AclOperation, resource: ResourceType, name: str) -> bool:
+        return self._authorizer.allows(self._principal, self._host, operation, resource, name)
+
+    def allows_any(self, operation: AclOperation, resource: ResourceType) -> bool:
+        return self._authorizer.allows_any(self._principal, self._host, operation, resource)
+
+    def operations(self, resource: ResourceType, name: str) -> int:
+        """Bits of the operations that the client may do (KIP-430)."""
+        allowed = (each for each in OPERATIONS_OF[resource] if self.allows(each, resource, name))
+        return sum(1 << operation for operation in allowed)
+
+
+def authorized_operations(access: Access | None, resource: ResourceType, name: str) -> int:
+    """Bits of the operations that a client may do (KIP-430): all of them without an authorizer."""
+    if access is not None:
+        return access.operations(resource, name)
+    return sum(1 << operation for operation in OPERATIONS_OF[resource])
+
+
+def prefixes_of(name: str, prefixes: tuple[str, ...]) -> Iterator[str]:
+    """The members of a sorted tuple that are a prefix of the name, the longest first.
+
+    The greatest member that is not above the name is the longest such prefix, or shares with the name all
+    that any other such prefix can have. A walk in a trie, whose steps are binary searches.
+    """
+    key = name
+    while at := bisect_right(prefixes, key):
+        found = prefixes[at - 1]
+        if name.startswith(found):
+            yield found
+            key = found[:-1]
+        else:
+            key = key[: _common(key, found)]
+
+
+def _common(one: str, other: str) -> int:
+    """Length of the common prefix of two texts of which neither is a prefix of the other."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one.startswith(other[:middle]):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _address(host: str) -> str:
+    """A peer's address as ACLs have it."""
+    return (canonical_host(host) or host) if ":" in host else host
