@@ -196,6 +196,12 @@ class _Load:
                 )
 
     def _commit(self, partition: int, written: PartitionWritten | None, leases: LoadLeases) -> None:
+        if written is not None and written.failure:
+            if (found := self._client.find(partition)) is None:
+                self._failures.append(f"partition {partition}: {written.failure}")
+            else:  # by another run of the same load
+                self._add(partition, "loaded before", found)
+            return
         if written is None or not written.segments:
             self._add(partition, "no rows", None)
             return
@@ -245,6 +251,8 @@ def check_columns(df: "DataFrame") -> None:
     allowed = {name: types for name, types in TYPES.items() if name != "topic"}
     for field in df.schema.fields:
         lower = field.name.lower()
+        if lower in TYPES and df.schema.names.count(field.name) > 1:
+            raise InvalidArgument(f"there are several columns {field.name}: select one of them")
         if lower in TYPES and lower != field.name:
             raise InvalidArgument(f"the column {field.name} must be named {lower}, or anything else")
         kind = re.sub(r"timestamp_ntz", "timestamp", field.dataType.simpleString())

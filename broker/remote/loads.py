@@ -34,7 +34,7 @@ from tierlog.broker.remote.replacements import TierBusy, check_tags, verify_anno
 from tierlog.broker.remote.tier_views import TierConflict, TierRefused
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.controller.commands import LoadSegments, StartCopy
-from tierlog.metadata.controller.remote import MAX_ENTRIES, MAX_LOADING
+from tierlog.metadata.controller.remote import MAX_ENTRIES, MAX_LOADING, is_tiered
 from tierlog.metadata.controller.remote_loads import MAX_LOADED
 from tierlog.metadata.image import ClusterImage, Load, RemotePartition
 from tierlog.metadata.quorum.client import MetadataClient
@@ -355,9 +355,14 @@ class Loads:
     def _led(self, where: TopicIdPartition) -> Replica:
         replica = self._log_manager.led(where)
         if replica is None:
-            if where.topic_id not in self._metadata.image.topics:
+            topic = self._metadata.image.topics.get(where.topic_id)
+            if topic is None:
                 raise TierRefused(f"there is no topic {where.topic_id}")
-            raise TierConflict(f"this broker does not lead {where}, or the topic is not tiered")
+            if not is_tiered(self._metadata.image, where.topic_id):
+                raise TierConflict(f"{topic.name} is not tiered: set remote.storage.enable=true")
+            raise TierBusy(
+                f"broker {self._broker_id} does not lead partition {where.partition} of {topic.name}"
+            )
         if self._metadata.image.format_version < 2:
             raise TierConflict(
                 "the cluster has format version 1: see tierlog.format in docs/reference/settings.md"
@@ -373,7 +378,10 @@ class Loads:
             return
         if not any(one.rolled and one.end_offset > expected for one in replica.segments):
             self._log_manager.roll(replica)  # else the upload of the last roll is in progress
-        raise TierBusy(f"{replica.name}: offsets up to {end - 1} are not in the bucket yet")
+        raise TierBusy(
+            f"{replica.name}: offsets up to {end - 1} are not in the bucket yet, which never ends while "
+            "producers write"
+        )
 
     async def _submit(self, command: StartCopy | LoadSegments) -> None:
         reply = await self._metadata.submit(command)

@@ -1,11 +1,14 @@
 """Load: rows of Parquet files into a topic, as finished segments in the bucket (`tierlog.spark.load`)."""
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tierlog.spark.bulk_load import find_topic, load
 from tierlog.spark.jobs.arguments import InvalidArgument, Job, Progress, Values, main
 from tierlog.spark.jobs.runner import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 STORE = ("endpoint", "region")
 FILE, ROW = "_tierlog_file", "_tierlog_row"
@@ -18,28 +21,37 @@ def run(values: Values, progress: Progress) -> dict[str, Any]:
         raise InvalidArgument("nothing to load: give --input")
     find_topic(values["admin"], values["topic"])  # before Spark starts
     with spark_session("load", values) as spark:
-        rows = spark.read.parquet(*values["input"])
-        # Spark reads the largest files first
-        place = [f"_metadata.file_path AS {FILE}", f"_metadata.row_index AS {ROW}"]
-        rows = rows.selectExpr(*(values["select"] or ["*"]), *place)
-        if "topic" in rows.columns and len(rows.select("topic").distinct().take(2)) > 1:
-            raise InvalidArgument(
-                "the rows are of several topics: choose those of one with --input, or leave the column topic "
-                "out with --select"
-            )
-        return load(
-            rows,
-            topic=values["topic"],
-            path=values["path"],
-            admin=values["admin"],
-            name=values["name"],
-            order_by=(*(values["order_by"] or ()), FILE, ROW),
-            compression=values["compression"],
-            allow_expired=values["allow_expired"],
-            lease_seconds=values["lease_seconds"],
-            store_options={one: values[one] for one in STORE if values[one]},
-            progress=progress,
+        from pyspark.errors import AnalysisException
+
+        try:
+            return _load(spark, values, progress)
+        except AnalysisException as failure:  # names of files and columns
+            raise InvalidArgument(str(failure).strip().splitlines()[0]) from None
+
+
+def _load(spark: "SparkSession", values: Values, progress: Progress) -> dict[str, Any]:
+    rows = spark.read.parquet(*values["input"])
+    # Spark reads the largest files first
+    place = [f"_metadata.file_path AS {FILE}", f"_metadata.row_index AS {ROW}"]
+    rows = rows.selectExpr(*(values["select"] or ["*"]), *place)
+    if "topic" in rows.columns and len(rows.select("topic").distinct().take(2)) > 1:
+        raise InvalidArgument(
+            "the rows are of several topics: choose those of one with --input, or leave the column topic "
+            "out with --select"
         )
+    return load(
+        rows,
+        topic=values["topic"],
+        path=values["path"],
+        admin=values["admin"],
+        name=values["name"],
+        order_by=(*(values["order_by"] or ()), FILE, ROW),
+        compression=values["compression"],
+        allow_expired=values["allow_expired"],
+        lease_seconds=values["lease_seconds"],
+        store_options={one: values[one] for one in STORE if values[one]},
+        progress=progress,
+    )
 
 
 def _show(document: dict[str, Any]) -> str:

@@ -107,15 +107,21 @@ class LoadClient:
         body = {"segments": [msgspec.to_builtins(one) for one in segments]}
         try:
             return _loaded(self._call(partition, "commit", body))
-        except NotLoaded as why:
-            try:
-                found = self.begin(partition, WAIT_S)
-            except NotLoaded:
-                raise why from None
-            if isinstance(found, Loaded):
+        except NotLoaded:
+            if (found := self.find(partition)) is not None:
                 return found
-            self.cancel(partition)
             raise
+
+    def find(self, partition: int) -> Loaded | None:
+        """The load, if the leader knows that it was committed."""
+        try:
+            found = self.begin(partition, WAIT_S)
+        except NotLoaded:
+            return None
+        if isinstance(found, Loaded):
+            return found
+        self.cancel(partition)
+        return None
 
     def renew(self, partition: int, admin: ClusterAdmin) -> None:
         """A lease that is not renewed is lost; its commit says so."""

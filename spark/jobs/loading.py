@@ -8,7 +8,7 @@ that is repeated announces its own segments; only those that the driver commits 
 import pickle
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -33,7 +33,7 @@ from tierlog.records.kernels import Array
 from tierlog.spark.history.bucket import open_bucket
 from tierlog.spark.history.plan import Source
 from tierlog.spark.history.segment_writer import SegmentEnd, SegmentWriter, put_segment
-from tierlog.spark.jobs.load_client import LoadBegun, LoadClient
+from tierlog.spark.jobs.load_client import LoadBegun, LoadClient, NotLoaded
 from tierlog.spark.jobs.rewriting import SPOOLED_BYTES, checked
 from tierlog.spark.jobs.runner import keep_memory
 from tierlog.spark.options import StoreAddress
@@ -46,6 +46,9 @@ PARTITION = "_tierlog_partition"
 BATCH_BYTES = 512 << 10
 """Records of a batch before compression: larger ones compress better, and readers of history take whole
 chunks."""
+
+ROOM_FOR_CODEC = 16
+"""A batch leaves the sixteenth part of its limit free: records that cannot be compressed grow a little."""
 
 SEGMENTS_MAX = 256  # a limit of the quorum for one load in a partition
 NO_PRODUCER = Producer(-1, -1)
@@ -71,10 +74,12 @@ class LoadPlan:
 
 @dataclass(frozen=True, slots=True)
 class PartitionWritten:
-    """The segments of a partition, in order: what the driver commits."""
+    """The segments of a partition, in order: what the driver commits. `failure`: why its leader takes no more
+    of them; the other partitions of the load continue."""
 
     partition: int
     segments: tuple[RemoteSegment, ...]
+    failure: str = ""
 
 
 def route(plan: LoadPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -162,11 +167,12 @@ class _PartitionWriter:
     _file: IO[bytes] | None = None
     _writer: SegmentWriter | None = None
     _base_offset: int = 0
+    _failure: str = ""
 
     def __post_init__(self) -> None:
         self._begun = self.plan.begun[self.partition]
-        limit = min(BATCH_BYTES, self._begun.max_message_bytes - HEADER_SIZE)
-        self._batch = OpenBatch(max(limit, 1))
+        most = self._begun.max_message_bytes - HEADER_SIZE
+        self._batch = OpenBatch(max(min(BATCH_BYTES, most - most // ROOM_FOR_CODEC - ROOM_FOR_CODEC), 1))
         self._next_offset = self._begun.base_offset
 
     def __enter__(self) -> "_PartitionWriter":
@@ -178,15 +184,25 @@ class _PartitionWriter:
 
     def add(self, columns: RecordColumns, rows: Array) -> None:
         at = 0
-        while (at := self._batch.append(columns, rows, at)) < len(rows):
-            self._seal()
+        with self._noting_failure():
+            while not self._failure and (at := self._batch.append(columns, rows, at)) < len(rows):
+                self._seal()
 
     def finish(self) -> PartitionWritten:
-        if self._batch.records:
-            self._seal()
-        if self._writer is not None:
-            self._put()
-        return PartitionWritten(self.partition, tuple(self._segments))
+        with self._noting_failure():
+            if self._batch.records and not self._failure:
+                self._seal()
+            if self._writer is not None and not self._failure:
+                self._put()
+        return PartitionWritten(self.partition, () if self._failure else tuple(self._segments), self._failure)
+
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        """A lease that was lost, as with a new leader, fails this partition and not the whole load."""
+        try:
+            yield
+        except NotLoaded as why:
+            self._failure = str(why)
 
     @property
     def _codec(self) -> Codec:

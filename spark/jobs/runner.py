@@ -39,7 +39,11 @@ def spark_session(name: str, values: Values) -> Iterator["SparkSession"]:
     """The session of spark-submit, that of a Connect server, or a local one. One that existed before is not
     stopped."""
     conf = pairs("conf", values["conf"])
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
+
+    # writes each analysis error to stderr as a page of JSON; the job reports it
+    PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
 
     before = SparkSession.getActiveSession()
     if before is not None:

@@ -18,7 +18,7 @@ from tierlog.cli.local_cluster import LocalCluster
 from tierlog.client.partitioner import partition_of
 from tierlog.metadata.records import RemoteSegment
 from tierlog.spark import load, session
-from tierlog.spark.jobs.arguments import JobFailed, NoProgress, parse
+from tierlog.spark.jobs.arguments import InvalidArgument, JobFailed, NoProgress, parse
 from tierlog.spark.jobs.load import JOB
 from tierlog.spark.jobs.load_client import LoadClient, Loaded
 
@@ -150,6 +150,9 @@ def test_job_loads_parquet_files_once(
     found = consume(broker.bootstrap, 1000)
     assert all(values == sorted(values) for values in found.values())
     assert sorted([*found[0], *found[1]]) == [b"%04d" % number for number in range(1000)]
+    for wrong, why in (("--select", "nothing AS headers"), ("--input", str(tmp_path / "no"))):
+        with pytest.raises(InvalidArgument, match=r"UNRESOLVED_COLUMN|PATH_NOT_FOUND"):
+            JOB.run(parse(JOB, [*arguments, wrong, why]), NoProgress())
     texts = [f"{number:04}" for number in range(5000)]
     for name, some in (("a", texts[:10]), ("b", texts[10:])):  # Spark begins with the larger file
         pq.write_table(

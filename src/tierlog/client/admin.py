@@ -50,15 +50,17 @@ class ClusterAdmin:
         self._urls = [url.strip().rstrip("/") for url in urls.split(",") if url.strip()]
         self._timeout_s = timeout_s
         self._leaders: dict[TopicIdPartition, str] = {}
+        self._topics: dict[UUID, str] = {}
 
     def leader(self, where: TopicIdPartition) -> str:
         """The admin API of the broker that led a partition when this was asked last."""
         if where not in self._leaders:
             self.refresh()
         if where not in self._leaders:
-            raise AdminRefused(
-                404, f"there is no leader of partition {where.partition} of topic {where.topic_id}"
-            )
+            if where.topic_id not in self._topics:
+                raise AdminRefused(404, f"there is no topic with the id {where.topic_id} any more")
+            name = self._topics[where.topic_id]
+            raise AdminRefused(503, f"partition {where.partition} of {name} has no leader now")
         return self._leaders[where]
 
     def refresh(self) -> None:
@@ -76,6 +78,7 @@ class ClusterAdmin:
             one["id"]: url if one["id"] == cluster["node_id"] else one["admin_url"] or url
             for one in cluster["brokers"]
         }
+        self._topics = {UUID(topic["id"]): topic["name"] for topic in cluster["topics"]}
         self._leaders = {
             TopicIdPartition(UUID(topic["id"]), one["partition"]): brokers[one["leader"]]
             for topic in cluster["topics"]

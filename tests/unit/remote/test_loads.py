@@ -266,6 +266,15 @@ async def test_partition_that_cannot_be_loaded_into_is_refused(
             bench.loads.begin(bench.where, LOAD)
 
 
+async def test_job_asks_again_if_the_broker_leads_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Opened(tmp_path) as bench:
+        monkeypatch.setattr(bench.node.log_manager, "led", lambda _: None)
+        with pytest.raises(TierBusy, match="broker 1 does not lead partition 0 of t"):
+            bench.loads.begin(bench.where, LOAD)
+
+
 async def test_open_transaction_and_unknown_topic_are_refused(tmp_path: Path) -> None:
     async with Opened(tmp_path) as bench:
         write_transactional(bench.replica, [NewRecord(START_MS, None, b"open", ())])

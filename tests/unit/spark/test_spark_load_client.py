@@ -126,6 +126,30 @@ def test_columns_whose_names_differ_in_case_are_refused() -> None:
         check_columns(frame)
 
 
+def test_columns_that_exist_twice_are_refused() -> None:
+    frame: Any = SimpleNamespace(schema=StructType([StructField("value", BinaryType())] * 2))
+    with pytest.raises(InvalidArgument, match="several columns value"):
+        check_columns(frame)
+
+
+@pytest.mark.parametrize(
+    ("responses", "state", "failures"),
+    [
+        ([LOADED], ["loaded before"], []),
+        ([BEGUN, {}], [], ["partition 1: the lease has ended"]),
+        ([AdminRefused(404, "there is no topic")], [], ["partition 1: the lease has ended"]),
+    ],
+)
+def test_partition_that_could_not_be_written_may_have_been_loaded_by_another_run(
+    script: Script, client: LoadClient, responses: list[Any], state: list[str], failures: list[str]
+) -> None:
+    script(*responses)
+    job = object.__new__(_Load)
+    job._client, job._rows, job._failures = client, [], []
+    job._commit(1, PartitionWritten(1, (), "the lease has ended"), LoadLeases(client))
+    assert ([row["state"] for row in job._rows], job._failures) == (state, failures)
+
+
 def test_loads_that_retention_deletes_at_once_are_refused() -> None:
     job = object.__new__(_Load)
     job._topic = Topic("c", "t", uuid.UUID(int=1), 1)

@@ -16,7 +16,7 @@ from tierlog.records.batch import iter_batches
 from tierlog.records.codecs import Codec
 from tierlog.records.record import iter_records
 from tierlog.spark.history.bucket import open_bucket
-from tierlog.spark.jobs.load_client import LoadBegun
+from tierlog.spark.jobs.load_client import LoadBegun, NotLoaded
 from tierlog.spark.jobs.loading import (
     PARTITION,
     LoadError,
@@ -39,11 +39,15 @@ class Leader:
 
     topic_id = TOPIC
 
-    def __init__(self, put_until_ms: int = LATE_MS) -> None:
+    def __init__(self, put_until_ms: int = LATE_MS, moved_from: int = -1) -> None:
+        """`moved_from`: the partition whose leader has changed."""
         self.announced: list[tuple[int, int, int]] = []
         self._put_until_ms = put_until_ms
+        self._moved_from = moved_from
 
     def announce(self, partition: int, base_offset: int, last_offset: int) -> Announced:
+        if partition == self._moved_from:
+            raise NotLoaded("the lease has ended")
         self.announced.append((partition, base_offset, last_offset))
         return Announced(uuid.UUID(int=len(self.announced)), 3, self._put_until_ms)
 
@@ -172,6 +176,29 @@ def test_record_above_max_message_bytes_and_a_late_task_are_refused(tmp_path: Pa
         written(plan(tmp_path, {0: limited}), given)
     with pytest.raises(LoadError, match="stopped for too long"):
         written(plan(tmp_path, {0: begun()}, Leader(put_until_ms=0)), given)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+@pytest.mark.parametrize("most", [400, 3_000, 40_000])
+def test_records_that_do_not_compress_fit_into_max_message_bytes(
+    tmp_path: Path, codec: Codec, most: int
+) -> None:
+    values = [np.random.default_rng(number).bytes(100) for number in range(2000)]
+    given = rows(**{PARTITION: pa.array([0] * len(values), pa.int32())}, value=pa.array(values, pa.binary()))
+    [one] = written(plan(tmp_path, {0: begun(max_message_bytes=most, codec=codec)}), given)
+    assert [value for *_, value, _ in records(tmp_path, one)] == values
+
+
+def test_lost_lease_of_a_partition_leaves_the_others_alone(tmp_path: Path) -> None:
+    values = [np.random.default_rng(number).bytes(900) for number in range(3000)]
+    partitions = pa.array([0] * 1500 + [2] * 1500, pa.int32())
+    given = rows(**{PARTITION: partitions}, value=pa.array(values, pa.binary()))
+    limits = {number: begun(segment_bytes=600_000) for number in (0, 2)}
+    lost, kept = written(
+        plan(tmp_path, limits, Leader(moved_from=0)), given.slice(0, 1000), given.slice(1000)
+    )
+    assert lost == PartitionWritten(0, (), "the lease has ended")
+    assert [value for *_, value, _ in records(tmp_path, kept)] == values[1500:]
 
 
 def test_task_without_rows_writes_nothing(tmp_path: Path) -> None:
