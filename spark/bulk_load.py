@@ -184,16 +184,20 @@ class _Load:
                 raise JobFailed(
                     f"nothing is loaded: retention.bytes of {self._topic.name} is {kept_bytes}, and "
                     f"partition {partition} would get {size} bytes, of which the first are deleted at once. "
-                    "Raise it with `tierlog topic alter`, or allow expired records"
+                    f"{self._remedy('retention.bytes')}"
                 )
             retention_ms = begun[partition].retention_ms
             newest = found.segments[0].max_timestamp if found.segments else now_ms
             if 0 <= retention_ms < now_ms - newest:
                 raise JobFailed(
                     f"nothing is loaded: retention.ms of {self._topic.name} is {retention_ms}, and partition "
-                    f"{partition} would begin with older records, which are deleted at once. Raise it with "
-                    "`tierlog topic alter`, or allow expired records"
+                    f"{partition} would begin with older records, which are deleted at once. "
+                    f"{self._remedy('retention.ms')}"
                 )
+
+    def _remedy(self, setting: str) -> str:
+        alter = f"tierlog topic alter {self._topic.name} --config {setting}=-1"
+        return f"Raise it, as with `{alter}`, or load them nevertheless with --allow-expired"
 
     def _commit(self, partition: int, written: PartitionWritten | None, leases: LoadLeases) -> None:
         if written is not None and written.failure:

@@ -26,7 +26,7 @@ def run(values: Values, progress: Progress) -> dict[str, Any]:
         try:
             return _load(spark, values, progress)
         except AnalysisException as failure:  # names of files and columns
-            raise InvalidArgument(str(failure).strip().splitlines()[0]) from None
+            raise InvalidArgument(str(failure).strip().splitlines()[0].rstrip(";")) from None
 
 
 def _load(spark: "SparkSession", values: Values, progress: Progress) -> dict[str, Any]:

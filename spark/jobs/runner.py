@@ -42,8 +42,9 @@ def spark_session(name: str, values: Values) -> Iterator["SparkSession"]:
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
-    # writes each analysis error to stderr as a page of JSON; the job reports it
-    PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
+    for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        # writes each analysis error to stderr as a page of JSON; the job reports it
+        PySparkLogger.getLogger(logger).disabled = True
 
     before = SparkSession.getActiveSession()
     if before is not None:

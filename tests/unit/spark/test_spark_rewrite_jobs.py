@@ -71,7 +71,7 @@ class Server:
         return {
             "node_id": 1,
             "brokers": [{"id": 1, "admin_url": "http://other:1"}, {"id": 2, "admin_url": self.url}],
-            "topics": [{"id": str(WHERE.topic_id), "partitions": partitions}],
+            "topics": [{"id": str(WHERE.topic_id), "name": "t", "partitions": partitions}],
         }
 
 
@@ -90,7 +90,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 def test_leader_of_a_partition_is_asked(server: Server) -> None:
     admin = ClusterAdmin(f"http://127.0.0.1:1, {server.url}")  # no node is at the first address
     assert admin.leader(WHERE) == server.url
-    with pytest.raises(AdminRefused, match="no leader"):
+    with pytest.raises(AdminRefused, match="partition 1 of t has no leader"):
         admin.leader(WHERE._replace(partition=1))
     server.answers = [(409, {"error": "the manifest has changed"})]
     with pytest.raises(AdminRefused, match="the manifest has changed") as refused:
