@@ -16,12 +16,16 @@ from aiohttp import web
 from tierlog.base.tasks import TaskGroup, done_before
 from tierlog.base.types import random_uuid
 from tierlog.broker.gateway.admin import admin_routes
+from tierlog.broker.gateway.authentication import AdminAccess
 from tierlog.broker.gateway.loop_lag import LoopLag
 from tierlog.broker.gateway.node import FailureLog, Node
+from tierlog.broker.gateway.passwords import ScramPasswords
 from tierlog.broker.gateway.request_guard import known_names
+from tierlog.broker.gateway.roles import Role, Roles
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.platform import Platform, production_platform, quorum_tls
 from tierlog.broker.storage.log_dirs import LogDirectories
+from tierlog.config.admin_api import BASIC, principals
 from tierlog.config.node import CONTROLLER, NodeSettings
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.quorum.api import member_urls, quorum_routes, raft_routes
@@ -98,7 +102,9 @@ class NodeBase(ABC):
         self.metadata, raft = await self._build_metadata(metadata_tasks)
         self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag, self.failures)
         routes = [*admin_routes(self.admin_node), *quorum_routes(self.metadata), *raft]
-        self.admin = self.platform.admin_server(routes, quorum_tls(settings), self._names)
+        self.admin = self.platform.admin_server(
+            routes, quorum_tls(settings), self._names, self._admin_access()
+        )
         self._parts.push_async_callback(self.admin.close)
         self.admin_url = await self.admin.start(*settings.admin)
         metadata_tasks.spawn("certificates of the admin server", self.admin.keep_certificates())
@@ -107,6 +113,25 @@ class NodeBase(ABC):
 
         self._parts.push_async_callback(self._stop_metadata)
         await self.metadata.start()
+
+    def _admin_access(self) -> AdminAccess | None:
+        """The users of the admin API; None: everyone may use it."""
+        settings = self.settings
+        ways = settings.admin_authentication
+        if not ways:
+            return None
+        roles = Roles(
+            {
+                Role.VIEWER: principals(settings.admin_viewers),
+                Role.OPERATOR: principals(settings.admin_operators),
+                Role.ADMIN: [*principals(settings.admin_admins), *settings.super_user_names],
+            }
+        )
+        return AdminAccess(
+            roles=roles,
+            passwords=ScramPasswords(lambda: self.metadata.image.scram_users) if BASIC in ways else None,
+            nodes_have_certificates=bool(settings.quorum_files),
+        )
 
     def _names(self) -> set[str]:
         """Host names that requests to the admin server may use."""

@@ -14,14 +14,22 @@ from tierlog.cli.errors import CliError, ExitCode, unknown_broker, unreachable, 
 from tierlog.cli.options import DEFAULT_ADMIN
 from tierlog.cli.output import print_status
 from tierlog.cli.targets import Target, announce_target, local_target
-from tierlog.client.admin import admin_tls
+from tierlog.client.admin import admin_credentials, admin_tls
 
 PROBE_TIMEOUT_S = 3.0
 """Time to wait for a node's response: a paused node accepts connections and never responds."""
 
 TOPIC_HINT = "List topics with `tierlog topic list`; see offsets and settings with `tierlog topic describe`."
 HEALTH_HINT = "Check the cluster with `tierlog cluster health`, and see the node's log."
-HINTS = {404: TOPIC_HINT, 503: "Run `tierlog cluster health` to see what is unavailable and what to do."}
+CREDENTIALS_HINT = (
+    "Set TIERLOG_ADMIN_USER and TIERLOG_ADMIN_PASSWORD_FILE, TIERLOG_ADMIN_TOKEN, or the certificate in "
+    "TIERLOG_ADMIN_CERTIFICATE and TIERLOG_ADMIN_KEY."
+)
+HINTS = {
+    401: CREDENTIALS_HINT,
+    404: TOPIC_HINT,
+    503: "Run `tierlog cluster health` to see what is unavailable and what to do.",
+}
 """HTTP status -> hint."""
 
 TIER_PATHS = "/v1/tier/"
@@ -110,7 +118,10 @@ class AdminApi:
         return self._request(method, f"{self.url}{path}?{text}" if text else self.url + path, body)
 
     def _request(self, method: str, url: str, body: bytes | None, *, redirected: bool = False) -> Any:
-        request = urllib.request.Request(url, body, method=method)
+        try:
+            request = urllib.request.Request(url, body, admin_credentials(url), method=method)
+        except (OSError, ValueError) as wrong:
+            raise usage(str(wrong)) from None
         # also without a body, which proves to the node that no page of another site makes a browser send
         # this: browsers send this type to another site only if CORS allows it
         if method != "GET":
@@ -233,7 +244,8 @@ def _admin_urls_of(bootstrap: str) -> list[str]:
 def _urls(host: str, port: int) -> list[str]:
     """Possible URLs: the Kafka protocol does not say whether the admin API uses TLS."""
     authority = host_port(host, port)
-    schemes = ("https", "http") if os.environ.get("TIERLOG_ADMIN_CERTIFICATE") else ("http",)
+    has_tls = any(os.environ.get(f"TIERLOG_ADMIN_{name}") for name in ("CERTIFICATE", "CA"))
+    schemes = ("https", "http") if has_tls else ("http",)
     return [f"{scheme}://{authority}" for scheme in schemes]
 
 

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from tierlog.base.network import host_port
 from tierlog.base.tasks import TaskGroup
+from tierlog.broker.gateway.authentication import AdminAccess
 from tierlog.broker.gateway.directories import directory_routes
 from tierlog.broker.gateway.loads import load_routes
 from tierlog.broker.gateway.metrics import render
@@ -55,11 +56,14 @@ class AdminServer:
         routes: Sequence[web.AbstractRouteDef],
         tls: TlsFiles | None = None,
         names: Callable[[], Iterable[str]] = tuple,
+        access: AdminAccess | None = None,
     ) -> None:
         """`tls`: all routes but health and metrics require a client certificate. Raises OSError if it cannot
-        be loaded. `names`: host names that requests may use, besides addresses and localhost."""
+        be loaded. `names`: host names that requests may use, besides addresses and localhost. `access`:
+        authenticates users; None: everyone may use all routes, with a certificate if there is TLS."""
         self._tls_files, self._tls = tls, None if tls is None else tls.server()
-        middlewares = (request_guard(names), *(() if tls is None else (require_certificate,)))
+        checks = () if tls is None else (require_certificate,)
+        middlewares = (request_guard(names), *(checks if access is None else (access.middleware,)))
         application = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
         application.add_routes(routes)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)

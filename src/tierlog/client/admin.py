@@ -1,7 +1,8 @@
 """Blocking client of the admin API, for jobs: requests to any node, and to the leader of a partition.
 
-Reads the certificate and the CA for nodes with mutual TLS from TIERLOG_ADMIN_CERTIFICATE, TIERLOG_ADMIN_KEY
-and TIERLOG_ADMIN_CA, as the command line does.
+Reads from the environment, as the command line does: the certificate and the CA for nodes with TLS
+(TIERLOG_ADMIN_CERTIFICATE, TIERLOG_ADMIN_KEY, TIERLOG_ADMIN_CA), and a user and password (TIERLOG_ADMIN_USER,
+and TIERLOG_ADMIN_PASSWORD or TIERLOG_ADMIN_PASSWORD_FILE) or a token (TIERLOG_ADMIN_TOKEN).
 """
 
 import json
@@ -10,8 +11,11 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
+from base64 import b64encode
 from collections.abc import Mapping
 from http.client import HTTPException
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -40,6 +44,37 @@ def admin_tls(url: str) -> ssl.SSLContext | None:
     if certificate := os.environ.get("TIERLOG_ADMIN_CERTIFICATE"):
         context.load_cert_chain(certificate, os.environ.get("TIERLOG_ADMIN_KEY"))
     return context
+
+
+def admin_credentials(url: str) -> dict[str, str]:
+    """The header with the operator's password or token, if the environment has one. Raises ValueError where
+    it would travel over a network without TLS, and OSError if the file cannot be read."""
+    token, user = os.environ.get("TIERLOG_ADMIN_TOKEN"), os.environ.get("TIERLOG_ADMIN_USER")
+    if not token and not user:
+        return {}
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
+        raise ValueError(
+            "a password or token is sent only over TLS: give an https:// address, or unset "
+            "TIERLOG_ADMIN_USER and TIERLOG_ADMIN_TOKEN"
+        )
+    if token:
+        return {"Authorization": f"Bearer {token}"}
+    pair = f"{user}:{_password()}".encode()
+    return {"Authorization": f"Basic {b64encode(pair).decode()}"}
+
+
+def _password() -> str:
+    if file := os.environ.get("TIERLOG_ADMIN_PASSWORD_FILE"):
+        return Path(file).read_text(encoding="utf-8").removesuffix("\n")
+    return os.environ.get("TIERLOG_ADMIN_PASSWORD", "")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class ClusterAdmin:
@@ -101,8 +136,9 @@ class ClusterAdmin:
 def request(method: str, url: str, body: Mapping[str, object] | None = None, *, timeout_s: float) -> Any:
     """The JSON response. Raises AdminUnreachable and AdminRefused."""
     data = None if body is None else json.dumps(body).encode()
-    sent = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
     try:
+        headers = {"Content-Type": "application/json", **admin_credentials(url)}
+        sent = urllib.request.Request(url, data, headers, method=method)
         with urllib.request.urlopen(sent, timeout=timeout_s, context=admin_tls(url)) as response:
             return json.load(response)
     except urllib.error.HTTPError as refused:

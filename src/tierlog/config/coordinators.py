@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from tierlog.config.background import MIB, BackgroundSettings
+from tierlog.config.admin_api import AdminSettings
+from tierlog.config.background import MIB
 from tierlog.config.definitions import InvalidSetting, boolean_, int_, list_, long_, string_
 
 ASSIGNORS = ("uniform", "range")
@@ -11,7 +12,7 @@ MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorSettings(BackgroundSettings):
+class CoordinatorSettings(AdminSettings):
     # Groups
     group_min_session_timeout_ms: int = int_(
         6_000,

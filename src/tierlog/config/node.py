@@ -78,18 +78,6 @@ class NodeSettings(AuthorizerSettings):
         "Name of the listener on which other brokers connect to this one. If empty, the first listener. Set "
         "it to keep replication on a network of its own.",
     )
-    admin_listener: str = string_(
-        "127.0.0.1:9644",
-        "Address of the admin HTTP server, as host:port. Port 0 picks a free port. Without mutual TLS "
-        "there is no authentication: choose an address that only operators and nodes can reach. Change it "
-        "where other nodes or Prometheus must reach it.",
-    )
-    admin_allowed_hosts: tuple[str, ...] = list_(
-        (),
-        "Further host names in URLs of the admin HTTP server. IP addresses, localhost, this machine's name "
-        "and the names of voters and brokers are always accepted; requests for any other name are refused. "
-        "Set it if a metrics scraper uses another name.",
-    )
     controller_quorum_voters: tuple[str, ...] = list_(
         (),
         "Voters of a new metadata quorum as id@host:port, with the port of each admin listener. If empty, "
@@ -572,6 +560,7 @@ class NodeSettings(AuthorizerSettings):
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise InvalidSetting("group.min.session.timeout.ms is above group.max.session.timeout.ms")
         self.check_consumer_groups()
+        self.check_admin_api(has_tls=bool(self.quorum_files))
         if 0 <= self.queued_max_request_bytes < self.socket_request_max_bytes:
             raise InvalidSetting("queued.max.request.bytes is below socket.request.max.bytes")
         if self.broker_heartbeat_interval_ms * 10 > self.broker_session_timeout_ms * 9:

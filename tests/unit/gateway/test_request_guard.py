@@ -16,6 +16,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from tierlog.broker.gateway import request_guard
 from tierlog.broker.gateway.admin import AdminServer, admin_routes
 from tierlog.broker.gateway.request_guard import known_names
+from tierlog.broker.gateway.roles import CHANGES, Role, role_needed
 from tierlog.config.sources import settings_from
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.member_address import InvalidMemberUrl, MemberResolver, check_resolved, check_url
@@ -124,6 +125,15 @@ async def status(session: aiohttp.ClientSession, route: tuple[str, str], headers
 
 def test_every_route_is_in_the_table() -> None:
     assert sorted((route.method, route.path) for route in routes_of_a_node()) == sorted(ROUTES)
+
+
+def test_every_change_needs_a_role_that_the_table_names() -> None:
+    """A route that it does not name needs an admin; that has to be a decision, too."""
+    assert {route for route, guard in ROUTES.items() if guard is Guard.CHANGE} == set(CHANGES)
+    for (method, path), guard in ROUTES.items():
+        if guard is not Guard.SIGNED:
+            reads = Role.NONE if guard is Guard.OPEN else Role.VIEWER
+            assert role_needed(method, path) == (CHANGES.get((method, path)) or reads)
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=" ".join)

@@ -1,0 +1,135 @@
+"""Authentication of the admin HTTP API: finds the principal of each request, and checks its role.
+
+A principal proves itself by a client certificate (with TLS), by name and password (RFC 7617), or by a token
+(RFC 6750). A password or token wins over the certificate, so that an operator can act under another name.
+Requests between nodes carry signatures instead (metadata.quorum.auth). Failures are counted, and each is
+answered after a delay, so that passwords cannot be tried quickly.
+"""
+
+import asyncio
+import binascii
+from base64 import b64decode
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+from aiohttp import hdrs, web
+
+from tierlog.broker.gateway.request_guard import SIGNED_PREFIXES
+from tierlog.broker.gateway.roles import Role, Roles, role_needed
+from tierlog.metadata.quorum.tls import require_certificate
+
+FAILURE_DELAY_S = 0.1
+DELAYED_FAILURES_MAX = 1000
+"""Failed requests that wait for their answers; more are answered at once, with status 429."""
+
+_log = structlog.get_logger("tierlog")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Passwords(Protocol):
+    async def verify(self, name: str, password: str) -> bool:
+        """Whether the user exists and has this password."""
+
+
+class Tokens(Protocol):
+    async def principal_of(self, token: str) -> str | None:
+        """The principal that a valid token names."""
+
+
+@dataclass(slots=True, kw_only=True)
+class AdminAccess:
+    """Authentication and roles. Ways to authenticate that are None are refused."""
+
+    roles: Roles
+    passwords: Passwords | None = None
+    tokens: Tokens | None = None
+    certificate: Callable[[bytes], str | None] | None = None
+    """The principal of a certificate (DER)."""
+    nodes_have_certificates: bool = False
+    """Whether requests between nodes need a certificate, too."""
+    delay_s: float = FAILURE_DELAY_S
+    failures: int = 0
+    denied: int = 0
+    _delayed: int = 0
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        resource = request.match_info.route.resource
+        path = "" if resource is None else resource.canonical
+        if path.startswith(SIGNED_PREFIXES):
+            if self.nodes_have_certificates:
+                return await require_certificate(request, handler)
+            return await handler(request)
+        needed = role_needed(request.method, path)
+        if needed is Role.NONE:
+            return await handler(request)
+        principal = await self._principal(request)
+        if principal is None:
+            return await self._unauthenticated(request)
+        role = self.roles.of(principal)
+        if role < needed:
+            self.denied += 1
+            _log.warning("denied an admin request", principal=principal, method=request.method, path=path)
+            has, needs = role.name.lower(), needed.name.lower()
+            return _refused(
+                403, f"{principal} has the role {has}, and this needs {needs}: add it to admin.{needs}s"
+            )
+        return await handler(request)
+
+    async def _principal(self, request: web.Request) -> str | None:
+        header = request.headers.get(hdrs.AUTHORIZATION)
+        if header is None:
+            return self._principal_of_certificate(request)
+        scheme, _, credentials = header.partition(" ")
+        if scheme.lower() == "bearer" and self.tokens is not None:
+            return await self.tokens.principal_of(credentials.strip())
+        pair = _basic(credentials) if scheme.lower() == "basic" and self.passwords is not None else None
+        if pair is None or self.passwords is None or not await self.passwords.verify(*pair):
+            return None
+        return f"User:{pair[0]}"
+
+    def _principal_of_certificate(self, request: web.Request) -> str | None:
+        session = request.get_extra_info("ssl_object")
+        presented = None if session is None else session.getpeercert(binary_form=True)
+        if presented is None or self.certificate is None:
+            return None
+        return self.certificate(presented)
+
+    async def _unauthenticated(self, request: web.Request) -> web.Response:
+        self.failures += 1
+        if self._delayed >= DELAYED_FAILURES_MAX:
+            return _refused(429, "too many failed attempts: try again later")
+        if hdrs.AUTHORIZATION in request.headers:
+            self._delayed += 1
+            try:
+                await asyncio.sleep(self.delay_s)
+            finally:
+                self._delayed -= 1
+        ways = {
+            "a client certificate": self.certificate,
+            "a user and password": self.passwords,
+            "a token": self.tokens,
+        }
+        accepted = " or ".join(way for way, verifier in ways.items() if verifier is not None)
+        response = _refused(401, f"the sender is not known: send {accepted} that is valid")
+        if self.passwords is not None:
+            response.headers.add(hdrs.WWW_AUTHENTICATE, 'Basic realm="tierlog", charset="UTF-8"')
+        if self.tokens is not None:
+            response.headers.add(hdrs.WWW_AUTHENTICATE, 'Bearer realm="tierlog"')
+        return response
+
+
+def _basic(credentials: str) -> tuple[str, str] | None:
+    try:
+        name, separator, password = b64decode(credentials, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    return (name, password) if separator else None
+
+
+def _refused(status: int, message: str) -> web.Response:
+    response = web.json_response({"error": message}, status=status)
+    response.force_close()
+    return response

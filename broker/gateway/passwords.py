@@ -1,0 +1,50 @@
+"""Passwords of the admin HTTP API: those of the quorum's SCRAM users (RFC 5802).
+
+A verifier needs thousands of hashes for one check, so they run in a thread, a few at a time, and the node
+remembers a keyed digest of each password that was right. An unknown user costs as much as a wrong password.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+
+from tierlog.metadata.scram import ScramMechanism, ScramUsers, ScramVerifier
+
+CHECKS_AT_ONCE = 2
+REMEMBERED_MAX = 1000
+_NOBODY = ScramVerifier(salt=bytes(16), stored_key=bytes(32), server_key=bytes(32), iterations=4096)
+
+
+class ScramPasswords:
+    def __init__(self, users: Callable[[], ScramUsers]) -> None:
+        self._users = users
+        self._key = secrets.token_bytes(32)
+        self._remembered: dict[tuple[str, bytes], ScramVerifier] = {}
+        self._checks = asyncio.Semaphore(CHECKS_AT_ONCE)
+
+    async def verify(self, name: str, password: str) -> bool:
+        """Whether the user exists and has this password."""
+        credentials = self._users().get(name)
+        mechanism, verifier = ScramMechanism.SHA_256, _NOBODY
+        if credentials is not None:
+            mechanism = max(credentials)
+            verifier = credentials[mechanism]
+        digest = hmac.digest(self._key, password.encode(), "sha256")
+        if self._remembered.get((name, digest)) == verifier:
+            return True
+        async with self._checks:
+            right = await asyncio.to_thread(_fits, mechanism.hash_name, verifier, password)
+        if not right or credentials is None:
+            return False
+        if len(self._remembered) >= REMEMBERED_MAX:
+            self._remembered.clear()
+        self._remembered[name, digest] = verifier
+        return True
+
+
+def _fits(hash_name: str, verifier: ScramVerifier, password: str) -> bool:
+    salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), verifier.salt, verifier.iterations)
+    client_key = hmac.digest(salted, b"Client Key", hash_name)
+    return hmac.compare_digest(hashlib.new(hash_name, client_key).digest(), verifier.stored_key)

@@ -1,0 +1,140 @@
+"""The admin API with users and roles, over real sockets."""
+
+import asyncio
+import hashlib
+import hmac
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from controller_and_broker import controller_and_broker
+
+from tierlog.broker.app import Broker
+from tierlog.broker.gateway import authentication
+from tierlog.client.admin import AdminRefused, ClusterAdmin, admin_credentials, request
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.scram import ScramMechanism, ScramVerifier
+
+SETTINGS = {
+    "admin.authentication": "basic",
+    "admin.viewers": "User:vera",
+    "admin.operators": "User:oscar",
+    "admin.admins": "User:ada",
+    "super.users": "User:root",
+}
+
+
+def verifier_of(password: str, mechanism: ScramMechanism) -> ScramVerifier:
+    name, salt = mechanism.hash_name, b"salt"
+    salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, 4096)
+    return ScramVerifier(
+        salt=salt,
+        stored_key=hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest(),
+        server_key=hmac.digest(salted, b"Server Key", name),
+        iterations=4096,
+    )
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
+    monkeypatch.setattr(authentication, "FAILURE_DELAY_S", 0.0)
+    controller, broker = controller_and_broker(tmp_path, SETTINGS)
+    await controller.start()
+    await broker.start()
+    users = {"vera": "SHA_256", "oscar": "SHA_512", "ada": "SHA_256", "root": "SHA_512", "nobody": "SHA_256"}
+    changes = [
+        c.CredentialChange(
+            user=user,
+            mechanism=ScramMechanism[mechanism],
+            verifier=verifier_of(f"{user}-päss", ScramMechanism[mechanism]),
+        )
+        for user, mechanism in users.items()
+    ]
+    reply = await broker.metadata.submit(c.AlterUsers(changes=tuple(changes)))
+    assert not any(user.error for user in reply.users)
+    yield broker
+    await broker.stop()
+    await controller.stop()
+
+
+async def status(broker: Broker, method: str, path: str, user: str = "", password: str = "") -> int:
+    pair = b64encode(f"{user}:{password}".encode()).decode()
+    headers = {"Authorization": f"Basic {pair}"} if user else {}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, broker.admin_url + path, json={}, headers=headers) as response,
+    ):
+        return response.status
+
+
+async def test_each_role_may_do_what_those_below_it_may(broker: Broker) -> None:
+    routes = {
+        "vera": [("GET", "/metrics"), ("GET", "/v1/cluster"), ("GET", "/v1/quorum")],
+        "oscar": [("POST", "/v1/scrub"), ("POST", "/v1/partitions/balance")],
+        "ada": [("DELETE", "/v1/brokers/99"), ("POST", "/v1/tier/loads/begin")],
+    }
+    rank = {"nobody": 0, "vera": 1, "oscar": 2, "ada": 3, "root": 3}
+    for needed, paths in routes.items():
+        for method, path in paths:
+            for user, has in rank.items():
+                found = await status(broker, method, path, user, f"{user}-päss")
+                assert (found == 403) == (has < rank[needed]), (user, path, found)
+                assert found != 401
+    assert await status(broker, "GET", "/health") == 200
+
+
+@pytest.mark.parametrize(
+    ("user", "password"),
+    [("", ""), ("vera", "wrong"), ("vera", ""), ("Vera", "vera-päss"), ("unknown", "unknown-päss")],
+)
+async def test_others_learn_nothing(broker: Broker, user: str, password: str) -> None:
+    reads = [("GET", path) for path in ("/v1/cluster", "/metrics", "/v1/events", "/v1/quorum")]
+    for method, path in [*reads, ("POST", "/v1/scrub")]:
+        assert await status(broker, method, path, user, password) == 401
+
+
+async def test_a_password_that_has_changed_is_refused(broker: Broker) -> None:
+    assert await status(broker, "GET", "/v1/cluster", "vera", "vera-päss") == 200
+    changed = c.CredentialChange(
+        user="vera", mechanism=1, verifier=verifier_of("another", ScramMechanism.SHA_256)
+    )
+    await broker.metadata.submit(c.AlterUsers(changes=(changed,)))
+    assert await status(broker, "GET", "/v1/cluster", "vera", "vera-päss") == 401
+    assert await status(broker, "GET", "/v1/cluster", "vera", "another") == 200
+    gone = c.CredentialChange(user="vera", mechanism=1, verifier=None)
+    await broker.metadata.submit(c.AlterUsers(changes=(gone,)))
+    assert await status(broker, "GET", "/v1/cluster", "vera", "another") == 401
+
+
+@pytest.mark.parametrize("header", ["Basic", "Basic !", "Basic dmVyYQ==", "Basic /w==", "Bearer x", "Digest"])
+async def test_malformed_credentials_are_refused(broker: Broker, header: str) -> None:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(broker.admin_url + "/v1/cluster", headers={"Authorization": header}) as response,
+    ):
+        assert response.status == 401
+        assert response.headers["WWW-Authenticate"].startswith("Basic ")
+        assert "send a user and password" in (await response.json())["error"]
+
+
+async def test_clients_take_user_and_password_from_the_environment(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "password").write_text("ada-päss\n", encoding="utf-8")
+    monkeypatch.setenv("TIERLOG_ADMIN_USER", "ada")
+    monkeypatch.setenv("TIERLOG_ADMIN_PASSWORD_FILE", str(tmp_path / "password"))
+    await asyncio.to_thread(ClusterAdmin(broker.admin_url).refresh)
+    monkeypatch.setenv("TIERLOG_ADMIN_USER", "nobody")
+    with pytest.raises(AdminRefused) as refused:
+        await asyncio.to_thread(request, "GET", f"{broker.admin_url}/v1/cluster", timeout_s=30)
+    assert refused.value.status == 401
+
+
+def test_a_password_does_not_travel_without_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERLOG_ADMIN_TOKEN", "token")
+    assert admin_credentials("https://node:9644") == {"Authorization": "Bearer token"}
+    assert admin_credentials("http://localhost:9644") == admin_credentials("http://127.0.0.1:1")
+    with pytest.raises(ValueError, match="only over TLS"):
+        admin_credentials("http://node:9644/v1/cluster")
