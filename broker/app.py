@@ -108,6 +108,7 @@ class Broker(NodeBase):
 
     async def _build_parts(self) -> None:
         settings = self.settings
+        self.tls = self.platform.tls
         self.tasks = TaskGroup(self._report)
         vital = TaskGroup(self._fatal)  # the broker cannot serve without them
         self._parts.push_async_callback(vital.close)
@@ -269,7 +270,10 @@ class Broker(NodeBase):
             ],
             bounds=bounds_of(self.settings),
             stats=self.stats,
+            tls={} if self.tls is None else self.tls.by_name,
         )
+        if self.tls is not None:
+            self.tasks.repeat("certificates of listeners", self.tls.reload_replaced)
         self.throttling = Throttling(self.listener, self.quotas, self.clock)
 
     def _connect(self) -> None:

@@ -6,9 +6,10 @@ work goes to threads by `loop.run_in_executor`, so the event loop is the port fo
 
 import asyncio
 import random
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -30,6 +31,9 @@ from tierlog.metadata.quorum.peers import Peers
 from tierlog.metadata.quorum.sentinel import Sentinel
 from tierlog.metadata.quorum.tls import TlsFiles
 from tierlog.tiering.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from tierlog.broker.security.tls_files import NodeTls
 
 CONNECT_TIMEOUT_S = 5.0
 _log = structlog.get_logger("tierlog")
@@ -56,6 +60,8 @@ class Platform:
     """The listener for Kafka clients; takes the arguments of Listener."""
     admin_server: Callable[..., AdminServer]
     """Takes the arguments of AdminServer."""
+    tls: "NodeTls | None" = None
+    """TLS of the listeners that have it."""
     boot_id: str
     """Changes when the machine restarts; empty: unknown."""
     objects: ObjectStore | None = None
@@ -67,11 +73,14 @@ class Platform:
 
 
 def production_platform(settings: NodeSettings) -> Platform:
+    """Raises InvalidSetting if the TLS of a listener cannot be used."""
+    tls = _listener_tls(settings)
     return Platform(
         files=OsFiles(OpenFiles(_max_open_log_files(settings))),
         clock=SystemClock(),
         rng=random.Random(),
-        network=TcpNetwork(),
+        network=TcpNetwork(tls.for_brokers if tls and settings.controller_quorum_secret else None),
+        tls=tls,
         peers=_http_peers,
         sentinel=_start_sentinel,
         listener=Listener,
@@ -81,15 +90,24 @@ def production_platform(settings: NodeSettings) -> Platform:
 
 
 class TcpNetwork:
-    """Opens connections to other brokers, for fetchers, log repair and tier starts."""
+    """Opens connections to other brokers, for fetchers, log repair and tier starts. `tls`: the context of the
+    next one; None: without TLS."""
+
+    def __init__(self, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
+        self._tls = tls
 
     async def connect(self, host: str, port: int, client_id: str) -> BrokerConnection:
         peer = f"{host}:{port}"
         loop = asyncio.get_running_loop()
+        context = None if self._tls is None else self._tls()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, adapter = await loop.create_connection(
-                    lambda: _ProtocolAdapter(BrokerConnection(peer, client_id, loop)), host, port
+                    lambda: _ProtocolAdapter(BrokerConnection(peer, client_id, loop)),
+                    host,
+                    port,
+                    ssl=context,
+                    server_hostname=None if context is None else host,
                 )
         except (OSError, TimeoutError) as failure:
             raise Unreachable(f"{peer}: {str(failure) or 'no response'}") from failure
@@ -114,6 +132,15 @@ class _ProtocolAdapter(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.connection.buffer_updated(nbytes)
+
+
+def _listener_tls(settings: NodeSettings) -> "NodeTls | None":
+    """TLS of the listeners, if any has it. Raises InvalidSetting."""
+    if not any(listener.protocol.has_tls for listener in settings.client_listeners):
+        return None
+    from tierlog.broker.security.tls_files import NodeTls  # plain listeners need no library for certificates
+
+    return NodeTls(settings)
 
 
 def quorum_tls(settings: NodeSettings) -> TlsFiles | None:

@@ -9,6 +9,7 @@ import typer
 from tierlog import __version__
 from tierlog.cli.commands import (
     broker,
+    certs,
     cluster,
     consume,
     dev,
@@ -91,6 +92,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(broker.app, name="broker")
 app.add_typer(partition.app, name="partition")
 app.add_typer(quorum.app, name="quorum")
+app.add_typer(certs.app, name="certs")
 app.add_typer(log.app, name="log")
 app.add_typer(spark.app, name="spark")
 

@@ -72,6 +72,7 @@ def serve(settings: "NodeSettings", *, as_json: bool, with_path: bool = False) -
     with gc_paused():
         from tierlog.broker.app import run
         from tierlog.broker.node_base import NodeFailed
+        from tierlog.config.definitions import InvalidSetting
         from tierlog.metadata.quorum.storage import ForeignDirectory
         from tierlog.metadata.quorum.wal import DamagedLog
 
@@ -85,6 +86,8 @@ def serve(settings: "NodeSettings", *, as_json: bool, with_path: bool = False) -
     except DamagedLog as failure:
         hint = "Nothing was changed. Copy the directory before you try to repair it."
         raise CliError(f"cannot start: the metadata log is damaged: {failure}", hint=hint) from None
+    except InvalidSetting as wrong:  # a file that a setting names cannot be used
+        raise usage(str(wrong), hint=SETTINGS_HINT) from None
     except NodeFailed as failure:
         raise CliError(f"the node failed: {failure}", hint="See its log above.") from None
 

@@ -19,6 +19,7 @@ from tierlog.broker.net.core.protocol import HALT_CLOSED, HALT_YIELDED, Connecti
 from tierlog.broker.net.core.receive import Buffers
 from tierlog.broker.net.dispatch import Dispatcher
 from tierlog.broker.net.outbox import Outbox
+from tierlog.broker.net.tls_socket import TlsOutbox, TlsSocket
 from tierlog.protocol.primitives import MalformedFrame
 
 
@@ -53,15 +54,16 @@ class Owner(Protocol):
 class Channel:
     """Reads frames, calls handlers and sends responses until either side closes."""
 
-    def __init__(self, owner: Owner, sock: socket.socket, connection: Connection) -> None:
+    def __init__(self, owner: Owner, sock: socket.socket | TlsSocket, connection: Connection) -> None:
         self.connection = connection
         self._owner = owner
-        self._socket = sock
+        self._socket: Any = sock
         self._fd = sock.fileno()
         self.core = ConnectionCore(
             connection, owner.buffers, owner.bounds, self._memory_granted, owner.loop.time()
         )
-        self._outbox = Outbox(sock, self.core.out)
+        queue = self.core.out
+        self._outbox: Any = TlsOutbox(sock, queue) if isinstance(sock, TlsSocket) else Outbox(sock, queue)
         self._reading = self._writing = self._has_turn = False
         self.kept_bytes = 0  # bytes of responses in memory that the client has not accepted
         self._muted_until = 0.0
@@ -140,6 +142,11 @@ class Channel:
         self._flush()
 
     # ---- receiving --------------------------------------------------------------------------------
+
+    def read_early(self) -> None:
+        """Read what arrived together with the end of the TLS handshake."""
+        if self._reading:
+            self._timed(self._on_readable)()
 
     def _on_readable(self) -> None:
         owner, core = self._owner, self.core

@@ -34,10 +34,13 @@ from tierlog.broker.net.core.memory_pool import MemoryPool
 from tierlog.broker.net.core.protocol import HALT_MUTED, HALT_YIELDED
 from tierlog.broker.net.core.receive import Buffers
 from tierlog.broker.net.dispatch import Dispatcher
+from tierlog.broker.net.tls_gate import Tls, TlsGate
+from tierlog.broker.net.tls_socket import TlsSocket
 
 BACKLOG = 1024
 REFUSALS_LOGGED_EVERY_S = 10.0
 DEFAULT_BOUNDS = Bounds()
+NO_TLS: Mapping[str, Tls] = {}
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _log = structlog.get_logger("tierlog")
 OnClose = Callable[[Connection, CloseReason, str], None]
@@ -59,6 +62,7 @@ class Refusal(StrEnum):
     RATE = "max.connection.creation.rate"
     QUOTA = "connection_creation_rate"
     DESCRIPTORS = "open files"
+    HANDSHAKES = "TLS handshakes"
 
 
 OnRefusal = Callable[[Refusal, str], None]
@@ -100,6 +104,7 @@ class Listener:
     `report`: called with exceptions of handlers. `on_close`: with each closed connection and the reason.
     `on_refusal`: with the address of each refused connection, or without one after each pause of accepting in
     which connections waited. `closed` and `refused` count them. `begin`: begins the login of a connection.
+    `tls`: of the addresses that have it, by name.
     """
 
     def __init__(
@@ -114,6 +119,7 @@ class Listener:
         on_close: OnClose = log_close,
         on_refusal: OnRefusal | None = None,
         begin: Callable[[Connection], Authentication | None] | None = None,
+        tls: Mapping[str, Tls] = NO_TLS,
     ) -> None:
         self.bounds = bounds
         self.buffers = Buffers(MemoryPool(bounds.request_bytes))
@@ -132,6 +138,7 @@ class Listener:
         self._begin = begin
         self._on_refusal = on_refusal or RefusalLog()
         self._addresses = addresses
+        self.tls_gate = TlsGate(tls, self._open, self._ended)
         self._sockets: dict[str, socket.socket] = {}
         self._channels: dict[int, Channel] = {}
         self._throttled_connections: dict[socket.socket, tuple[str, asyncio.TimerHandle]] = {}
@@ -237,6 +244,7 @@ class Listener:
             timer.cancel()
         for accepted in [*self._throttled_connections]:
             self._close_throttled(accepted)
+        self.tls_gate.close()
         for channel in tuple(self._channels.values()):
             channel.close(CloseReason.STOPPING)
 
@@ -244,10 +252,12 @@ class Listener:
         """Called by a connection that closed."""
         if self._channels.pop(channel.connection.id, None) is None:
             return
+        self._ended(channel.connection, why, detail)
+
+    def _ended(self, connection: Connection, why: CloseReason, detail: str) -> None:
         self.closed[why] += 1
-        self._on_close(channel.connection, why, detail)
-        host = channel.connection.peer_host
-        _one_less(self._per_address, host)
+        self._on_close(connection, why, detail)
+        _one_less(self._per_address, connection.peer_host)
 
     def count_kept(self, count: int) -> None:
         self.kept_bytes += count
@@ -289,6 +299,8 @@ class Listener:
         for _ in range(ACCEPTS_PER_TURN):
             if self._rate_is_reached():
                 return self._pause(Refusal.RATE)
+            if self.tls_gate.has(name) and not self.tls_gate.has_room():
+                return self._pause(Refusal.HANDSHAKES)
             try:
                 accepted, address = bound.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -315,14 +327,23 @@ class Listener:
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection = Connection(next(_connection_ids), host, port, name)
+        self._per_address[host] += 1
+        if self.tls_gate.has(name):
+            self.tls_gate.begin(connection, accepted)
+        else:
+            self._open(connection, accepted)
+
+    def _open(self, connection: Connection, sock: socket.socket | TlsSocket) -> None:
+        """Serve a connection, after its TLS handshake."""
         if self._begin is not None:
             connection.authentication = self._begin(connection)
-        self._per_address[host] += 1
-        self._channels[connection.id] = Channel(self, accepted, connection)
+        channel = self._channels[connection.id] = Channel(self, sock, connection)
+        if isinstance(sock, TlsSocket):
+            self.loop.call_soon(channel.read_early)
 
     def _refusal(self, host: str) -> Refusal | None:
         bounds = self.bounds
-        if len(self._channels) >= bounds.connections:
+        if len(self._channels) + self.tls_gate.pending >= bounds.connections:
             return Refusal.ALL
         most = bounds.connections_per_address_overrides.get(host, bounds.connections_per_address)
         return Refusal.ADDRESS if self._per_address[host] >= most else None
@@ -387,6 +408,7 @@ class Listener:
     # ---- sweeping ---------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
+        self.tls_gate.sweep(self.loop.time(), self.bounds.handshake_s)
         self._sweep_some(iter([*self._channels.values()]))
 
     def _sweep_some(self, left: Iterator[Channel]) -> None:

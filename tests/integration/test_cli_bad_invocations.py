@@ -44,6 +44,13 @@ dev --port 0 --set log.segment.byte=5
 dev --port 0 --set log.segment.bytes=99999999999
 dev --port 0 --set num.partitions=many
 dev --port 0 --set listeners=nowhere
+dev --port 0 --set listeners=SSL://127.0.0.1:0
+dev --port 0 --set listeners=SSL://127.0.0.1:0 --set ssl.keystore.location={file}
+dev --port 0 --set listener.name.other.ssl.client.auth=required
+dev --port 0 --set listener.name.plaintext.node.id=1
+certs create --directory {file}
+certs create --directory {tmp} --client ../x
+certs create --directory {tmp} --days 0
 server --config {tmp}/missing.toml
 server --config {tmp}
 server --config {file}

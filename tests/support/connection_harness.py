@@ -2,7 +2,8 @@
 
 import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from ssl import SSLContext
 from typing import Any
 
 from tierlog.base.tasks import TaskGroup
@@ -11,6 +12,7 @@ from tierlog.broker.handlers.context import WHOLE_FRAME, Pending, RequestContext
 from tierlog.broker.net.core.bounds import Bounds
 from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.net.listener import Listener, ListenerAddress, Refusal
+from tierlog.broker.net.tls_gate import Tls
 from tierlog.protocol.api import APIS, decode_response, encode_request
 from tierlog.protocol.messages.delete_topics import DeleteTopicsResponse
 from tierlog.protocol.messages.heartbeat import HeartbeatResponse
@@ -54,12 +56,15 @@ class Broker:
             ),
         }
 
-    async def start(self, host: str = "127.0.0.1", **bounds: Any) -> None:
+    async def start(
+        self, host: str = "127.0.0.1", tls: Mapping[str, Tls] | None = None, **bounds: Any
+    ) -> None:
         self.listener = Listener(
             self.handlers, self.tasks, lambda _, failure: self.reports.append(failure),
             addresses=[ListenerAddress(host=host)], bounds=Bounds(**bounds),
             on_close=lambda _, why, detail: self.notes.append((why, detail)),
             on_refusal=lambda *both: self.refusals.append(both),
+            tls=tls or {},
         )  # fmt: skip
         self.address = (await self.listener.start())["PLAINTEXT"]
 
@@ -99,9 +104,11 @@ class Client:
         self.sent = 0
 
     @classmethod
-    async def connect(cls, host: str, port: int, from_host: str | None = None) -> "Client":
+    async def connect(
+        cls, host: str, port: int, from_host: str | None = None, ssl: SSLContext | None = None
+    ) -> "Client":
         source = None if from_host is None else (from_host, 0)
-        return cls(*await asyncio.open_connection(host, port, local_addr=source))
+        return cls(*await asyncio.open_connection(host, port, local_addr=source, ssl=ssl))
 
     def send(self, key: int, version: int, message: Any) -> None:
         self.sent += 1

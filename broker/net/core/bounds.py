@@ -33,6 +33,22 @@ SENDFILE_TAIL_BYTES = 4 * KIB
 SEND_TURN_BYTES = 4 * MIB
 """A connection that has sent as much in one turn of the event loop continues in the next one."""
 
+TLS_BATCH_BYTES = 64 * KIB
+"""Bytes that are encrypted at once. A client that accepts no bytes costs as much memory."""
+
+TLS_SEND_TURN_BYTES = 1 * MIB
+"""SEND_TURN_BYTES of a connection with TLS, which takes several times as long."""
+
+HANDSHAKES_MAX = 1_000
+"""TLS handshakes in progress, of all listeners. At the limit further connections wait in the kernel's queue,
+and a handshake that has taken longer than HANDSHAKE_GRACE_S is closed for each. One takes about 50 KB."""
+
+HANDSHAKE_GRACE_S = 1.0
+"""Time in which a client on a slow network makes progress: two or three round trips."""
+
+HANDSHAKE_BYTES_MAX = 256 * KIB
+"""Maximum bytes of a handshake from a client. Long certificate chains have a few kilobytes."""
+
 FRAMES_PER_TURN = 64
 """Requests of a connection that are handled in one turn: a few milliseconds."""
 
@@ -102,6 +118,8 @@ class Bounds:
     """socket.send.buffer.bytes; more is not faster, since waiting bytes fall out of the CPU's caches"""
     receive_buffer_bytes: int = -1
     """socket.receive.buffer.bytes; -1 (for either buffer) leaves the size to the operating system"""
+    handshake_s: float = 10.0
+    """no setting: from accepting a connection to the end of its TLS handshake"""
     abandoned_s: float = 10.0
     """no setting: how long requests of a closed connection may wait for earlier ones. Longer than an offset
     commit takes (offsets.commit.timeout.ms), because a consumer sends LeaveGroup after its commit and

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 
 from tierlog.config.definitions import boolean_, double_, int_, long_
+from tierlog.config.tls import SslSettings
 from tierlog.config.topic import MAX_LONG
-from tierlog.config.topic_defaults import TopicDefaults
 
 MIB = 1 << 20
 UNLIMITED_RATE = MAX_LONG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackgroundSettings(TopicDefaults):
+class BackgroundSettings(SslSettings):
     log_retention_check_interval_ms: int = long_(
         300_000,
         "How often, in milliseconds, retention and the age of segments are checked. Lower it for topics "

@@ -25,7 +25,6 @@ from tierlog.config.definitions import (
 from tierlog.config.listeners import (
     DEFAULT_PROTOCOLS,
     ListenerSettings,
-    SecurityProtocol,
     host_and_port,
     parse_listeners,
 )
@@ -546,9 +545,9 @@ class NodeSettings(AuthorizerSettings):
                 f"inter.broker.listener.name: listeners has no {self.inter_broker_listener}, only "
                 f"{', '.join(names)}"
             )
-        odd = [one.name for one in self.client_listeners if one.protocol is not SecurityProtocol.PLAINTEXT]
-        if odd:
-            raise InvalidSetting("listeners: only PLAINTEXT is served so far")
+        if any(listener.protocol.has_sasl for listener in self.client_listeners):
+            raise InvalidSetting("listeners: PLAINTEXT and SSL listeners are served so far")
+        self.check_tls(self.client_listeners)
 
     def validate(self) -> "NodeSettings":
         """Check conditions that involve several settings. Raises InvalidSetting."""

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tierlog.config.definitions import InvalidSetting, Setting, SettingType, find_setting
+from tierlog.config.definitions import InvalidSetting, Setting, SettingType, Value, find_setting
 from tierlog.config.node import NODE_SETTINGS, NodeSettings
+from tierlog.config.tls import listener_setting
 
 ENVIRONMENT_PREFIX = "TIERLOG_"
 NOT_SETTINGS = frozenset(
@@ -38,10 +39,17 @@ ALIASES: dict[str, tuple[str, int]] = {
 def settings_from(texts: Mapping[str, str]) -> NodeSettings:
     """Parse settings, given as names and strings. Raises InvalidSetting."""
     texts = without_aliases(texts)
-    values = {
-        name.replace(".", "_"): find_setting(NODE_SETTINGS, name).accept(text) for name, text in texts.items()
-    }
-    return replace(NodeSettings(**values), explicit=frozenset(texts)).validate()  # type: ignore[arg-type]
+    values: dict[str, Value] = {}
+    overrides: list[tuple[str, str, Value]] = []
+    for name, text in texts.items():
+        of_listener = listener_setting(name)
+        if of_listener is None:
+            values[name.replace(".", "_")] = find_setting(NODE_SETTINGS, name).accept(text)
+        else:
+            overrides.append((*of_listener, find_setting(NODE_SETTINGS, of_listener[1]).accept(text)))
+    settings = NodeSettings(**values)  # type: ignore[arg-type]
+    explicit, of_listeners = frozenset(texts), tuple(overrides)
+    return replace(settings, explicit=explicit, listener_overrides=of_listeners).validate()
 
 
 def without_aliases(texts: Mapping[str, str]) -> dict[str, str]:
@@ -92,7 +100,8 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
         name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")
         if name not in ALIASES:
             try:
-                find_setting(NODE_SETTINGS, name)
+                of_listener = listener_setting(name)
+                find_setting(NODE_SETTINGS, of_listener[1] if of_listener else name)
             except InvalidSetting as unknown:
                 raise InvalidSetting(f"{variable} in the environment: {unknown}") from None
         found[name] = text

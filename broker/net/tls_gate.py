@@ -1,0 +1,115 @@
+"""TLS gate: the handshakes in progress of a node, their bounds, and the principals of those that end.
+
+Built and called by `net.listener`, which gets back each connection whose handshake has succeeded.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import structlog
+
+from tierlog.broker.handlers.context import Connection
+from tierlog.broker.net.core.bounds import HANDSHAKE_GRACE_S, HANDSHAKES_MAX
+from tierlog.broker.net.core.close_reasons import CloseReason
+from tierlog.broker.net.tls_handshake import Handshake, handshake_threads
+from tierlog.broker.net.tls_socket import TlsSocket
+
+FAILURES_LOGGED_EVERY_S = 10.0
+_log = structlog.get_logger("tierlog")
+
+
+class Tls(Protocol):
+    """TLS of one listener (security.tls_files)."""
+
+    @property
+    def context(self) -> ssl.SSLContext: ...
+    def principal(self, session: ssl.SSLObject) -> str | None:
+        """Raises ValueError if the client's certificate has no principal."""
+
+
+OnOpen = Callable[[Connection, TlsSocket], None]
+OnEnd = Callable[[Connection, CloseReason, str], None]
+
+
+class TlsGate:
+    """`on_open` gets each connection after its handshake, `on_end` each connection whose handshake failed."""
+
+    def __init__(self, listeners: Mapping[str, Tls], on_open: OnOpen, on_end: OnEnd) -> None:
+        self._listeners = listeners
+        self._on_open, self._on_end = on_open, on_end
+        self._pending: dict[Connection, Handshake] = {}
+        self._threads: ThreadPoolExecutor | None = None
+        self._quiet_until = 0.0
+        self.handshakes = 0
+        """Handshakes that succeeded."""
+
+    @property
+    def pending(self) -> int:
+        """Handshakes in progress."""
+        return len(self._pending)
+
+    def has(self, listener: str) -> bool:
+        return listener in self._listeners
+
+    def has_room(self) -> bool:
+        """Whether another handshake may begin. At the limit, the oldest one ends if it has had its time."""
+        if len(self._pending) < HANDSHAKES_MAX:
+            return True
+        connection, oldest = next(iter(self._pending.items()))
+        if oldest.loop.time() - oldest.begun_at < HANDSHAKE_GRACE_S:
+            return False
+        self._end(connection, CloseReason.TLS_HANDSHAKE, "too many handshakes in progress")
+        return True
+
+    def begin(self, connection: Connection, sock: socket.socket) -> None:
+        """Begin the handshake of a connection of a listener with TLS."""
+        if self._threads is None:
+            self._threads = handshake_threads()
+
+        def done(handshake: Handshake, opened: TlsSocket) -> None:
+            self._done(connection, handshake, opened)
+
+        def failed(_: Handshake, why: CloseReason, detail: str) -> None:
+            self._end(connection, why, detail)
+
+        context = self._listeners[connection.listener].context
+        self._pending[connection] = Handshake(sock, context, self._threads, done, failed)
+
+    def sweep(self, now: float, timeout_s: float) -> None:
+        """End the handshakes that take too long."""
+        for connection, handshake in [*self._pending.items()]:
+            if now - handshake.begun_at < timeout_s:
+                return  # the following ones began later
+            detail = f"no TLS handshake in {timeout_s:.0f} s"
+            self._end(connection, CloseReason.TLS_HANDSHAKE, detail)
+
+    def close(self) -> None:
+        for connection in [*self._pending]:
+            self._end(connection, CloseReason.STOPPING, "")
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+
+    def _done(self, connection: Connection, handshake: Handshake, opened: TlsSocket) -> None:
+        try:
+            principal = self._listeners[connection.listener].principal(handshake.session)
+        except ValueError as failure:
+            opened.close()
+            return self._end(connection, CloseReason.TLS_HANDSHAKE, str(failure))
+        del self._pending[connection]
+        self.handshakes += 1
+        if principal is not None:
+            connection.principal = principal
+        return self._on_open(connection, opened)
+
+    def _end(self, connection: Connection, why: CloseReason, detail: str) -> None:
+        self._pending.pop(connection).close()
+        now = asyncio.get_running_loop().time()
+        if why is CloseReason.TLS_HANDSHAKE and now >= self._quiet_until:
+            self._quiet_until = now + FAILURES_LOGGED_EVERY_S
+            client = f"{connection.peer_host}:{connection.peer_port}"
+            _log.warning("a TLS handshake failed", why=detail, client=client, listener=connection.listener)
+        self._on_end(connection, why, detail)

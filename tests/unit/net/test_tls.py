@@ -1,0 +1,360 @@
+"""TLS on listeners: real clients of Python's ssl over real sockets, and clients that break the protocol."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from connection_harness import HEARTBEAT, METADATA, Broker, Client, until
+
+from tierlog.base.files import FileSlice, OsFiles
+from tierlog.base.open_files import SharedFile
+from tierlog.broker.handlers.context import ANONYMOUS, RawReply, RequestContext
+from tierlog.broker.net.core.close_reasons import CloseReason
+from tierlog.broker.security.tls_files import ListenerTls
+from tierlog.cli.certificates import LocalAuthority
+from tierlog.config.node import NodeSettings
+from tierlog.config.sources import settings_from
+from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tierlog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+NOW_S, DAYS = 1_764_000_000, 3_650
+NAME = "PLAINTEXT"  # the listener of the harness
+VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
+
+
+class Certificates:
+    def __init__(self, directory: Path) -> None:
+        self.authority = LocalAuthority(directory, NOW_S, DAYS)
+        self.ca = directory / "ca.pem"
+        self.broker = self.authority.issue("broker", ("localhost", "127.0.0.1"))
+        self.client = self.authority.issue("ada")
+
+    def settings(self, **more: str) -> NodeSettings:
+        values = {"listeners": "SSL://127.0.0.1:0", "ssl.keystore.location": str(self.broker)}
+        return settings_from(values | {name.replace("_", "."): text for name, text in more.items()})
+
+    def tls(self, **more: str) -> dict[str, ListenerTls]:
+        return {NAME: ListenerTls(NAME, self.settings(**more))}
+
+    def of_client(self, *, certificate: bool = False) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.ca)
+        if certificate:
+            context.load_cert_chain(self.client)
+        return context
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path / "certificates")
+
+
+async def connect(broker: Broker, context: ssl.SSLContext) -> Client:
+    return await Client.connect(*broker.address, ssl=context)
+
+
+def raw(broker: Broker) -> socket.socket:
+    client = socket.create_connection(broker.address)
+    client.setblocking(False)
+    return client
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_requests_are_served_over_both_versions(
+    broker: Broker, certificates: Certificates, version: ssl.TLSVersion
+) -> None:
+    await broker.start(tls=certificates.tls())
+    context = certificates.of_client()
+    context.minimum_version = context.maximum_version = version
+    client = await connect(broker, context)
+    assert await client.ask(METADATA, 9, MetadataRequest()) == MetadataResponse(controller_id=0)
+    assert client.writer.get_extra_info("ssl_object").version() == version.name.replace("_", ".")
+    assert broker.listener.tls_gate.handshakes == 1
+
+
+async def test_older_version_that_is_not_enabled_is_refused(
+    broker: Broker, certificates: Certificates
+) -> None:
+    await broker.start(tls=certificates.tls(ssl_enabled_protocols="TLSv1.3"))
+    context = certificates.of_client()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError):
+        await connect(broker, context)
+    await until(lambda: broker.listener.closed[CloseReason.TLS_HANDSHAKE] == 1)
+
+
+async def test_frames_of_every_size_arrive_whole(broker: Broker, certificates: Certificates) -> None:
+    """Sizes around a TLS record, the shared receive buffer, and a frame that spans many receives."""
+    await broker.start(tls=certificates.tls())
+    seen: list[int] = []
+
+    def answer(_: RequestContext, request: HeartbeatRequest) -> Any:
+        seen.append(len(request.group_id))
+        return RawReply([request.group_id.encode()])
+
+    broker.on_heartbeat = answer
+    client = await connect(broker, certificates.of_client())
+    sizes = [0, 1, 16_300, 16_384, 16_385, 30_000, 32_000]
+    for size in sizes:
+        client.send(HEARTBEAT, 0, HeartbeatRequest(group_id="x" * size, member_id="m"))
+    for size in sizes:
+        assert (await client.frame())[4:] == b"x" * size
+    assert seen == sizes
+
+
+async def test_large_file_slices_arrive_byte_identical(
+    broker: Broker, certificates: Certificates, tmp_path: Path
+) -> None:
+    content = os.urandom(100 << 20)
+    path = tmp_path / "slice"
+    path.write_bytes(content)
+    file = SharedFile(OsFiles(), path)
+    broker.on_heartbeat = lambda *_: RawReply(
+        [b"head", FileSlice(file, 0, len(content)), memoryview(content)[:70_000], b"tail"]
+    )
+    await broker.start(tls=certificates.tls())
+    client = await connect(broker, certificates.of_client())
+    client.send(HEARTBEAT, 0, HeartbeatRequest(group_id="g", member_id="m"))
+    frame = await client.frame()
+    assert frame[4:] == b"head" + content + content[:70_000] + b"tail"
+    assert broker.listener.kept_bytes == 0
+
+
+async def test_client_that_reads_nothing_costs_a_batch_and_continues_later(
+    broker: Broker, certificates: Certificates
+) -> None:
+    await broker.start(tls=certificates.tls(), send_buffer_bytes=64 << 10)
+    large = os.urandom(8 << 20)
+    broker.on_heartbeat = lambda *_: RawReply([large])
+    client = await connect(broker, certificates.of_client())
+    client.send(HEARTBEAT, 0, HeartbeatRequest(group_id="g", member_id="m"))
+    await until(lambda: broker.listener.kept_bytes > 0)
+    assert (await client.frame())[4:] == large
+    await until(lambda: broker.listener.kept_bytes == 0)
+
+
+async def test_closing_client_ends_the_connection(broker: Broker, certificates: Certificates) -> None:
+    await broker.start(tls=certificates.tls())
+    client = await connect(broker, certificates.of_client())
+    await client.ask(METADATA, 9, MetadataRequest())
+    client.writer.close()
+    await until(lambda: broker.listener.connections == 0)
+    assert broker.listener.closed == {CloseReason.CLIENT: 1}
+
+
+async def test_broker_sends_close_notify(broker: Broker, certificates: Certificates) -> None:
+    await broker.start(tls=certificates.tls())
+    client = await connect(broker, certificates.of_client())
+    await client.ask(METADATA, 9, MetadataRequest())
+    await broker.listener.close()
+    assert await client.reader.read() == b""  # without close_notify, Python's ssl reports a truncated stream
+
+
+# ---- principals -----------------------------------------------------------------------------------
+
+
+async def principals(broker: Broker) -> list[str]:
+    found: list[str] = []
+
+    def answer(context: RequestContext, _: Any) -> Any:
+        found.append(context.connection.principal)
+        return HeartbeatResponse()
+
+    broker.on_heartbeat = answer
+    return found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_certificate_names_the_principal(
+    broker: Broker, certificates: Certificates, version: ssl.TLSVersion
+) -> None:
+    rules = "RULE:^CN=(.*)$/$1/U"
+    trust = str(certificates.ca)
+    found = await principals(broker)
+    await broker.start(
+        tls=certificates.tls(
+            ssl_client_auth="required", ssl_truststore_location=trust, ssl_principal_mapping_rules=rules
+        )
+    )
+    context = certificates.of_client(certificate=True)
+    context.minimum_version = context.maximum_version = version
+    client = await connect(broker, context)
+    await client.ask(HEARTBEAT, 0, HeartbeatRequest(group_id="g", member_id="m"))
+    assert found == ["User:ADA"]
+
+
+async def test_requested_certificate_may_be_missing(broker: Broker, certificates: Certificates) -> None:
+    found = await principals(broker)
+    tls = certificates.tls(ssl_client_auth="requested", ssl_truststore_location=str(certificates.ca))
+    await broker.start(tls=tls)
+    for has_certificate in (False, True):
+        client = await connect(broker, certificates.of_client(certificate=has_certificate))
+        await client.ask(HEARTBEAT, 0, HeartbeatRequest(group_id="g", member_id="m"))
+    assert found == [ANONYMOUS, "User:CN=ada"]
+
+
+@pytest.mark.parametrize("case", ["missing", "of another CA"])
+async def test_client_without_a_trusted_certificate_is_refused(
+    broker: Broker, certificates: Certificates, tmp_path: Path, case: str
+) -> None:
+    tls = certificates.tls(ssl_client_auth="required", ssl_truststore_location=str(certificates.ca))
+    await broker.start(tls=tls)
+    context = certificates.of_client()
+    if case == "of another CA":
+        context.load_cert_chain(LocalAuthority(tmp_path / "other", NOW_S, DAYS).issue("ada"))
+    with pytest.raises((OSError, EOFError)):  # in TLS 1.3 the client learns it at its first read
+        client = await connect(broker, context)
+        await client.ask(METADATA, 9, MetadataRequest())
+    await until(lambda: broker.listener.closed[CloseReason.TLS_HANDSHAKE] == 1)
+    assert broker.listener.connections == 0
+
+
+async def test_certificate_that_no_rule_maps_is_refused(broker: Broker, certificates: Certificates) -> None:
+    tls = certificates.tls(
+        ssl_client_auth="required",
+        ssl_truststore_location=str(certificates.ca),
+        ssl_principal_mapping_rules="RULE:^CN=bob$/bob/",
+    )
+    await broker.start(tls=tls)
+    client = await connect(broker, certificates.of_client(certificate=True))
+    assert await client.reader.read() == b""
+    assert broker.notes == [
+        (CloseReason.TLS_HANDSHAKE, "no rule of ssl.principal.mapping.rules matches 'CN=ada'")
+    ]
+
+
+# ---- clients that break the protocol --------------------------------------------------------------
+
+
+async def test_plain_client_is_refused_with_a_reason(broker: Broker, certificates: Certificates) -> None:
+    await broker.start(tls=certificates.tls())
+    client = await Client.connect(*broker.address)
+    client.send(METADATA, 9, MetadataRequest())
+    await client.reader.read()  # the alert
+    [(why, detail)] = broker.notes
+    assert why is CloseReason.TLS_HANDSHAKE
+    assert "does not speak TLS" in detail
+
+
+async def test_tls_client_of_a_plain_listener_is_refused(broker: Broker, certificates: Certificates) -> None:
+    await broker.start()
+    with pytest.raises(OSError):
+        await connect(broker, certificates.of_client())
+    await until(lambda: broker.listener.closed[CloseReason.MALFORMED] == 1)
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01\x00"])
+async def test_silent_handshake_ends_after_its_time(
+    broker: Broker, certificates: Certificates, sent: bytes
+) -> None:
+    await broker.start(tls=certificates.tls(), handshake_s=0.05, sweep_s=0.01)
+    with raw(broker) as client:
+        client.send(sent)
+        assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
+    assert broker.notes[0][0] is CloseReason.TLS_HANDSHAKE
+    assert broker.listener.tls_gate.pending == 0
+
+
+async def test_handshake_of_too_many_bytes_is_refused(broker: Broker, certificates: Certificates) -> None:
+    """Records of a ClientHello that never ends."""
+    await broker.start(tls=certificates.tls())
+    record = b"\x16\x03\x01\x40\x00" + b"\x01\xff\xff\xff" + bytes(0x4000 - 4)
+    loop = asyncio.get_running_loop()
+    with raw(broker) as client, contextlib.suppress(OSError):
+        for _ in range(100):
+            await loop.sock_sendall(client, record)
+        while await loop.sock_recv(client, 1 << 16):
+            pass
+    await until(lambda: bool(broker.notes))
+    assert broker.notes[0][0] is CloseReason.TLS_HANDSHAKE
+
+
+async def test_handshake_byte_by_byte_succeeds(broker: Broker, certificates: Certificates) -> None:
+    await broker.start(tls=certificates.tls())
+    loop = asyncio.get_running_loop()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    session = certificates.of_client().wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with raw(broker) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while True:
+            try:
+                session.do_handshake()
+            except ssl.SSLWantReadError:
+                pass
+            else:
+                break
+            for byte in outgoing.read():
+                await loop.sock_sendall(client, bytes([byte]))
+            incoming.write(await loop.sock_recv(client, 1 << 16))
+        await loop.sock_sendall(client, outgoing.read())
+        await until(lambda: broker.listener.connections == 1)
+
+
+async def test_damaged_record_closes_the_connection(broker: Broker, certificates: Certificates) -> None:
+    await broker.start(tls=certificates.tls())
+    client = await connect(broker, certificates.of_client())
+    await client.ask(METADATA, 9, MetadataRequest())
+    sock = client.writer.get_extra_info("socket")
+    os.write(sock.fileno(), b"\x17\x03\x03\x00\x20" + bytes(32))
+    await until(lambda: broker.listener.connections == 0)
+    assert broker.listener.closed[CloseReason.NETWORK] == 1
+
+
+async def test_closing_listener_ends_handshakes(broker: Broker, certificates: Certificates) -> None:
+    await broker.start(tls=certificates.tls())
+    with raw(broker) as client:
+        await until(lambda: broker.listener.tls_gate.pending == 1)
+        await broker.listener.close()
+        assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
+
+
+async def test_at_the_limit_the_oldest_handshake_ends(
+    broker: Broker, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tierlog.broker.net.tls_gate.HANDSHAKES_MAX", 2)
+    monkeypatch.setattr("tierlog.broker.net.tls_gate.HANDSHAKE_GRACE_S", 0.0)
+    await broker.start(tls=certificates.tls())
+    silent = [raw(broker) for _ in range(5)]
+    client = await connect(broker, certificates.of_client())
+    assert await client.ask(METADATA, 9, MetadataRequest()) == MetadataResponse(controller_id=0)
+    assert broker.listener.tls_gate.pending <= 2
+    for each in silent:
+        each.close()
+
+
+# ---- replaced files -------------------------------------------------------------------------------
+
+
+async def test_replaced_certificate_is_used_for_new_connections(
+    broker: Broker, certificates: Certificates
+) -> None:
+    tls = certificates.tls()
+    await broker.start(tls=tls)
+    first = await connect(broker, certificates.of_client())
+    before = first.writer.get_extra_info("ssl_object").getpeercert()["serialNumber"]
+    certificates.authority.issue("broker", ("localhost", "127.0.0.1"))
+    assert tls[NAME].reload()
+    second = await connect(broker, certificates.of_client())
+    assert second.writer.get_extra_info("ssl_object").getpeercert()["serialNumber"] != before
+    for client in (first, second):
+        assert await client.ask(METADATA, 9, MetadataRequest()) == MetadataResponse(controller_id=0)
+    assert not tls[NAME].reload()
+
+
+@pytest.mark.parametrize("broken", [b"", b"-----BEGIN", None])
+async def test_broken_file_keeps_the_old_certificate(
+    broker: Broker, certificates: Certificates, broken: bytes | None
+) -> None:
+    tls = certificates.tls()
+    await broker.start(tls=tls)
+    certificates.broker.unlink()
+    if broken is not None:
+        certificates.broker.write_bytes(broken)
+    assert not tls[NAME].reload()
+    assert tls[NAME].reload_failures == 1
+    client = await connect(broker, certificates.of_client())
+    assert await client.ask(METADATA, 9, MetadataRequest()) == MetadataResponse(controller_id=0)
