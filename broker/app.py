@@ -392,6 +392,7 @@ class Broker(NodeBase):
                 quotas=self.quotas,
                 throttles=self.throttles,
                 clock=self.clock,
+                tls=self.tls,
             )
         )
 

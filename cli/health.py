@@ -16,6 +16,10 @@ from tierlog.config.node import BROKER, CONTROLLER
 NAMED_MAX = 5
 """Partitions that a message names."""
 
+EXPIRES_SOON_DAYS = 21
+"""Days before its expiry from which a certificate is reported. Shorter than the 30 days in which ACME clients
+renew certificates."""
+
 NOT_LOCAL: Mapping[int, ProcessState] = {}
 
 Roles = Mapping[int, Collection[str]]
@@ -63,6 +67,7 @@ def assess(
         *_unread(seen),
         *_stores(seen),
         *_behind(seen),
+        *_certificates(seen),
     ]
     order = list(Status)
     return Health(tuple(sorted(problems, key=lambda problem: -order.index(problem.status))))
@@ -326,6 +331,35 @@ def _behind(seen: Observation) -> list[Problem]:
     what = f"records are not uploaded within remote.log.copy.max.lag.ms: {some}"
     how = "`tierlog tier status` shows why; without an error there, uploads are too slow for the load."
     return [Problem(Status.DEGRADED, what, how)]
+
+
+def _certificates(seen: Observation) -> list[Problem]:
+    """Certificates that expire soon or have expired, and replaced ones that cannot be used."""
+    problems = []
+    soon = sorted(
+        (row for row in seen.certificates if row["days_left"] < EXPIRES_SOON_DAYS),
+        key=lambda row: int(row["days_left"]),
+    )
+    how = "Replace the file of ssl.keystore.location: brokers use the new one for new connections."
+    if soon:
+        named = ", ".join(_expiry(row) for row in soon[:NAMED_MAX])
+        some = named + (" and others" if len(soon) > NAMED_MAX else "")
+        status = Status.UNAVAILABLE if soon[0]["days_left"] < 0 else Status.DEGRADED
+        problems.append(Problem(status, f"certificates expire: {some}", how))
+    failed = [row for row in seen.certificates if row["reload_error"]]
+    if failed:
+        what = f"{_listener(failed[0])} does not use its replaced certificate: {failed[0]['reload_error']}"
+        problems.append(Problem(Status.DEGRADED, what, how))
+    return problems
+
+
+def _expiry(row: Mapping[str, Any]) -> str:
+    days = int(row["days_left"])
+    return f"{_listener(row)} " + (f"in {counted(days, 'day')}" if days >= 0 else "has expired")
+
+
+def _listener(row: Mapping[str, Any]) -> str:
+    return f"listener {row['listener']} of broker {row['broker']}"
 
 
 def _names(seen: Observation, condition: str) -> str:

@@ -32,7 +32,8 @@ class Observation:
     partitions without a leader because their manifest in the bucket was not read (GET /v1/tier/unread),
     likewise. `stores`: GET /v1/tier/store of the brokers whose object store is not available, each with its
     `broker`. `manifests`: manifest roots and documents in which the last pass of the bucket scrubber found a
-    fault (GET /v1/tier/scrub)."""
+    fault (GET /v1/tier/scrub). `certificates`: of TLS listeners (GET /v1/certificates), each with its
+    `broker`."""
 
     quorum: Mapping[int, Response | None] = field(default_factory=dict)
     brokers: Response | None = None
@@ -43,6 +44,7 @@ class Observation:
     unread: tuple[Response, ...] = ()
     stores: tuple[Response, ...] = ()
     manifests: tuple[Response, ...] = ()
+    certificates: tuple[Response, ...] = ()
 
     @property
     def leader(self) -> int | None:
@@ -94,7 +96,7 @@ def observe(seeds: Iterable[str]) -> Observation:
                     urls = {**{int(one): to for one, to in members.items() if to}, **urls}
             pending = list(urls.values())
         responding = [one for one in sorted(quorum) if quorum[one] is not None]
-        local, remote, behind, unread, stores, scrubs = (
+        local, remote, behind, unread, stores, scrubs, certificates = (
             pool.map(lambda one, path=path: _ask(urls[one], path), responding)
             for path in (
                 "/v1/scrub",
@@ -103,6 +105,7 @@ def observe(seeds: Iterable[str]) -> Observation:
                 "/v1/tier/unread",
                 "/v1/tier/store",
                 "/v1/tier/scrub",
+                "/v1/certificates",
             )
         )
         observation = Observation(
@@ -111,6 +114,7 @@ def observe(seeds: Iterable[str]) -> Observation:
             damaged_remote=_rows(responding, remote, "damaged"),
             behind=_rows(responding, behind, "behind"),
             manifests=_rows(responding, scrubs, "manifests"),
+            certificates=_rows(responding, certificates, "certificates"),
             unread=_rows(responding, unread, "unread"),
             stores=tuple(
                 {"broker": node, **response}

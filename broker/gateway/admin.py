@@ -39,6 +39,8 @@ from tierlog.tiering.quarantine import DamagedRange
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+SECONDS_PER_DAY = 86_400
+
 STATUSES_PER_TURN = 200
 """Statuses of tiered partitions that are written in one turn of the event loop: a millisecond."""
 
@@ -126,6 +128,7 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
         *routes,
         *directory_routes(lambda: _serving(node), node.metadata),
         *_scrub_routes(node),
+        *_certificate_routes(node),
         *_tier_routes(lambda: _serving(node)),
         *tier_check_routes(lambda: _serving(node), node.metadata),
         *snapshot_routes(lambda: _serving(node)),
@@ -152,6 +155,27 @@ def _scrub_routes(node: Node) -> list[web.AbstractRouteDef]:
         return web.json_response(_scrub_view(serving))
 
     return [web.get("/v1/scrub", status), web.post("/v1/scrub", begin)]
+
+
+def _certificate_routes(node: Node) -> list[web.AbstractRouteDef]:
+    """Certificates of this node's TLS listeners, and when they expire."""
+
+    async def show(_: web.Request) -> web.Response:
+        serving = _serving(node)
+        listeners = [] if serving.tls is None else serving.tls.by_name.values()
+        now_s = serving.clock.now_ms() // 1000
+        rows = [
+            {
+                "listener": listener.name,
+                "expires_at_ms": listener.expires_at_s * 1000,
+                "days_left": (listener.expires_at_s - now_s) // SECONDS_PER_DAY,
+                "reload_error": listener.reload_error or None,
+            }
+            for listener in listeners
+        ]
+        return web.json_response({"certificates": rows})
+
+    return [web.get("/v1/certificates", show)]
 
 
 def _scrub_view(serving: Serving) -> dict[str, Any]:
@@ -181,7 +205,7 @@ def _refused_by_controller(node_id: int) -> list[web.AbstractRouteDef]:
         message = f"node {node_id} is a controller and no broker: send this to a broker (GET /v1/brokers)"
         raise http_error(web.HTTPConflict, message)
 
-    broker_paths = ("/v1/directories{rest:.*}", "/v1/scrub", "/v1/tier/{rest:.*}")
+    broker_paths = ("/v1/directories{rest:.*}", "/v1/scrub", "/v1/certificates", "/v1/tier/{rest:.*}")
     return [web.route("*", path, refuse) for path in broker_paths]
 
 

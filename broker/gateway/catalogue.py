@@ -141,6 +141,18 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "listener while connections waited to be accepted",
             "bound",
         ),
+        _counter("tierlog_tls_handshakes_total", "TLS handshakes that succeeded"),
+        _gauge("tierlog_tls_handshakes_in_progress", "TLS handshakes in progress"),
+        _gauge(
+            "tierlog_certificate_expiry_timestamp_seconds",
+            "When the certificate of a listener expires, in seconds since 1970",
+            "listener",
+        ),
+        _counter(
+            "tierlog_certificate_reload_failures_total",
+            "Replaced files of keys and certificates that could not be used: the old ones stay in use",
+            "listener",
+        ),
         _gauge(
             "tierlog_connections_muted",
             "Connections that are not read because their clients exceeded a quota",

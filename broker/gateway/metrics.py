@@ -5,6 +5,7 @@ import resource
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tierlog.base.clock import Clock
 from tierlog.base.types import NO_LEADER
@@ -28,6 +29,9 @@ from tierlog.protocol.api import APIS
 from tierlog.protocol.errors import ErrorCode
 from tierlog.tiering.page_tree import image_budget
 
+if TYPE_CHECKING:
+    from tierlog.broker.security.tls_files import NodeTls  # brokers without TLS do not load it
+
 
 async def render(node: Node) -> bytes:
     if node.serving is not None:
@@ -41,7 +45,7 @@ def families(node: Node) -> Iterator[Family]:
     serving = node.serving
     if serving is not None:
         yield from _delayed_operation_families(serving)
-        yield from _connection_families(serving.listener)
+        yield from _connection_families(serving.listener, serving.tls)
         yield from _group_families(serving.groups)
         yield from group_lag_families(serving.groups.lag)
         yield from quota_families(serving.quotas, serving.clock)
@@ -90,7 +94,7 @@ def _by_operation(counts: Counter[str]) -> list[Sample]:
     return [((name,), counts[name]) for name in DELAYED_OPERATIONS]
 
 
-def _connection_families(listener: Listener) -> Iterator[Family]:
+def _connection_families(listener: Listener, tls: "NodeTls | None") -> Iterator[Family]:
     memory_pool = listener.memory_pool
     yield "tierlog_connections", single(listener.connections)
     yield "kafka_server_socket_server_metrics_connection_creation_total", single(listener.accepted)
@@ -101,6 +105,17 @@ def _connection_families(listener: Listener) -> Iterator[Family]:
     yield (
         "tierlog_connections_refused_total",
         [((str(bound),), count) for bound, count in listener.refused.items()],
+    )
+    yield "tierlog_tls_handshakes_total", single(listener.tls_gate.handshakes)
+    yield "tierlog_tls_handshakes_in_progress", single(listener.tls_gate.pending)
+    certificates = [] if tls is None else tls.by_name.values()
+    yield (
+        "tierlog_certificate_expiry_timestamp_seconds",
+        [((one.name,), one.expires_at_s) for one in certificates],
+    )
+    yield (
+        "tierlog_certificate_reload_failures_total",
+        [((one.name,), one.reload_failures) for one in certificates],
     )
     yield PAUSE  # each of the following reads all connections
     yield "tierlog_connections_muted", single(listener.muted)

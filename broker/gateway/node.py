@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -39,6 +39,9 @@ from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.config.node import BROKER, NodeSettings
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.client import MetadataClient
+
+if TYPE_CHECKING:
+    from tierlog.broker.security.tls_files import NodeTls  # brokers without TLS do not load it
 
 _log = structlog.get_logger("tierlog")
 EVENTS_WAITING = 1000
@@ -78,6 +81,7 @@ class Serving:
     quotas: ClientQuotas
     throttles: ReplicationThrottles
     clock: Clock
+    tls: "NodeTls | None"
 
 
 class FailureLog:

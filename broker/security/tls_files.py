@@ -55,6 +55,8 @@ class ListenerTls:
         self._stamp = self._file_stamp()
         self._loaded = _load(settings)
         self.reload_failures = 0
+        self.reload_error = ""
+        """Why the newest files are not used."""
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -100,12 +102,14 @@ class ListenerTls:
             self._loaded = _load(self._settings)
         except InvalidSetting as failure:
             self.reload_failures += 1
+            self.reload_error = str(failure)
             _log.error(
                 "cannot use a replaced certificate: the old one stays in use",
                 listener=self.name,
                 error=str(failure),
             )
             return False
+        self.reload_error = ""
         _log.info("reloaded replaced certificates", listener=self.name, expires_at_s=self.expires_at_s)
         return True
 

@@ -144,6 +144,8 @@ async def test_metrics_are_those_of_the_reference_page(tierlog_broker: TierlogBr
 
 
 WITHOUT_A_CAUSE = {
+    "tierlog_certificate_expiry_timestamp_seconds",
+    "tierlog_certificate_reload_failures_total",
     "tierlog_connections_refused_total",
     "tierlog_remote_log_size_bytes",
     "tierlog_remote_log_segments",

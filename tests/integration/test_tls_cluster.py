@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import socket
 import ssl
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
+from tierlog.cli.admin import AdminApi
 from tierlog.cli.certificates import LocalAuthority
 from tierlog.cli.local_cluster import LocalCluster
 from tierlog.cli.process import TierlogBroker
@@ -109,6 +112,46 @@ async def test_aiokafka(broker: TierlogBroker, authority: LocalAuthority) -> Non
     async with AIOKafkaConsumer("aio", auto_offset_reset="earliest", **settings) as consumer:
         async with asyncio.timeout(30):
             assert (await consumer.getone()).value == b"value"
+
+
+def test_expiry_is_a_metric_and_in_the_admin_api(broker: TierlogBroker) -> None:
+    [row] = AdminApi(broker.admin_url, timeout_s=30).get("/v1/certificates")["certificates"]
+    assert (row["listener"], row["reload_error"]) == ("SSL", None)
+    assert row["days_left"] in (DAYS - 1, DAYS)
+    text = urllib.request.urlopen(f"{broker.admin_url}/metrics").read().decode()
+    seconds = row["expires_at_ms"] // 1000
+    assert f'tierlog_certificate_expiry_timestamp_seconds{{listener="SSL"}} {seconds}' in text
+
+
+def test_replaced_certificate_is_used_under_load(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Connections of the old certificate continue; new ones get the new one."""
+    authority = LocalAuthority(tmp_path_factory.mktemp("replaced"), int(time.time()), DAYS)
+    keystore = authority.issue("broker", ("localhost", "127.0.0.1"))
+    authority.issue("ada")
+    settings = {"listeners": "SSL://127.0.0.1:0", "ssl.keystore.location": keystore}
+    with TierlogBroker(tmp_path, settings) as broker:
+        failures: list[object] = []
+        producer = Producer(client_settings(authority, broker.bootstrap))
+        before = serial_number(broker, authority)
+        authority.issue("broker", ("localhost", "127.0.0.1"))
+        sent = 0
+        while serial_number(broker, authority) == before:
+            producer.produce("loaded", b"x" * 1000, on_delivery=lambda error, _: failures.append(error))
+            producer.poll(0.01)
+            sent += 1
+        assert producer.flush(30) == 0
+        assert failures == [None] * sent
+
+
+def serial_number(broker: TierlogBroker, authority: LocalAuthority) -> object:
+    context = ssl.create_default_context(cafile=authority.directory / "ca.pem")
+    with (
+        socket.create_connection((broker.host, broker.port)) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as connection,
+    ):
+        return (connection.getpeercert() or {})["serialNumber"]
 
 
 def context_of(authority: LocalAuthority) -> ssl.SSLContext:

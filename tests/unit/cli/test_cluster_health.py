@@ -79,6 +79,32 @@ def test_wrong_manifests_in_the_object_store_are_named() -> None:
     assert "docs/runbooks/damaged-object.md" in problem.next
 
 
+def certificate(broker: int, days_left: int, reload_error: str | None = None) -> dict[str, Any]:
+    return {"broker": broker, "listener": "SSL", "days_left": days_left, "reload_error": reload_error}
+
+
+def test_certificates_that_expire_soon_are_named() -> None:
+    rows = (certificate(1, 300), certificate(2, 20), certificate(3, 1))
+    [problem] = assess(replace(cluster(), certificates=rows)).problems
+    assert problem.status is Status.DEGRADED
+    assert problem.what == (
+        "certificates expire: listener SSL of broker 3 in 1 day, listener SSL of broker 2 in 20 days"
+    )
+    assert "ssl.keystore.location" in problem.next
+
+
+def test_expired_certificate_makes_the_cluster_unavailable() -> None:
+    [problem] = assess(replace(cluster(), certificates=(certificate(1, -1),))).problems
+    assert problem.status is Status.UNAVAILABLE
+    assert problem.what == "certificates expire: listener SSL of broker 1 has expired"
+
+
+def test_replaced_certificate_that_is_not_used_is_reported() -> None:
+    [problem] = assess(replace(cluster(), certificates=(certificate(1, 300, "no key"),))).problems
+    assert problem.status is Status.DEGRADED
+    assert problem.what.endswith("does not use its replaced certificate: no key")
+
+
 def test_single_node_quorum_is_healthy() -> None:
     alone = Observation(
         quorum={0: quorum(0, role="leader", voters={"0": ""})},
