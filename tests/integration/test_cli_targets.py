@@ -86,6 +86,7 @@ ELSEWHERE = {"consume", "group import", "partition balance", "partition unthrott
 LOCAL = {
     f"cluster {verb}" for verb in ("down", "kill", "pause", "resume", "start", "status", "stop", "up")
 } | {
+    "certs create",
     "dev",
     "log dump",
     "log rebuild-index",
