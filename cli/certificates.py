@@ -1,7 +1,8 @@
 """Certificates for laptops and tests: a CA, and certificates of brokers and clients that it signs.
 
 Each file of a broker or client holds its private key and its certificate, as Kafka's PEM keystores do. Keys
-are ECDSA P-256, which cost less CPU time in handshakes than RSA's. Called by `tierlog certs create`, and by tests.
+are ECDSA P-256, which cost less CPU time in handshakes than RSA's. Called by `tierlog certs create`, and by
+tests.
 """
 
 import os

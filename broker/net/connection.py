@@ -63,7 +63,8 @@ class Channel:
             connection, owner.buffers, owner.bounds, self._memory_granted, owner.loop.time()
         )
         queue = self.core.out
-        self._outbox: Any = TlsOutbox(sock, queue) if isinstance(sock, TlsSocket) else Outbox(sock, queue)
+        self._outbox = Outbox(sock.raw if isinstance(sock, TlsSocket) else sock, queue)
+        self._tls_outbox = TlsOutbox(sock, queue) if isinstance(sock, TlsSocket) else None
         self._reading = self._writing = self._has_turn = False
         self.kept_bytes = 0  # bytes of responses in memory that the client has not accepted
         self._muted_until = 0.0
@@ -255,7 +256,8 @@ class Channel:
             return None
         out = core.out
         try:
-            owner.sent_bytes += self._outbox.send()
+            tls_outbox = self._tls_outbox
+            owner.sent_bytes += self._outbox.send() if tls_outbox is None else tls_outbox.send()
         except OSError as failure:
             return self.close(CloseReason.NETWORK, str(failure))
         if not out.parts:
