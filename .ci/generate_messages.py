@@ -19,7 +19,7 @@ from tierlog.protocol import messages
 from tierlog.protocol.schema import ZERO, Versions
 
 KEYS = frozenset(
-    {*range(4), *range(8, 17), *range(18, 36), *range(37, 50), 55, 57, 60, 61, *range(64, 67), 68, 69, 74, 75}
+    {*range(4), *range(8, 52), 55, 57, 60, 61, *range(64, 67), 68, 69, 74, 75}
 )
 """The APIs that brokers serve. Between nodes the quorum uses HTTP (PROTOCOL.md)."""
 

@@ -28,6 +28,7 @@ from tierlog.broker.handlers.batch_validator import BatchValidator
 from tierlog.broker.handlers.coordinators import coordinator_handlers
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
+from tierlog.broker.handlers.logins import Logins
 from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
 from tierlog.broker.handlers.table import build_handlers
@@ -58,6 +59,7 @@ from tierlog.broker.replication.replica_fetcher import ReplicaFetchers
 from tierlog.broker.replication.replica_manager import ReplicaManager, ReportEmpty
 from tierlog.broker.replication.replica_reporter import ReplicaReporter
 from tierlog.broker.security.authorizer import authorizer_of
+from tierlog.broker.security.first_users import read_first_users, remove_first_users
 from tierlog.broker.storage.unclean_restart import (
     clear_boot_id,
     data_loss_reason,
@@ -261,6 +263,9 @@ class Broker(NodeBase):
             verifier=self.transactions.verifier,
         )
         self.markers = MarkerWriter(dependencies, self.groups)
+        self.logins = Logins(
+            self.settings, lambda: self._image().scram_users, self.clock, self.identity.cluster_id
+        )
         self.listener = self.platform.listener(
             build_handlers(dependencies, coordinator_handlers(self.groups, self.transactions, self.markers)),
             self.tasks,
@@ -271,6 +276,7 @@ class Broker(NodeBase):
             bounds=bounds_of(self.settings),
             stats=self.stats,
             tls={} if self.tls is None else self.tls.by_name,
+            begin=self.logins.begin,
         )
         if self.tls is not None:
             self.tasks.repeat("certificates of listeners", self.tls.reload_replaced)
@@ -359,6 +365,7 @@ class Broker(NodeBase):
 
     async def _start_serving(self) -> None:
         self._parts.push_async_callback(self._stop_serving)
+        self.logins.start(self.tasks)
         await self.listener.start()
         if not self._is_standalone:
             await self.reporter.report_at_start()
@@ -367,6 +374,7 @@ class Broker(NodeBase):
             Serving(
                 replicas=self.replicas,
                 listener=self.listener,
+                logins=self.logins.counts,
                 tiering=self.tiering.log_manager,
                 storage_cleaner=self.tiering.storage_cleaner,
                 bucket_scrubber=self.tiering.scrubber,
@@ -477,12 +485,14 @@ class Broker(NodeBase):
             unclean_election=self.settings.unclean_leader_election_enable,
             formats=SUPPORTED_FORMATS,
             endpoints=tuple(endpoints.values()),
+            first_users=read_first_users(self.files, self.settings.data_directory),
         )
         self._parts.push_async_callback(self.lifecycle.stop)
         try:
             await self.lifecycle.register(registration)
         except RegistrationRefused as refused:
             raise NodeFailed(str(refused)) from refused
+        remove_first_users(self.files, self.settings.data_directory)
         self.lifecycle.start(registration)
 
     async def _allocate_producer_ids(self) -> tuple[ErrorCode, int, int]:

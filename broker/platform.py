@@ -23,6 +23,7 @@ from tierlog.broker.gateway.admin import AdminServer
 from tierlog.broker.net.core.bounds import THROTTLED_CONNECTIONS_MAX
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.replication.broker_connection import BrokerConnection
+from tierlog.broker.replication.broker_login import BrokerLogin, inter_broker_login
 from tierlog.broker.storage.unclean_restart import boot_id
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.quorum.api import END_PATH
@@ -79,7 +80,9 @@ def production_platform(settings: NodeSettings) -> Platform:
         files=OsFiles(OpenFiles(_max_open_log_files(settings))),
         clock=SystemClock(),
         rng=random.Random(),
-        network=TcpNetwork(tls.for_brokers if tls and settings.controller_quorum_secret else None),
+        network=TcpNetwork(
+            tls.for_brokers if tls and settings.controller_quorum_secret else None, inter_broker_login(settings)
+        ),
         tls=tls,
         peers=_http_peers,
         sentinel=_start_sentinel,
@@ -91,10 +94,13 @@ def production_platform(settings: NodeSettings) -> Platform:
 
 class TcpNetwork:
     """Opens connections to other brokers, for fetchers, log repair and tier starts. `tls`: the context of the
-    next one; None: without TLS."""
+    next one; None: without TLS. `login`: None if their listener wants none."""
 
-    def __init__(self, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
+    def __init__(
+        self, tls: Callable[[], ssl.SSLContext] | None = None, login: BrokerLogin | None = None
+    ) -> None:
         self._tls = tls
+        self._login = login
 
     async def connect(self, host: str, port: int, client_id: str) -> BrokerConnection:
         peer = f"{host}:{port}"
@@ -111,6 +117,8 @@ class TcpNetwork:
                 )
         except (OSError, TimeoutError) as failure:
             raise Unreachable(f"{peer}: {str(failure) or 'no response'}") from failure
+        if self._login is not None:
+            await self._login.log_in(adapter.connection, peer)
         return adapter.connection
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tierlog.cli.errors import CliError, ExitCode, no_partition, unknown_topic, unreachable, usage
+from tierlog.cli.client_config import client_config
 from tierlog.cli.output import print_status
 from tierlog.cli.targets import announce_target, bootstrap_target
 from tierlog.client import cluster, connection, errors
@@ -52,8 +53,11 @@ class KafkaClient:
         """`bootstrap` None: the local cluster, or else the default address. `changes`: the command changes
         the cluster, so it prints its target."""
         self.timeout_s = timeout_s
-        target = bootstrap_target(bootstrap)
-        options = ConnectionOptions(client_id=CLIENT_ID, slow_s=SLOW_S, on_slow=_print_slow)
+        servers, open_socket = client_config()
+        target = bootstrap_target(bootstrap or servers)
+        self._options = options = ConnectionOptions(
+            client_id=CLIENT_ID, open_socket=open_socket, slow_s=SLOW_S, on_slow=_print_slow
+        )
         with _as_cli_errors():
             self._cluster = cluster.Cluster(target.addresses, timeout_s=timeout_s, options=options)
         if changes:
@@ -90,7 +94,7 @@ class KafkaClient:
         """Raises CliError(problem) if the metadata quorum has no leader, which explains the problem."""
         for address in self._cluster.addresses():
             try:
-                probe = connection.Connection(address, QUORUM_TIMEOUT_S)
+                probe = connection.Connection(address, QUORUM_TIMEOUT_S, options=self._options)
             except errors.ClientError:
                 continue
             try:
@@ -220,6 +224,9 @@ def _cli_error(failure: errors.ClientError) -> CliError:
             return CliError(f"{what} that this command supports", hint=hint)
         case errors.InvalidRequest():
             return usage(str(failure), "Check the names and numbers on the command line.")
+        case errors.AuthenticationFailed():
+            hint = "Check the user and password in the file of --client-config."
+            return CliError(str(failure), hint=hint)
         case errors.InvalidResponse():
             hint = f"Check that {failure.address} is a Kafka port: --bootstrap HOST:PORT"
             return CliError(str(failure), hint=hint)

@@ -20,9 +20,11 @@ from tierlog.cli.commands import (
     quorum,
     quota,
     spark,
+    storage,
     tier,
     topic,
     txn,
+    user,
 )
 from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.options import Json, Settings, node_settings
@@ -85,6 +87,7 @@ app.command("consume")(consume.consume)
 app.add_typer(topic.app, name="topic")
 app.add_typer(tier.app, name="tier")
 app.add_typer(quota.app, name="quota")
+app.add_typer(user.app, name="user")
 app.add_typer(group.app, name="group")
 app.add_typer(txn.app, name="txn")
 app.add_typer(spark.app, name="spark")
@@ -94,6 +97,7 @@ app.add_typer(partition.app, name="partition")
 app.add_typer(quorum.app, name="quorum")
 app.add_typer(certs.app, name="certs")
 app.add_typer(log.app, name="log")
+app.add_typer(storage.app, name="storage")
 app.add_typer(spark.app, name="spark")
 
 

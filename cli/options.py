@@ -30,6 +30,13 @@ def group_id(given: Any) -> Any:
     return given
 
 
+def _remember_client_config(given: Path | None) -> Path | None:
+    """Callback of --client-config."""
+    from tierlog.cli.client_config import remember
+
+    return remember(given)
+
+
 def admin_of_cluster(context: typer.Context, parameter: typer.CallbackParam, given: str | None) -> str | None:
     """Callback of --admin: TIERLOG_ADMIN may belong to another cluster than a --bootstrap of the command
     line, which then decides."""
@@ -47,6 +54,16 @@ Bootstrap = Annotated[
         metavar="HOST:PORT[,HOST:PORT...]",
         help="Bootstrap brokers; one that responds is enough. "
         f"Default: the local cluster of `tierlog cluster up` if there is one, else {DEFAULT_BOOTSTRAP}.",
+    ),
+]
+ClientConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--client-config",
+        envvar="TIERLOG_CLIENT_CONFIG",
+        callback=_remember_client_config,
+        metavar="FILE",
+        help="Properties file with Kafka's client settings, for brokers with TLS or SASL.",
     ),
 ]
 Admin = Annotated[

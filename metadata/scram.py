@@ -9,9 +9,6 @@ from enum import IntEnum
 import msgspec
 from immutables import Map
 
-MIN_ITERATIONS, MAX_ITERATIONS = 4_096, 16_384
-"""As in Kafka: with few, guessing the password of a verifier is cheap; with many, each login is slow."""
-
 USERS_MAX = 100_000
 USER_NAME_MAX = 255
 """Maximum length in characters, as of quotas: every node keeps the names in memory."""

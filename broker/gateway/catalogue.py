@@ -180,6 +180,36 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
         _gauge("tierlog_requests_held_bytes", "Bytes received of requests that cannot be handled yet"),
         _gauge("tierlog_responses_kept_bytes", "Bytes of responses in memory that clients have not accepted"),
+        _counter(
+            "kafka_server_socket_server_metrics_successful_authentication_total",
+            "Logins that succeeded, by listener",
+            "listener",
+        ),
+        _counter(
+            "kafka_server_socket_server_metrics_failed_authentication_total",
+            "Logins that failed, by listener",
+            "listener",
+        ),
+        _counter(
+            "kafka_server_socket_server_metrics_successful_reauthentication_total",
+            "Later logins on the same connection that succeeded (KIP-368), by listener",
+            "listener",
+        ),
+        _counter(
+            "kafka_server_socket_server_metrics_failed_reauthentication_total",
+            "Later logins on the same connection that failed (KIP-368), by listener",
+            "listener",
+        ),
+        _counter(
+            "kafka_server_socket_server_metrics_successful_authentication_no_reauth_total",
+            "Logins of clients that cannot log in again on the same connection, by listener",
+            "listener",
+        ),
+        _counter(
+            "tierlog_connections_expired_total",
+            "Connections closed because their login had expired, by listener",
+            "listener",
+        ),
         _counter("kafka_server_socket_server_metrics_incoming_byte_total", "Bytes received from clients"),
         _counter("kafka_server_socket_server_metrics_outgoing_byte_total", "Bytes sent to clients"),
     ),

@@ -3,7 +3,7 @@
 import os
 import resource
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from tierlog.broker.gateway.tier_metrics import manifest_families, tier_families
 from tierlog.broker.groups.group_lag import GroupLag, PartitionLag
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.purgatory import DELAYED_OPERATIONS
+from tierlog.broker.handlers.sasl import LoginCounts
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.maintenance.directory_moves import DirectoryMoves, MoveOutcome
 from tierlog.broker.maintenance.log_cleaner import LogCleaner
@@ -45,7 +46,7 @@ def families(node: Node) -> Iterator[Family]:
     serving = node.serving
     if serving is not None:
         yield from _delayed_operation_families(serving)
-        yield from _connection_families(serving.listener, serving.tls)
+        yield from _connection_families(serving.listener, serving.tls, serving.logins)
         yield from _group_families(serving.groups)
         yield from group_lag_families(serving.groups.lag)
         yield from quota_families(serving.quotas, serving.clock)
@@ -94,7 +95,20 @@ def _by_operation(counts: Counter[str]) -> list[Sample]:
     return [((name,), counts[name]) for name in DELAYED_OPERATIONS]
 
 
-def _connection_families(listener: Listener, tls: "NodeTls | None") -> Iterator[Family]:
+LOGIN_FAMILIES = {
+    "kafka_server_socket_server_metrics_successful_authentication_total": "successful",
+    "kafka_server_socket_server_metrics_failed_authentication_total": "failed",
+    "kafka_server_socket_server_metrics_successful_reauthentication_total": "reauthenticated",
+    "kafka_server_socket_server_metrics_failed_reauthentication_total": "reauthentication_failed",
+    "kafka_server_socket_server_metrics_successful_authentication_no_reauth_total": "no_reauthentication",
+    "tierlog_connections_expired_total": "expired",
+}
+"""Metrics of logins, and the field of LoginCounts that each shows."""
+
+
+def _connection_families(
+    listener: Listener, tls: "NodeTls | None", logins: Mapping[str, LoginCounts]
+) -> Iterator[Family]:
     memory_pool = listener.memory_pool
     yield "tierlog_connections", single(listener.connections)
     yield "kafka_server_socket_server_metrics_connection_creation_total", single(listener.accepted)
@@ -128,6 +142,8 @@ def _connection_families(listener: Listener, tls: "NodeTls | None") -> Iterator[
     yield "kafka_network_socketserver_memorypoolused", single(memory_pool.used)
     yield "tierlog_requests_held_bytes", single(memory_pool.held)
     yield "tierlog_responses_kept_bytes", single(listener.kept_bytes)
+    for family, field in LOGIN_FAMILIES.items():
+        yield family, [((name,), getattr(counts, field)) for name, counts in logins.items()]
     yield "kafka_server_socket_server_metrics_incoming_byte_total", single(listener.received_bytes)
     yield "kafka_server_socket_server_metrics_outgoing_byte_total", single(listener.sent_bytes)
 

@@ -1,6 +1,7 @@
 """The node's parts that the admin routes show. The composition root sets them as they start."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.batch_validator import BatchValidator
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.purgatory import Purgatory
+from tierlog.broker.handlers.sasl import LoginCounts
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.maintenance.directory_moves import DirectoryMoves
 from tierlog.broker.maintenance.disk_pressure import DiskPressure
@@ -59,6 +61,7 @@ class Serving:
     moves: DirectoryMoves
     alter_partition_manager: AlterPartitionManager
     listener: Listener
+    logins: Mapping[str, LoginCounts]
     tiering: RemoteLogManager
     storage_cleaner: RemoteStorageCleaner
     bucket_scrubber: BucketScrubber

@@ -22,9 +22,17 @@ TIMEOUT_MAX_S = 30.0  # without a quorum a request to the controller occupies it
 
 
 class Authentication(Protocol):
-    """The authentication of a connection until its principal is known: it answers the requests."""
+    """The login of a connection that is not done, or that expires (handlers.sasl)."""
 
-    def start(self, context: "RequestContext", request: Any) -> "Reply | Pending": ...
+    frame_bytes_max: int
+    """A larger request closes the connection."""
+    reads_raw: bool
+    """Whether the next frame is a SASL message without a request header, as after SaslHandshake v0."""
+    closes: bool
+    """Whether the connection closes after the response to the current request."""
+
+    def admits(self, api: int) -> bool:
+        """Whether a request may be answered now. Otherwise the connection is closed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +44,7 @@ class Connection:
     peer_port: int
     listener: str = "PLAINTEXT"  # its name
     principal: str = ANONYMOUS
-    authentication: "Authentication | None" = None  # None: nothing is left to do
+    authentication: Authentication | None = None  # None: nothing is left to do
     client_software: str = "unknown"
     client_software_version: str = "unknown"
     client_id: str | None = None  # from the latest request, as quotas count it; only while quotas are set

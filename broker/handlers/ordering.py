@@ -36,6 +36,7 @@ ORDERS: Mapping[str, Order] = {
     "AlterConfigs": Order.CHANGE,
     "AlterPartitionReassignments": Order.CHANGE,
     "AlterReplicaLogDirs": Order.CHANGE,
+    "AlterUserScramCredentials": Order.CHANGE,
     "ApiVersions": Order.FREE,
     "ConsumerGroupDescribe": Order.AFTER_APPENDS,  # as DescribeGroups
     "ConsumerGroupHeartbeat": Order.FREE,  # may wait for an assignment, but takes effect when it arrives
@@ -58,6 +59,7 @@ ORDERS: Mapping[str, Order] = {
     "DescribeQuorum": Order.FREE,
     "DescribeTopicPartitions": Order.FREE,
     "DescribeTransactions": Order.FREE,
+    "DescribeUserScramCredentials": Order.FREE,
     "ElectLeaders": Order.CHANGE,
     "EndTxn": Order.CHANGE,
     "ExpireDelegationToken": Order.FREE,  # refused (handlers.table)
@@ -80,6 +82,8 @@ ORDERS: Mapping[str, Order] = {
     "OffsetForLeaderEpoch": Order.AFTER_APPENDS,
     "Produce": Order.APPEND,
     "RenewDelegationToken": Order.FREE,  # refused (handlers.table)
+    "SaslAuthenticate": Order.CHANGE,  # a failure is answered after a delay
+    "SaslHandshake": Order.FREE,
     "SyncGroup": Order.FREE,  # waits for the leader's assignment
     "TxnOffsetCommit": Order.APPEND,  # as OffsetCommit
     "UnregisterBroker": Order.CHANGE,

@@ -39,6 +39,8 @@ from tierlog.broker.handlers.partition_changes import (
 )
 from tierlog.broker.handlers.produce import produce_handler
 from tierlog.broker.handlers.quorum import describe_quorum_handler
+from tierlog.broker.handlers.sasl import sasl_handlers
+from tierlog.broker.handlers.scram_users import alter_users_handler, describe_users_handler
 from tierlog.broker.handlers.topic_partitions import describe_topic_partitions_handler
 from tierlog.broker.handlers.topics import (
     create_partitions_handler,
@@ -66,6 +68,7 @@ def build_handlers(deps: Dependencies, coordinators: Mapping[int, Handler]) -> d
         "AlterConfigs": alter_configs_handler(deps),
         "AlterPartitionReassignments": alter_partition_reassignments_handler(deps),
         "AlterReplicaLogDirs": alter_replica_log_dirs_handler(deps),
+        "AlterUserScramCredentials": alter_users_handler(deps),
         "CreatePartitions": create_partitions_handler(deps),
         "CreateTopics": create_topics_handler(deps),
         "DeleteRecords": delete_records_handler(deps),
@@ -77,6 +80,7 @@ def build_handlers(deps: Dependencies, coordinators: Mapping[int, Handler]) -> d
         "DescribeProducers": describe_producers_handler(deps),
         "DescribeQuorum": describe_quorum_handler(deps),
         "DescribeTopicPartitions": describe_topic_partitions_handler(deps),
+        "DescribeUserScramCredentials": describe_users_handler(deps),
         "ElectLeaders": elect_leaders_handler(deps),
         "Fetch": fetch_handler(deps),
         "IncrementalAlterConfigs": incremental_alter_configs_handler(deps),
@@ -89,7 +93,7 @@ def build_handlers(deps: Dependencies, coordinators: Mapping[int, Handler]) -> d
         "UnregisterBroker": unregister_broker_handler(deps),
         "UpdateFeatures": update_features_handler(deps),
     }
-    by_name |= acl_handlers(deps) | token_handlers()
+    by_name |= acl_handlers(deps) | token_handlers() | sasl_handlers()
     handlers = {BY_NAME[name].key: handler for name, handler in by_name.items()}
     handlers.update(coordinators)
     api_versions = BY_NAME["ApiVersions"].key

@@ -207,6 +207,9 @@ class Channel:
         if work.cancelled():
             return self.close(CloseReason.STOPPING, "the request was cancelled")
         core.respond(request, parts)
+        authentication = self.connection.authentication
+        if authentication is not None and authentication.closes:
+            core.close_after_responses()
         following = core.next_to_answer
         if following is not None and following.pending is not None and _is_done(following.pending):
             return None  # its callback runs next, and sends both responses with one system call
@@ -262,7 +265,8 @@ class Channel:
             return self.close(CloseReason.NETWORK, str(failure))
         if not out.parts:
             if core.is_ready_to_close:
-                return self.close(CloseReason.UNANSWERED)
+                is_login = self.connection.authentication is not None
+                return self.close(CloseReason.AUTHENTICATION if is_login else CloseReason.UNANSWERED)
             if self._writing:
                 owner.loop.remove_writer(self._fd)
                 self._writing = core.is_sending = False

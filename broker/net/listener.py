@@ -154,6 +154,7 @@ class Listener:
         self.bounds = bounds
         for channel in self._channels.values():
             channel.core.bounds = bounds
+            channel.core.small_frame_bytes = 0
 
     @property
     def memory_pool(self) -> MemoryPool:

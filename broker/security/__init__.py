@@ -1,1 +1,1 @@
-"""Decisions about principals: what each may do. Called by the handlers."""
+"""Authentication and authorization of clients. No module here knows sockets or handlers."""

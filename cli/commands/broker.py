@@ -7,7 +7,7 @@ import typer
 
 from tierlog.cli.commands import broker_settings
 from tierlog.cli.errors import CliError, unknown_broker
-from tierlog.cli.options import INT32_MAX, Admin, Bootstrap, DryRun, Json, finite
+from tierlog.cli.options import ClientConfig, INT32_MAX, Admin, Bootstrap, DryRun, Json, finite
 from tierlog.cli.output import counted, listed, print_json, print_outcome, print_rows, print_status
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ Timeout = Annotated[
 
 
 @app.command("list")
-def list_(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None) -> None:
+def list_(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None, client_config: ClientConfig = None) -> None:
     """List the registered brokers, with the number of leaders and replicas of each."""
     from tierlog.cli.admin import admin_api, warn_without_leader
 
@@ -61,6 +61,7 @@ def drain(
     as_json: Json = False,
     admin: Admin = None,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Move all replicas of a broker to other brokers, and wait until it has none. It stays in the cluster."""
     from tierlog.cli.admin import admin_api
@@ -97,6 +98,7 @@ def decommission(
     as_json: Json = False,
     admin: Admin = None,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Remove a broker from the cluster: drain it, then unregister it once its process has stopped."""
     from tierlog.cli.admin import admin_api

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.errors import unknown_broker, usage
-from tierlog.cli.options import INT32_MAX, Bootstrap, Json, parse_pairs
+from tierlog.cli.options import ClientConfig, INT32_MAX, Bootstrap, Json, parse_pairs
 from tierlog.cli.output import print_outcome, print_rows
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def settings(
     ] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Show the dynamic settings of all brokers, or all non-default settings of one broker."""
     from tierlog.cli.client import KafkaClient
@@ -58,6 +59,7 @@ def alter(
     ] = None,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Change dynamic settings of one broker or of all, while they run.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tierlog.cli.errors import no_partition, usage
-from tierlog.cli.options import INT32_MAX, INT64_MAX, Bootstrap, Topic
+from tierlog.cli.options import ClientConfig, INT32_MAX, INT64_MAX, Bootstrap, Topic
 from tierlog.cli.output import print_json, readable
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def consume(
     format: Shape = Format.RAW,
     as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Print records of a topic, from the brokers' disks and from the object store."""
     from tierlog.cli import groups

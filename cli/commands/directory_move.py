@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.errors import CliError, no_partition, usage
-from tierlog.cli.options import Admin, Bootstrap, Json, Partition, Topic
+from tierlog.cli.options import ClientConfig, Admin, Bootstrap, Json, Partition, Topic
 from tierlog.cli.output import print_outcome, progress_bar
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def move_dir(
     as_json: Json = False,
     admin: Admin = None,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Move a replica to another log directory of its broker, while it serves.
 

@@ -7,7 +7,7 @@ import typer
 
 from tierlog.cli.commands import group_offsets
 from tierlog.cli.errors import usage
-from tierlog.cli.options import Bootstrap, Group, Json, Yes, confirm, group_id, known_words
+from tierlog.cli.options import ClientConfig, Bootstrap, Group, Json, Yes, confirm, group_id, known_words
 from tierlog.cli.output import alternatives, counted, listed, print_json, print_outcome, print_rows
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def list_(
     ] = None,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """List groups with their type, state and coordinator."""
     from tierlog.cli import groups
@@ -74,6 +75,7 @@ def describe(
     ] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Show a group's committed offsets, and its lag in records and in time.
 
@@ -140,6 +142,7 @@ def delete(
     yes: Yes = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Delete groups without members, with their committed offsets."""
     from tierlog.cli import groups

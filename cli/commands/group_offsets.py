@@ -9,7 +9,7 @@ import typer
 
 from tierlog.cli.commands.consume import parse_time
 from tierlog.cli.errors import CliError, ExitCode, usage
-from tierlog.cli.options import INT64_MAX, Bootstrap, DryRun, Group, Json, Partition, Topic, confirm, group_id
+from tierlog.cli.options import ClientConfig, INT64_MAX, Bootstrap, DryRun, Group, Json, Partition, Topic, confirm, group_id
 from tierlog.cli.output import counted, print_json, print_outcome, print_rows, print_status
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ def seek(
     offset: Annotated[int, typer.Argument(min=0, max=INT64_MAX, help="The new committed offset.")],
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Set the committed offset of one partition, for a group without members."""
     from tierlog.base.types import TopicPartition
@@ -143,6 +144,7 @@ def reset(
     yes: Execute = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Set committed offsets of a group without members.
 
@@ -179,6 +181,7 @@ def offset_delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Delete committed offsets of topics that no member of the group subscribes to."""
     from tierlog.cli import group_offsets, groups
@@ -217,6 +220,7 @@ def export(
     ] = Format.JSON,
     as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Print the committed offsets of groups, for `tierlog group import`."""
     from tierlog.cli import group_files, groups
@@ -256,6 +260,7 @@ def import_(
     yes: Execute = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Set the committed offsets of groups without members to those of a file.
 

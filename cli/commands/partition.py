@@ -8,6 +8,7 @@ import typer
 from tierlog.cli.commands.directory_move import move_dir
 from tierlog.cli.errors import CliError, ExitCode, usage
 from tierlog.cli.options import (
+    ClientConfig,
     INT32_MAX,
     INT64_MAX,
     Admin,
@@ -67,6 +68,7 @@ def list_(
     as_json: Json = False,
     admin: Admin = None,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """List partitions with their leader, replicas and in-sync replicas."""
     from tierlog.cli.admin import admin_api, warn_without_leader
@@ -113,6 +115,7 @@ def move(
     as_json: Json = False,
     admin: Admin = None,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Start to move a partition to other brokers. `partition list --moving` shows the moves in progress."""
     from tierlog.cli.admin import admin_api
@@ -168,7 +171,7 @@ app.command("move-dir")(move_dir)
 
 
 @app.command()
-def unthrottle(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None) -> None:
+def unthrottle(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None, client_config: ClientConfig = None) -> None:
     """Remove all throttles of moves, for example after `partition move --throttle` was interrupted."""
     from tierlog.cli.admin import admin_api
 
@@ -196,6 +199,7 @@ def elect(
     as_json: Json = False,
     admin: Admin = None,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Elect the preferred leader, which is the first replica of a partition."""
     from tierlog.cli.admin import admin_api
@@ -234,6 +238,7 @@ def balance(
     as_json: Json = False,
     admin: Admin = None,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Balance leaders and replicas among the brokers, for example after a broker was added."""
     from tierlog.cli.admin import admin_api

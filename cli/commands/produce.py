@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tierlog.cli.options import INT32_MAX, Bootstrap, Json, Topic, parse_pairs
+from tierlog.cli.options import ClientConfig, INT32_MAX, Bootstrap, Json, Topic, parse_pairs
 from tierlog.cli.output import counted, print_outcome, size
 
 
@@ -63,6 +63,7 @@ def produce(
     ] = Compression.NONE,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Send one record per line, with acks=all and an idempotent producer."""
     from tierlog.base.clock import SystemClock

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tierlog.cli.errors import CliError, ExitCode, usage
-from tierlog.cli.options import Bootstrap, Json, ValidateOnly, parse_pairs
+from tierlog.cli.options import ClientConfig, Bootstrap, Json, ValidateOnly, parse_pairs
 from tierlog.cli.output import counted, print_json, print_outcome, print_rows
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def list_(
     ip_defaults: IpDefaults = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """List all quotas, or those of the given user, client id or IP address."""
     from tierlog.cli import quotas
@@ -80,6 +81,7 @@ def set_(
     validate_only: ValidateOnly = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Set quotas of a user, a client id, a user with a client id, or an IP address.
 
@@ -117,6 +119,7 @@ def remove(
     ip_defaults: IpDefaults = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Remove quotas. A less specific quota may then apply."""
     from tierlog.cli import quotas

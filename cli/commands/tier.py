@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from tierlog.cli.commands import tier_checks, tier_snapshots
-from tierlog.cli.options import INT64_MAX, Admin, Bootstrap, Json, OnlyTopic, Partition, Topic
+from tierlog.cli.options import ClientConfig, INT64_MAX, Admin, Bootstrap, Json, OnlyTopic, Partition, Topic
 from tierlog.cli.output import duration, print_json, print_outcome, print_rows, size
 
 app = typer.Typer(no_args_is_help=True, help="Show, upload and verify the remote part of tiered topics.")
@@ -30,6 +30,7 @@ def status(
     as_json: Json = False,
     admin: Admin = None,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Show the local and remote offsets and bytes of each partition.
 
@@ -58,6 +59,7 @@ def flush(
     as_json: Json = False,
     admin: Admin = None,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Roll the active segments of a topic and upload all segments.
 
@@ -79,6 +81,7 @@ def explain(
     as_json: Json = False,
     admin: Admin = None,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Show the file or object that holds an offset, and the byte range in it."""
     from tierlog.cli.admin import admin_api

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.errors import CliError, ExitCode, usage
-from tierlog.cli.options import Admin, Bootstrap, Json, OnlyTopic
+from tierlog.cli.options import ClientConfig, Admin, Bootstrap, Json, OnlyTopic
 from tierlog.cli.output import counted, listed, print_json, print_rows, print_status, progress_bar, size
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def verify(
     as_json: Json = False,
     admin: Admin = None,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Read remote segments, all or a sample, and verify them against the manifests.
 
@@ -131,6 +132,7 @@ def gc(
     as_json: Json = False,
     admin: Admin = None,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Show which objects in the bucket wait for their deletion, and which are unreferenced.
 

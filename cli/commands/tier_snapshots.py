@@ -8,7 +8,7 @@ from urllib.parse import quote
 import typer
 
 from tierlog.cli.errors import CliError
-from tierlog.cli.options import Admin, Bootstrap, Json
+from tierlog.cli.options import ClientConfig, Admin, Bootstrap, Json
 from tierlog.cli.output import counted, duration, listed, print_json, print_outcome, print_rows, size
 
 app = typer.Typer(no_args_is_help=True, help="List, create and end snapshots, which hold remote data.")
@@ -29,7 +29,7 @@ COLUMNS = {
 
 
 @app.command("list")
-def list_(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None) -> None:
+def list_(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None, client_config: ClientConfig = None) -> None:
     """List the snapshots, and the bytes that they hold back from deletion.
 
     The lease begins again whenever a job renews it, and ends only while a broker watches it.
@@ -59,6 +59,7 @@ def create(
     as_json: Json = False,
     admin: Admin = None,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Hold what the topics have in the bucket now.
 
@@ -81,6 +82,7 @@ def end(
     as_json: Json = False,
     admin: Admin = None,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """End a snapshot: jobs that read it fail, and what it holds may be deleted."""
     from tierlog.cli.admin import admin_api

@@ -6,6 +6,7 @@ import typer
 
 from tierlog.cli.errors import usage
 from tierlog.cli.options import (
+    ClientConfig,
     INT16_MAX,
     INT32_MAX,
     Bootstrap,
@@ -70,6 +71,7 @@ def create(
     validate_only: ValidateOnly = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Create a topic, and wait until all partitions have a leader."""
     from tierlog.cli import topics
@@ -97,6 +99,7 @@ def list_(
     internal: Annotated[bool, typer.Option("--internal", help="Include internal topics.")] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """List topics with their number of partitions, replicas and offsets."""
     from tierlog.cli import topics
@@ -122,6 +125,7 @@ def describe(
     ] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Show a topic's partitions, offsets and settings."""
     from tierlog.cli import topics
@@ -153,6 +157,7 @@ def alter(
     ] = None,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Change settings of a topic."""
     from tierlog.cli import configs
@@ -178,6 +183,7 @@ def delete(
     yes: Yes = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Delete topics with all their data, local and remote."""
     from tierlog.cli import topics
@@ -200,6 +206,7 @@ def add_partitions(
     total: Annotated[int, typer.Argument(min=1, max=INT32_MAX, help="New total number of partitions.")],
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Add partitions to a topic. Keys may map to other partitions afterwards."""
     from tierlog.cli import topics

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from tierlog.cli.options import Bootstrap, Json, Partition, Topic, Yes, confirm, known_words
+from tierlog.cli.options import ClientConfig, Bootstrap, Json, Partition, Topic, Yes, confirm, known_words
 from tierlog.cli.output import alternatives, counted, duration, print_json, print_outcome, print_rows
 
 app = typer.Typer(no_args_is_help=True, help="Show transactions, and abort those that hang.")
@@ -33,6 +33,7 @@ def list_(
     ] = None,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """List transactional ids with their producer id and state."""
     from tierlog.cli import transactions
@@ -62,6 +63,7 @@ def describe(
     transactional_id: Annotated[str, typer.Argument(metavar="ID", help="The transactional id.")],
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Show the state of a transactional id, and the partitions of its open transaction."""
     from tierlog.cli import transactions
@@ -100,6 +102,7 @@ def find_hanging(
     ] = HANGING_MIN,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """List transactions that partitions hold open, and that no coordinator will end.
 
@@ -128,6 +131,7 @@ def abort(
     yes: Yes = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Abort a hanging transaction in one partition, which then holds back no reader."""
     from tierlog.cli import transactions

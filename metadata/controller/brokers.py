@@ -7,12 +7,12 @@ that those of an earlier process are refused.
 
 from collections.abc import Container, Iterable
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from tierlog.base.safeguards import safeguard
 from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.controller import election
+from tierlog.metadata.controller import election, users
 from tierlog.metadata.controller.decision import Decision, Refusal, done
 from tierlog.metadata.controller.rules import (
     MIN_IN_SYNC,
@@ -182,7 +182,8 @@ def _first_defaults(image: ClusterImage, command: c.RegisterBroker) -> list[r.An
     The first registration adds them, as Kafka stores min.insync.replicas when eligible leader replicas are
     enabled (KIP-966). A new cluster takes the values from its first broker. A cluster that was created by an
     older version keeps the values that applied before. The configuration files of later brokers have no
-    effect. A new cluster begins with the highest format version that the first broker and this node support.
+    effect. A new cluster begins with the highest format version that the first broker and this node support,
+    and with the users of its first broker.
     """
     if has_cluster_defaults(image):
         return []
@@ -201,7 +202,19 @@ def _first_defaults(image: ClusterImage, command: c.RegisterBroker) -> list[r.An
         for key, value in values.items()
         if key not in stored
     ]
-    return [*raised, *settings]
+    return [*raised, *settings, *(_first_users(image, command, version) if is_new else ())]
+
+
+def _first_users(image: ClusterImage, command: c.RegisterBroker, version: int) -> list[r.AnyRecord]:
+    """Users that exist before the first client connects. Raises Refusal: a cluster that has none although the
+    operator wants some would have to be opened."""
+    if not command.first_users:
+        return []
+    decision = users.alter(replace(image, format_version=version), c.AlterUsers(changes=command.first_users))
+    for outcome in decision.reply.users:
+        if outcome.error:
+            raise Refusal(ErrorCode.INVALID_REGISTRATION, f"first user {outcome.user}: {outcome.message}")
+    return list(decision.records)
 
 
 def _taken(known: BrokerImage) -> str:

@@ -62,6 +62,7 @@ class RegisterBroker(Command["BrokerRegistered"], frozen=True, kw_only=True, tag
     of its directories were last used (KIP-966), -1 if a directory does not record one. None: the broker
     records no epochs, because it is the only broker of a quorum of one, or of an older version. The record
     BrokerRegistration has eleven of these fields too: it is stored as an array, and this is sent with names.
+    `first_users`: credentials that a new cluster gets from its first broker.
     """
 
     broker_id: int
@@ -78,6 +79,7 @@ class RegisterBroker(Command["BrokerRegistered"], frozen=True, kw_only=True, tag
     formats: tuple[int, int] = (1, 1)
     endpoints: tuple[Endpoint, ...] = ()
     previous_epoch: int | None = None
+    first_users: tuple["CredentialChange", ...] = ()
 
 
 class BrokerRegistered(Acknowledged, frozen=True, kw_only=True, tag=True):

@@ -12,9 +12,7 @@ from tierlog.metadata.evolve import evolve
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import AnyRecord, ScramCredential
 from tierlog.metadata.scram import (
-    MAX_ITERATIONS,
     MECHANISMS,
-    MIN_ITERATIONS,
     SALT_MAX,
     USER_NAME_MAX,
     USERS_MAX,
@@ -22,6 +20,7 @@ from tierlog.metadata.scram import (
     ScramVerifier,
 )
 from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.sasl.scram import MAX_ITERATIONS, MIN_ITERATIONS
 
 USERS_FORMAT = 3
 """The format version with users."""

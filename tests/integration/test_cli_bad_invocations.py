@@ -195,6 +195,34 @@ quota set connection_creation_rate=5 --user ada
 quota set connection_creation_rate=5 --ip 'not an address'
 quota set producer_byte_rate=5 --ip ::1
 quota set producer_byte_rate=5 --user ''
+user create
+user create ''
+user create ada
+user create ada --password-file {tmp}/missing
+user create ada --password-file {tmp}
+user create ada --password-file /dev/null
+user create ada --password-file {file} --mechanism PLAIN
+user create ada --password-file {file} --iterations 100
+user create ada --password-file {file} --iterations 99999
+user describe
+user describe eve
+user describe ''
+user alter eve --password-file {file}
+user delete eve --yes
+user delete ''
+user list --client-config {tmp}/missing
+user list --client-config {tmp}
+storage
+storage format
+storage format --add-scram x
+storage format --add-scram 'PLAIN=[name=a,password=b]'
+storage format --add-scram 'SCRAM-SHA-256=[name=a]'
+storage format --add-scram 'SCRAM-SHA-256=[password=b]'
+storage format --add-scram 'SCRAM-SHA-256=[name=a,password=b,iterations=5]'
+storage format --add-scram 'SCRAM-SHA-256=[name=a,password=b,role=c]'
+storage format --add-scram 'SCRAM-SHA-256=[name=a,salt=x,saltedpassword=?]'
+storage format --add-scram 'SCRAM-SHA-256=[name=a,password-file={tmp}/missing]' --set log.dirs={tmp}/new
+storage format --add-scram 'SCRAM-SHA-256=[name=a,password=b]' --set log.dirs={file}
 quota remove
 quota remove --user nobody
 quota remove no_such_rate --user nobody

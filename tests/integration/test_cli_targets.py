@@ -80,6 +80,9 @@ ELSEWHERE = {"consume", "group import", "partition balance", "partition unthrott
     "quota remove",
     "quota set",
     "topic create",
+    "user alter",
+    "user create",
+    "user delete",
 }
 """They print their target in the test above."""
 
@@ -101,6 +104,7 @@ LOCAL = {
     "spark stats",
     "quorum recover",
     "server",
+    "storage format",
 }
 """They work on a directory, or on processes of this machine."""
 
@@ -127,6 +131,8 @@ READING = {
     "txn describe",
     "txn find-hanging",
     "txn list",
+    "user describe",
+    "user list",
 }
 
 

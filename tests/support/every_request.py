@@ -209,6 +209,20 @@ MAKE: dict[str, Callable[[Place], dict[str, Any]]] = {
     },
     "UnregisterBroker": lambda p: {"broker_id": 4711},
     "DescribeTopicPartitions": lambda p: {"topics": [{"name": p.topic}]},
+    "SaslHandshake": lambda p: {"mechanism": "SCRAM-SHA-256"},
+    "SaslAuthenticate": lambda p: {"auth_bytes": b"x"},
+    "DescribeUserScramCredentials": lambda p: {"users": None},
+    "AlterUserScramCredentials": lambda p: {
+        "upsertions": [
+            {
+                "name": p.topic,
+                "mechanism": 1,
+                "iterations": 4096,
+                "salt": b"salt",
+                "salted_password": b"x" * 32,
+            }
+        ]
+    },
     "DescribeAcls": lambda p: {},
     "CreateAcls": lambda p: {"creations": [{"resource_type": TOPIC, "resource_name": p.topic}]},
     "DeleteAcls": lambda p: {"filters": [{"resource_type_filter": TOPIC}]},

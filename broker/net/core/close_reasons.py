@@ -9,6 +9,7 @@ class CloseReason(StrEnum):
     CLIENT = "client"  # the client closed it
     NETWORK = "network"
     TLS_HANDSHAKE = "tls_handshake"  # it failed, or took too long
+    AUTHENTICATION = "authentication"  # the login failed or expired, or a request came before it
     MALFORMED = "malformed"  # not a valid request
     UNANSWERED = "unanswered"  # an error that the API's response cannot carry
     SLOW = "slow"  # request.header.timeout.ms, request.receive.timeout.ms

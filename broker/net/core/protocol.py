@@ -19,13 +19,14 @@ from struct import Struct
 from typing import Any, Final
 
 from tierlog.base.files import Part
-from tierlog.broker.handlers.context import WHOLE_FRAME, Connection, Pending, RequestContext
+from tierlog.broker.handlers.context import CLOSE, WHOLE_FRAME, Connection, Pending, RequestContext
 from tierlog.broker.handlers.ordering import ORDER_OF, Order
 from tierlog.broker.net.core.bounds import ABANDONED_REQUESTS_MAX, BLOCKED_AFTER_S, FRAMES_PER_TURN, Bounds
 from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.net.core.receive import SIZE_PREFIX, Buffers, PartialFrame
 from tierlog.broker.net.core.send_queue import SendQueue
-from tierlog.protocol.api import PRODUCE_KEY, decode_request_header
+from tierlog.protocol.api import BY_NAME, PRODUCE_KEY, decode_request_header
+from tierlog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from tierlog.protocol.primitives import MalformedFrame
 
 
@@ -76,6 +77,11 @@ HALT_TRANSITIONS: Mapping[Event, tuple[int, int]] = {  # event: (reason that beg
     Event.CLOSE_DUE: (HALT_CLOSE_DUE, 0),
     Event.CLOSED: (HALT_CLOSED, 0),
 }
+
+
+SASL_AUTHENTICATE_KEY: Final = BY_NAME["SaslAuthenticate"].key
+RAW_VERSION: Final = -1
+"""Version of a SASL message that has no request header. Its response has no header either."""
 
 
 class State(Enum):
@@ -138,15 +144,33 @@ def _no_memory_granted() -> None:
 
 
 def read_request(connection: Connection, view: memoryview, at: int, end: int) -> Request:
-    """The request in view[at:end], which is a frame without its size prefix. Raises MalformedFrame."""
+    """The request in view[at:end], which is a frame without its size prefix. Raises MalformedFrame.
+
+    A request with a message and no body needs no decoding: CLOSE if the client must authenticate first.
+    """
+    authentication = connection.authentication
+    if authentication is not None and authentication.reads_raw:
+        return _read_raw(connection, view, at, end)
     header = decode_request_header(view, at, end)
     key, body_at = header.api_key, header.body_at
     context = RequestContext(key, header.api_version, header.correlation_id, header.client_id, connection)
+    if authentication is not None and not authentication.admits(key):
+        request = Request(context, None, _FREE, end - at)
+        request.message = CLOSE
+        return request
     if body_at < 0:  # unknown key or version
         return Request(context, None, _FREE, end - at)
     # produced records are used in place; other requests may outlive the receive buffer
     body = view[body_at:end] if key == PRODUCE_KEY else bytes(view[body_at:end])
     return Request(context, body, ORDER_OF.get(key, _FREE), end - at)
+
+
+def _read_raw(connection: Connection, view: memoryview, at: int, end: int) -> Request:
+    """The SASL message in view[at:end] as a request."""
+    context = RequestContext(SASL_AUTHENTICATE_KEY, RAW_VERSION, 0, None, connection)
+    request = Request(context, None, _CHANGE, end - at)
+    request.message = SaslAuthenticateRequest(auth_bytes=bytes(view[at:end]))
+    return request
 
 
 class ConnectionCore:
@@ -165,6 +189,7 @@ class ConnectionCore:
         self.connection = connection
         self.bounds = bounds
         self.out = SendQueue()
+        self.small_frame_bytes = 0  # frames up to this size are accepted; larger ones are checked first
         self.halts = 0
         self.active_at = now
         self.held_bytes = 0
@@ -305,9 +330,17 @@ class ConnectionCore:
 
     def _frame_size(self, view: memoryview, at: int) -> int:
         size: int = _SIZE(view, at)[0]
-        if not 0 < size <= self.bounds.frame_bytes:
-            raise MalformedFrame(f"a frame of {size} bytes")
+        if not 0 < size <= self.small_frame_bytes:
+            self._check_large(size)
         return size
+
+    def _check_large(self, size: int) -> None:
+        """Raises MalformedFrame if the frame is too large. Less is allowed before authentication."""
+        authentication, most = self.connection.authentication, self.bounds.frame_bytes
+        most = most if authentication is None else min(most, authentication.frame_bytes_max)
+        if not 0 < size <= most:
+            raise MalformedFrame(f"a frame of {size} bytes")
+        self.small_frame_bytes = most
 
     def _continue(self, frame: PartialFrame) -> Request | None:
         """Fill a partial frame. Returns its request when it is whole."""
@@ -433,6 +466,12 @@ class ConnectionCore:
         while self._waiting and self._waiting[0].is_done:
             self._send(self._waiting.popleft().parts)
         return None
+
+    def close_after_responses(self) -> None:
+        """Close the connection when the responses to all requests so far are sent."""
+        self.on(Event.CLOSE_REQUESTED)
+        if not self._waiting:
+            self.on(Event.CLOSE_DUE)
 
     def _done_waiting(self, request: Request) -> None:
         """Let requests start that waited for this response."""

@@ -46,6 +46,10 @@ class InvalidResponse(ClientError):
         self.address = address
 
 
+class AuthenticationFailed(ClientError):
+    """The broker refuses the login, or does not know the password's verifier. Trying again is useless."""
+
+
 class ErrorResponse(ClientError):
     """The broker responded with an error code. `subject`: what the request was about."""
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from tierlog.config.admin_api import AdminSettings
 from tierlog.config.background import MIB
 from tierlog.config.definitions import InvalidSetting, boolean_, int_, list_, long_, string_
+from tierlog.config.sasl import SaslSettings
 
 ASSIGNORS = ("uniform", "range")
 CLASSIC_PROTOCOL, CONSUMER_PROTOCOL = "classic", "consumer"
@@ -12,7 +12,7 @@ MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorSettings(AdminSettings):
+class CoordinatorSettings(SaslSettings):
     # Groups
     group_min_session_timeout_ms: int = int_(
         6_000,

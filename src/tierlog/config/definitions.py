@@ -176,7 +176,8 @@ _PARSERS: dict[SettingType, Callable[[str], Value]] = {
 
 def setting_field(type: SettingType, default: Value, doc: str, **bounds: Any) -> Any:
     setting = Setting(name="", type=type, default=default, doc=doc, **bounds)
-    return field(default=default, metadata={"setting": setting})
+    is_secret = type == SettingType.PASSWORD
+    return field(default=default, repr=not is_secret, metadata={"setting": setting})
 
 
 def boolean_(default: bool, doc: str) -> Any:

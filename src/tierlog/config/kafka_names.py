@@ -131,7 +131,7 @@ _READ_AT_START = """
 add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
 alter.config.policy.class.name alter.log.dirs.replication.quota.window.num
 alter.log.dirs.replication.quota.window.size.seconds client.quota.callback.class
-connection.failed.authentication.delay.ms connections.max.reauth.ms controlled.shutdown.enable
+controlled.shutdown.enable
 controller.listener.names controller.quorum.append.linger.ms controller.quorum.auto.join.enable
 controller.quorum.bootstrap.servers controller.quorum.election.backoff.max.ms
 controller.quorum.fetch.max.bytes controller.quorum.fetch.snapshot.max.bytes

@@ -539,14 +539,14 @@ class NodeSettings(AuthorizerSettings):
         return tuple(map(Path, filter(None, (certificate, key, self.controller_quorum_ssl_ca))))
 
     def _check_listeners(self) -> None:
+        with_sasl = [listener.name for listener in self.client_listeners if listener.protocol.has_sasl]
+        self.check_sasl(with_sasl, self.inter_broker_listener if self.controller_quorum_secret else "")
         names = [listener.name for listener in self.client_listeners]
         if self.inter_broker_listener not in names:
             raise InvalidSetting(
                 f"inter.broker.listener.name: listeners has no {self.inter_broker_listener}, only "
                 f"{', '.join(names)}"
             )
-        if any(listener.protocol.has_sasl for listener in self.client_listeners):
-            raise InvalidSetting("listeners: PLAINTEXT and SSL listeners are served so far")
         self.check_tls(self.client_listeners)
 
     def validate(self) -> "NodeSettings":

@@ -121,7 +121,7 @@ def test_local_retention_may_equal_total_retention() -> None:
         ("broker.id", "read by a node at startup"),
         ("log.retention.hours", "set log.retention.ms instead"),
         ("queued.max.requests", "read by a node at startup, and unknown to tierlog"),
-        ("sasl.jaas.config", "clients connect in plaintext and are not authenticated"),
+        ("sasl.jaas.config", "read by a node at startup"),
         ("cordoned.log.dirs", "log directories cannot be cordoned"),
     ],
 )

@@ -1,0 +1,86 @@
+"""Logins of a node: the mechanisms of each SASL listener, by its settings. Built by app.py."""
+
+import hashlib
+import secrets
+from collections.abc import Callable, Mapping
+
+from tierlog.base.clock import Clock
+from tierlog.base.tasks import TaskGroup
+from tierlog.broker.handlers.context import Authentication, Connection
+from tierlog.broker.handlers.sasl import LoginCounts, LoginListener
+from tierlog.broker.security.jwks import KeySet
+from tierlog.broker.security.jwt_tokens import TokenValidator
+from tierlog.broker.security.mechanisms import OAUTHBEARER, PLAIN, Mechanisms
+from tierlog.config.listeners import ListenerSettings
+from tierlog.config.node import NodeSettings
+from tierlog.metadata.scram import ScramUsers
+
+
+class Logins:
+    """`begin` begins the login of a connection; a connection of a listener without SASL needs none."""
+
+    def __init__(
+        self, settings: NodeSettings, users: Callable[[], ScramUsers], clock: Clock, cluster_id: str
+    ) -> None:
+        self._clock = clock
+        self._users = users
+        # all brokers have the quorum's secret; a single broker has none, and forgets this at a restart
+        secret = settings.controller_quorum_secret or secrets.token_hex()
+        self._secret = hashlib.sha256(f"{cluster_id}\0{secret}".encode()).digest()
+        self._key_sets: list[KeySet] = []
+        self._by_name = {
+            listener.name: self._build(listener, settings.for_listener(listener.name))
+            for listener in settings.client_listeners
+            if listener.protocol.has_sasl
+        }
+        self._counts = {listener.name: LoginCounts() for listener in settings.client_listeners}
+        self._counts |= {name: listener.counts for name, listener in self._by_name.items()}
+
+    def start(self, tasks: TaskGroup) -> None:
+        for key_set in self._key_sets:
+            tasks.spawn("keys of OAUTHBEARER tokens", key_set.keep_fresh())
+
+    def begin(self, connection: Connection) -> Authentication | None:
+        listener = self._by_name.get(connection.listener)
+        return None if listener is None else listener.begin(connection)
+
+    @property
+    def counts(self) -> Mapping[str, LoginCounts]:
+        """By the name of each listener, also of those without SASL."""
+        return self._counts
+
+    def _build(self, listener: ListenerSettings, settings: NodeSettings) -> LoginListener:
+        enabled = settings.sasl_enabled_mechanisms
+        return LoginListener(
+            listener.name,
+            Mechanisms(
+                enabled=enabled,
+                users=self._users,
+                secret=self._secret,
+                random_bits=secrets.randbits,
+                now_ms=self._clock.now_ms,
+                passwords=settings.plain_users if PLAIN in enabled else {},
+                tokens=self._tokens(settings) if OAUTHBEARER in enabled else None,
+            ),
+            self._clock,
+            receive_bytes_max=settings.sasl_server_max_receive_size,
+            delay_ms=settings.connection_failed_authentication_delay_ms,
+            session_ms=settings.connections_max_reauth_ms,
+        )
+
+    def _tokens(self, settings: NodeSettings) -> TokenValidator:
+        keys = KeySet(
+            settings.sasl_oauthbearer_jwks_endpoint_url,
+            settings.sasl_oauthbearer_jwks_endpoint_refresh_ms,
+            settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
+            settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
+        )
+        self._key_sets.append(keys)
+        return TokenValidator(
+            keys=keys,
+            issuer=settings.sasl_oauthbearer_expected_issuer,
+            audience=settings.sasl_oauthbearer_expected_audience,
+            skew_s=settings.sasl_oauthbearer_clock_skew_seconds,
+            subject_claim=settings.sasl_oauthbearer_sub_claim_name,
+            scope_claim=settings.sasl_oauthbearer_scope_claim_name,
+        )

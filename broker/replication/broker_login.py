@@ -1,0 +1,66 @@
+"""Login of a broker at another one, if inter.broker.listener.name is a SASL listener. Called by the network of
+`broker.platform`."""
+
+import secrets
+from dataclasses import dataclass, field
+
+from tierlog.base.network import Caller, Unreachable
+from tierlog.config.node import NodeSettings
+from tierlog.protocol.api import BY_NAME
+from tierlog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from tierlog.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from tierlog.protocol.sasl.client_login import login_messages
+from tierlog.protocol.sasl.scram import ScramFailed
+
+TIMEOUT_S = 5.0
+HANDSHAKE, AUTHENTICATE = BY_NAME["SaslHandshake"].key, BY_NAME["SaslAuthenticate"].key
+HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerLogin:
+    mechanism: str
+    user: str
+    password: str = field(repr=False)
+
+    async def log_in(self, connection: Caller, peer: str) -> None:
+        """Raises Unreachable: the caller tries again later, as if the broker were down. By then the user may
+        exist."""
+        try:
+            await self._log_in(connection, peer)
+        except BaseException:
+            connection.close()
+            raise
+
+    async def _log_in(self, connection: Caller, peer: str) -> None:
+        request = SaslHandshakeRequest(mechanism=self.mechanism)
+        handshake = await connection.call(HANDSHAKE, HANDSHAKE_VERSION, request, TIMEOUT_S)
+        if handshake.error_code:
+            offered = ", ".join(handshake.mechanisms)
+            raise Unreachable(f"{peer} does not offer {self.mechanism}, only {offered or 'nothing'}")
+        messages = login_messages(self.mechanism, self.user, self.password, secrets.token_hex(16))
+        try:
+            message = next(messages)
+            while True:
+                step = SaslAuthenticateRequest(auth_bytes=message)
+                answer = await connection.call(AUTHENTICATE, AUTHENTICATE_VERSION, step, TIMEOUT_S)
+                if answer.error_code:
+                    raise Unreachable(f"{peer} refuses the login of {self.user}: {answer.error_message}")
+                message = messages.send(bytes(answer.auth_bytes))
+        except StopIteration:
+            return
+        except ScramFailed as failure:
+            raise Unreachable(f"{peer}: {failure}") from None
+
+
+def inter_broker_login(settings: NodeSettings) -> BrokerLogin | None:
+    """None if brokers need no login at each other. Raises InvalidSetting."""
+    between = settings.inter_broker_listener
+    has_sasl = any(one.protocol.has_sasl for one in settings.client_listeners if one.name == between)
+    if not has_sasl or not settings.controller_quorum_secret:
+        return None
+    settings = settings.for_listener(between)
+    user, password = settings.inter_broker_login
+    return BrokerLogin(
+        mechanism=settings.sasl_mechanism_inter_broker_protocol, user=user, password=password
+    )

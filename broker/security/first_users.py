@@ -1,0 +1,49 @@
+"""First users of a new cluster, in a file that `tierlog storage format` writes and the first start hands over.
+
+Without them no client could log in to create a user, and the cluster would have to stand open for a while. The
+broker sends them with its registration, and the controller takes them only for a new cluster. The file has
+verifiers and no passwords; it is removed after the registration.
+"""
+
+import errno
+from pathlib import Path
+
+import msgspec
+
+from tierlog.base.files import Files, write_atomically
+from tierlog.metadata.controller.commands import CredentialChange
+
+FIRST_USERS = "first-users.json"
+META_PROPERTIES = "meta.properties"
+_decoder = msgspec.json.Decoder(tuple[CredentialChange, ...])
+
+
+def is_used(files: Files, directory: Path) -> bool:
+    """Whether a node has used the log directory, so that it is too late for first users."""
+    return files.exists(directory / META_PROPERTIES)
+
+
+def write_first_users(files: Files, directory: Path, users: tuple[CredentialChange, ...]) -> Path:
+    """Raises OSError."""
+    files.make_directory(directory)
+    path = directory / FIRST_USERS
+    write_atomically(files, path, msgspec.json.encode(users))
+    path.chmod(0o600)
+    return path
+
+
+def read_first_users(files: Files, directory: Path) -> tuple[CredentialChange, ...]:
+    """Raises OSError."""
+    path = directory / FIRST_USERS
+    if not files.exists(path):
+        return ()
+    try:
+        return _decoder.decode(files.read_whole(path))
+    except msgspec.DecodeError as fault:
+        why = f"damaged: write it again with `tierlog storage format` ({fault})"
+        raise OSError(errno.EINVAL, why, str(path)) from None
+
+
+def remove_first_users(files: Files, directory: Path) -> None:
+    if files.exists(directory / FIRST_USERS):
+        files.unlink(directory / FIRST_USERS)

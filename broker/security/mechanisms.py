@@ -1,0 +1,153 @@
+"""SASL mechanisms of a listener: one `Exchange` authenticates one client.
+
+The texts of failures are Kafka's. They tell the client nothing that depends on whether a user exists: an
+unknown user gets a salt of its own, the same each time, and fails where a wrong password fails. Called by
+`handlers.sasl`.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from tierlog.broker.security.jwt_tokens import TokenRefused, TokenValidator
+from tierlog.metadata.scram import MECHANISMS, ScramMechanism, ScramUsers, ScramVerifier
+from tierlog.protocol.sasl import oauthbearer, plain
+from tierlog.protocol.sasl.scram import MIN_ITERATIONS, SALT_BITS, ScramFailed, ScramServer, salt_text
+
+PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
+SCRAM = {mechanism.sasl_name: mechanism for mechanism in MECHANISMS}
+SUPPORTED = (*SCRAM, PLAIN, OAUTHBEARER)
+"""By the names of `sasl.enabled.mechanisms`."""
+
+_NONCE_BITS = 130
+
+
+class AuthenticationFailed(Exception):
+    """The client is refused. The text is sent to it."""
+
+
+class Login(NamedTuple):
+    """An authenticated client. `expires_at_ms`: when its token expires, in wall clock time."""
+
+    user: str
+    expires_at_ms: int | None = None
+
+
+class Step(NamedTuple):
+    """The answer to a message. `login`: None while the exchange continues."""
+
+    message: bytes
+    login: Login | None = None
+
+
+class Exchange(Protocol):
+    def respond(self, message: bytes) -> Step:
+        """Raises AuthenticationFailed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mechanisms:
+    """The mechanisms of one listener. `secret` is the same for all brokers of a cluster, so that an unknown
+    user gets the same salt from each."""
+
+    enabled: tuple[str, ...]
+    users: Callable[[], ScramUsers]
+    secret: bytes
+    random_bits: Callable[[int], int]
+    """As `secrets.randbits`."""
+    now_ms: Callable[[], int]
+    passwords: Mapping[str, str]
+    """Password by user, for PLAIN."""
+    tokens: TokenValidator | None = None
+
+    def begin(self, mechanism: str) -> Exchange:
+        """Begin an exchange of an enabled mechanism."""
+        if mechanism == PLAIN:
+            return _Plain(self.passwords)
+        if mechanism == OAUTHBEARER and self.tokens is not None:
+            return _OAuthBearer(self.tokens, self.now_ms())
+        return _Scram(SCRAM[mechanism], self)
+
+    def verifier_of(self, mechanism: ScramMechanism, user: str) -> ScramVerifier:
+        """The user's verifier, or one that no password matches."""
+        credentials = self.users().get(user)
+        found = None if credentials is None else credentials.get(mechanism)
+        return found or self._no_verifier(mechanism, user)
+
+    def _no_verifier(self, mechanism: ScramMechanism, user: str) -> ScramVerifier:
+        seed = hmac.digest(self.secret, f"{mechanism.sasl_name}\0{user}".encode(), "sha512")
+        salt = salt_text(int.from_bytes(seed) >> 8 * len(seed) - SALT_BITS)
+        key = self.random_bits(8 * mechanism.key_size).to_bytes(mechanism.key_size)
+        return ScramVerifier(salt=salt, stored_key=key, server_key=key, iterations=MIN_ITERATIONS)
+
+
+class _Scram:
+    def __init__(self, mechanism: ScramMechanism, mechanisms: Mechanisms) -> None:
+        self._name = mechanism.sasl_name
+        nonce = salt_text(mechanisms.random_bits(_NONCE_BITS)).decode()
+        self._server = ScramServer(
+            self._name, nonce, lambda user: mechanisms.verifier_of(mechanism, user)
+        )
+
+    def respond(self, message: bytes) -> Step:
+        try:
+            reply = self._server.respond(message)
+        except ScramFailed as failure:
+            raise AuthenticationFailed(_invalid_credentials(self._name)) from failure
+        user = self._server.user
+        return Step(reply, None if user is None else Login(user))
+
+
+class _Plain:
+    def __init__(self, passwords: Mapping[str, str]) -> None:
+        self._passwords = passwords
+
+    def respond(self, message: bytes) -> Step:
+        try:
+            user, password = plain.decode(message)
+        except plain.PlainFailed as failure:
+            raise AuthenticationFailed(str(failure)) from None
+        expected = self._passwords.get(user)
+        # digests, so that the time does not depend on the length either
+        is_equal = hmac.compare_digest(_digest(password), _digest(expected or ""))
+        if expected is None or not is_equal:
+            raise AuthenticationFailed("Authentication failed: Invalid username or password")
+        return Step(b"", Login(user))
+
+
+class _OAuthBearer:
+    def __init__(self, tokens: TokenValidator, now_ms: int) -> None:
+        self._tokens = tokens
+        self._now_ms = now_ms
+        self._is_refused = False
+
+    def respond(self, message: bytes) -> Step:
+        refusal = oauthbearer.INVALID_TOKEN
+        if self._is_refused:  # the client has read the reason
+            raise AuthenticationFailed(refusal.decode())
+        try:
+            token, authorization = oauthbearer.decode(message)
+        except oauthbearer.OAuthBearerFailed as failure:
+            raise AuthenticationFailed(_invalid_credentials(OAUTHBEARER)) from failure
+        try:
+            claims = self._tokens.validate(token, self._now_ms)
+        except TokenRefused:
+            self._is_refused = True
+            return Step(refusal)
+        if authorization and authorization != claims.subject:
+            raise AuthenticationFailed(
+                "Authentication failed: Client requested an authorization id "
+                f"({authorization}) that is different from the token's principal name ({claims.subject})"
+            )
+        return Step(b"", Login(claims.subject, claims.expires_at_ms))
+
+
+def _invalid_credentials(mechanism: str) -> str:
+    reason = "invalid credentials with SASL mechanism"
+    return f"Authentication failed during authentication due to {reason} {mechanism}"
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()

@@ -1,0 +1,202 @@
+"""Security of a client's connections: TLS and SASL, by the names of Kafka's client settings.
+
+PEM files only: `ssl.truststore.*` and `ssl.keystore.*` with the type PEM, or librdkafka's `ssl.ca.location`,
+`ssl.certificate.location` and `ssl.key.location`. The login is in `sasl.jaas.config`, or in librdkafka's
+`sasl.username` and `sasl.password`. Called by the command line for `--client-config`.
+"""
+
+import re
+import secrets
+import socket
+import ssl
+import struct
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tierlog.client.errors import AuthenticationFailed, InvalidResponse
+from tierlog.config.definitions import InvalidSetting
+from tierlog.config.jaas import parse_jaas
+from tierlog.protocol.api import BY_NAME, decode_response, encode_request
+from tierlog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from tierlog.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from tierlog.protocol.sasl.client_login import CLIENT_MECHANISMS, login_messages
+from tierlog.protocol.sasl.scram import ScramFailed
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+ANSWER_MAX_BYTES = 1 << 20
+"""Maximum bytes of an answer before the login. Another server than a broker may be at the address."""
+
+HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 0
+_CONTINUED = re.compile(r"(?<!\\)(?:\\\\)*\\$")
+_KEY_END = re.compile(r"(?<!\\)[=:\s]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSecurity:
+    """`tls`: None for connections that are not encrypted. `mechanism`: "" for connections without a login."""
+
+    tls: ssl.SSLContext | None = None
+    mechanism: str = ""
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+    def open_socket(self, address: tuple[str, int], timeout_s: float) -> socket.socket:
+        """An encrypted and authenticated connection. Raises OSError and AuthenticationFailed."""
+        opened = socket.create_connection(address, timeout_s)
+        try:
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self.tls is not None:
+                opened = self.tls.wrap_socket(opened, server_hostname=address[0])
+            if self.mechanism:
+                self._log_in(opened, f"{address[0]}:{address[1]}")
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    def _log_in(self, opened: socket.socket, name: str) -> None:
+        handshake = _exchange(opened, name, HANDSHAKE_VERSION, SaslHandshakeRequest(mechanism=self.mechanism))
+        if handshake.error_code:
+            offered = ", ".join(handshake.mechanisms) or "none"
+            raise AuthenticationFailed(f"{name} does not offer {self.mechanism}, only {offered}")
+        messages = login_messages(self.mechanism, self.user, self.password, secrets.token_hex(16))
+        try:
+            message = next(messages)
+            while True:
+                request = SaslAuthenticateRequest(auth_bytes=message)
+                response = _exchange(opened, name, AUTHENTICATE_VERSION, request)
+                if response.error_code:
+                    raise AuthenticationFailed(f"{name}: {response.error_message or 'authentication failed'}")
+                message = messages.send(bytes(response.auth_bytes))
+        except StopIteration:
+            return
+        except ScramFailed as failure:
+            raise AuthenticationFailed(f"{name}: {failure}") from None
+
+
+def _exchange(opened: socket.socket, name: str, version: int, request: Any) -> Any:
+    api = BY_NAME[type(request).__name__.removesuffix("Request")]
+    opened.sendall(encode_request(api, version, 0, "tierlog", request))
+    size = struct.unpack(">i", _read(opened, 4))[0]
+    if not 0 < size <= ANSWER_MAX_BYTES:
+        raise InvalidResponse(
+            name, f"{name} does not speak the Kafka protocol: invalid response size {size:,}"
+        )
+    return decode_response(api, version, memoryview(_read(opened, size)))[1]
+
+
+def _read(opened: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        part = opened.recv(count - len(data))
+        if not part:
+            raise ConnectionError("the broker closed the connection during the login")
+        data += part
+    return data
+
+
+# ---- Kafka's settings -----------------------------------------------------------------------------
+
+
+def read_properties(file: Path) -> dict[str, str]:
+    """A file in the format of Java's properties, as Kafka's tools read. Raises InvalidSetting."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as failure:
+        raise InvalidSetting(f"{file}: {failure}") from None
+    found: dict[str, str] = {}
+    logical = ""
+    for line in text.splitlines():
+        line = line.lstrip()
+        if not logical and (not line or line[0] in "#!"):
+            continue
+        if _CONTINUED.search(line):
+            logical += line[:-1]
+            continue
+        logical += line
+        end = _KEY_END.search(logical)
+        key, rest = (logical, "") if end is None else (logical[: end.start()], logical[end.start() :])
+        found[_unescaped(key)] = _unescaped(re.sub(r"^\s*[=:]?\s*", "", rest)).strip()
+        logical = ""
+    return found
+
+
+def _unescaped(text: str) -> str:
+    special = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+    unicode = re.sub(r"\\u([0-9a-fA-F]{4})", lambda found: chr(int(found[1], 16)), text)
+    return re.sub(r"\\(.)", lambda found: special.get(found[1], found[1]), unicode)
+
+
+def client_security(properties: Mapping[str, str]) -> ClientSecurity:
+    """Settings of a client. Others than those of security are ignored. Raises InvalidSetting."""
+    protocol = properties.get("security.protocol", "PLAINTEXT").upper()
+    if protocol not in PROTOCOLS:
+        raise InvalidSetting(f"security.protocol: {protocol!r} is not one of {', '.join(PROTOCOLS)}")
+    tls = _tls(properties) if protocol.endswith("SSL") else None
+    if not protocol.startswith("SASL"):
+        return ClientSecurity(tls=tls)
+    mechanism = properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "GSSAPI"
+    if mechanism not in CLIENT_MECHANISMS:
+        raise InvalidSetting(f"sasl.mechanism: {mechanism!r} is not one of {', '.join(CLIENT_MECHANISMS)}")
+    user, password = _login(properties)
+    return ClientSecurity(tls=tls, mechanism=mechanism, user=user, password=password)
+
+
+def _login(properties: Mapping[str, str]) -> tuple[str, str]:
+    user, password = properties.get("sasl.username", ""), properties.get("sasl.password", "")
+    if "sasl.jaas.config" in properties:
+        try:
+            options = parse_jaas(properties["sasl.jaas.config"])
+        except InvalidSetting as fault:
+            raise InvalidSetting(f"sasl.jaas.config: {fault}") from None
+        user, password = options.get("username", ""), options.get("password", "")
+    if not user or not password:
+        raise InvalidSetting('a SASL client needs sasl.jaas.config with username="..." and password="..."')
+    return user, password
+
+
+def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if properties.get("ssl.endpoint.identification.algorithm", "https").lower() != "https":
+        context.check_hostname = False
+    for kind in ("truststore", "keystore"):
+        default = "JKS" if f"ssl.{kind}.location" in properties else "PEM"
+        if properties.get(f"ssl.{kind}.type", default).upper() != "PEM":
+            raise InvalidSetting(f"ssl.{kind}.type: only PEM is supported; convert the store to PEM files")
+    try:
+        authorities = properties.get("ssl.truststore.certificates")
+        file = properties.get("ssl.truststore.location") or properties.get("ssl.ca.location")
+        if authorities or file:
+            context = _only_trusting(context, authorities, file)
+        _load_certificate(context, properties)
+    except (OSError, ValueError) as failure:  # SSLError is an OSError
+        reason = failure.strerror if isinstance(failure, OSError) and failure.strerror else failure
+        raise InvalidSetting(f"TLS files of the client: {reason}") from None
+    return context
+
+
+def _only_trusting(like: ssl.SSLContext, text: str | None, file: str | None) -> ssl.SSLContext:
+    """A context that trusts these authorities and not those of the machine."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = like.minimum_version
+    context.check_hostname = like.check_hostname
+    context.load_verify_locations(cafile=file, cadata=text)
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
+    password = properties.get("ssl.key.password") or properties.get("ssl.keystore.password") or None
+    chain, key = properties.get("ssl.keystore.certificate.chain"), properties.get("ssl.keystore.key")
+    if chain and key:  # OpenSSL reads files only
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as both:
+            both.write(f"{chain}\n{key}\n")
+            both.flush()
+            context.load_cert_chain(both.name, password=password)
+        return
+    store = properties.get("ssl.keystore.location") or properties.get("ssl.certificate.location")
+    if store:
+        context.load_cert_chain(store, properties.get("ssl.key.location"), password=password or "")
