@@ -13,11 +13,12 @@ from tierlog.metadata.scram import MECHANISMS, SALT_MAX, ScramMechanism, ScramUs
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages import alter_user_scram_credentials as alter
 from tierlog.protocol.messages import describe_user_scram_credentials as describe
-from tierlog.protocol.sasl.scram import keys_of
+from tierlog.protocol.sasl.scram import Keys, keys_of
 
 CHANGES_MAX = 10_000
 """Maximum changes of one request, as in Kafka (MAX_RECORDS_PER_USER_OP)."""
 
+NO_KEYS = Keys(b"", b"", b"")
 Described = describe.DescribeUserScramCredentialsResult
 
 
@@ -29,7 +30,7 @@ def describe_users_handler(deps: Dependencies) -> Handler:
         else:
             named = Counter(one.name for one in request.users)
             results = [_described(users, user, times) for user, times in named.items()]
-        return describe.DescribeUserScramCredentialsResponse(error_message=None, results=results)
+        return describe.DescribeUserScramCredentialsResponse(error_message="", results=results)
 
     return handle
 
@@ -46,7 +47,7 @@ def _described(users: ScramUsers, user: str, times: int = 1) -> Described:
         describe.CredentialInfo(mechanism=mechanism, iterations=verifier.iterations)
         for mechanism, verifier in sorted(credentials.items())
     ]
-    return Described(user=user, error_message=None, credential_infos=infos)
+    return Described(user=user, error_message="", credential_infos=infos)
 
 
 def alter_users_handler(deps: Dependencies) -> Handler:
@@ -69,10 +70,12 @@ def alter_users_handler(deps: Dependencies) -> Handler:
 
 
 def _verifier(wanted: alter.ScramCredentialUpsertion) -> ScramVerifier:
-    """The controller refuses a mechanism that is not known."""
+    """The controller refuses a mechanism that is not known, and keys of the wrong size. Without a
+    SaltedPassword there are no keys: everybody could log in with those that follow from it."""
     known = wanted.mechanism in MECHANISMS
     mechanism = ScramMechanism(wanted.mechanism) if known else ScramMechanism.SHA_256
-    keys = keys_of(mechanism.hash_name, bytes(wanted.salted_password))
+    salted = bytes(wanted.salted_password)
+    keys = keys_of(mechanism.hash_name, salted) if salted else NO_KEYS
     return ScramVerifier(
         salt=bytes(wanted.salt[: SALT_MAX + 1]),
         stored_key=keys.stored_key,
