@@ -180,6 +180,10 @@ def response_error(code: int, message: str | None, subject: str, *, hint: str = 
 LOG_HINT = "See the broker's log, or check the cluster with `tierlog cluster health`."
 
 
+_ACCESS_HINT = (
+    "An administrator can permit it with `tierlog acl create`; docs/reference/access.md lists the operations "
+    "that each API needs."
+)
 _HINTS = {
     "TOPIC_ALREADY_EXISTS": "See the topic with `tierlog topic describe`; change its settings with "
     "`tierlog topic alter`.",
@@ -195,6 +199,11 @@ _HINTS = {
     "INVALID_TOPIC_EXCEPTION": "Use 1 to 249 of the characters a-z A-Z 0-9 . _ - (not '.' or '..').",
     "UNKNOWN_TOPIC_OR_PARTITION": "List topics with `tierlog topic list`.",
     "THROTTLING_QUOTA_EXCEEDED": "Retry later, or see controller_mutation_rate in `tierlog quota list`.",
+    "SECURITY_DISABLED": "Set authorizer.class.name on all nodes first: docs/explanation/security.md.",
+    "TOPIC_AUTHORIZATION_FAILED": _ACCESS_HINT,
+    "GROUP_AUTHORIZATION_FAILED": _ACCESS_HINT,
+    "CLUSTER_AUTHORIZATION_FAILED": _ACCESS_HINT,
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": _ACCESS_HINT,
     "MESSAGE_TOO_LARGE": "The topic's max.message.bytes limits the size of a batch.",
 }
 

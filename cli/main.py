@@ -8,6 +8,7 @@ import typer
 
 from tierlog import __version__
 from tierlog.cli.commands import (
+    acl,
     broker,
     certs,
     cluster,
@@ -88,6 +89,7 @@ app.add_typer(topic.app, name="topic")
 app.add_typer(tier.app, name="tier")
 app.add_typer(quota.app, name="quota")
 app.add_typer(user.app, name="user")
+app.add_typer(acl.app, name="acl")
 app.add_typer(group.app, name="group")
 app.add_typer(txn.app, name="txn")
 app.add_typer(spark.app, name="spark")

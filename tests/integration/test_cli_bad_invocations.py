@@ -182,6 +182,22 @@ tier explain there 2147483648 0
 tier explain there 0 9223372036854775808
 tier explain there 0 99999999999999999999
 tier explain nowhere 0 0
+acl list
+acl list --allow-host ::1
+acl list --operation fly
+acl create
+acl create --allow-principal ada --operation read
+acl create --allow-principal ada --topic t
+acl create --topic t --operation read
+acl create --allow-principal ada --topic t --operation fly
+acl create --allow-principal ada --topic t --operation cluster-action
+acl create --allow-principal ada --topic t --operation read --resource-pattern-type match
+acl create --deny-host ::1 --topic t --operation read
+acl create --allow-principal ada --topic t --operation read
+acl delete
+acl delete --topic t
+acl delete --topic t --yes
+acl delete --topic t --resource-pattern-filter some
 quota list --user a --user-defaults
 quota list --ip ::1 --user a
 quota set

@@ -54,6 +54,7 @@ def test_commands_that_change_something_print_their_target(tierlog_session_broke
 
 
 REFUSED = {
+    "acl create": "acl create --allow-principal ada --operation read --topic nosuch",
     "broker alter": "broker alter 4711 -c background.threads=2",
     "broker decommission": "broker decommission 4711",
     "broker drain": "broker drain 4711",
@@ -86,6 +87,9 @@ ELSEWHERE = {"consume", "group import", "partition balance", "partition unthrott
 }
 """They print their target in the test above."""
 
+WITH_AUTHORIZER = {"acl delete"}
+"""They print their target in test_cli_acl.py."""
+
 LOCAL = {
     f"cluster {verb}" for verb in ("down", "kill", "pause", "resume", "start", "status", "stop", "up")
 } | {
@@ -109,6 +113,7 @@ LOCAL = {
 """They work on a directory, or on processes of this machine."""
 
 READING = {
+    "acl list",
     "broker list",
     "broker settings",
     "cluster health",
@@ -145,7 +150,7 @@ def test_a_refused_change_printed_its_target(words: str, tierlog_session_broker:
 
 
 def test_every_command_is_known_to_change_a_cluster_or_not() -> None:
-    assert set(commands()) == {*REFUSED, *ELSEWHERE, *LOCAL, *READING}
+    assert set(commands()) == {*REFUSED, *ELSEWHERE, *LOCAL, *READING, *WITH_AUTHORIZER}
 
 
 def test_the_local_cluster_is_named_as_the_target(another_cluster: Path) -> None:
