@@ -27,6 +27,7 @@ _IDENTITY_FIELDS = (
     ("feature",),
     ("group_id",),
     ("key",),
+    ("producer_id",),
     ("resource_name",),
     ("resource_type",),
     ("topic_id",),
@@ -112,6 +113,8 @@ class _Error(NamedTuple):
                 setattr(filled, field.name, _ERROR_VALUES[field.name])
             elif field.name == "error_code":
                 filled.error_code = self.code
+            elif field.name == "protocol_name" and field.is_nullable_in(self.version):
+                filled.protocol_name = None
             elif field.name == "error_message":
                 filled.error_message = self.message
         return filled

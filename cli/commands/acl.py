@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tierlog.cli.acls import Acl, Filter
     from tierlog.metadata.acls import AclOperation, Permission, ResourceType
 
-app = typer.Typer(no_args_is_help=True, help="Create, list and delete ACLs: who may do what.")
+app = typer.Typer(no_args_is_help=True, help="Create, list and delete access control lists.")
 
 
 class Pattern(StrEnum):

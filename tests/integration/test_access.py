@@ -1,6 +1,9 @@
 """Access of every API, in every version, decided by ACLs: the matrix of `handlers.access`."""
 
+import re
+import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,15 +12,19 @@ from access_cases import (
     HOST,
     SETTINGS,
     Acls,
+    permissions_for,
     permissions_of,
+    request_for_both,
     rows_of,
     send,
 )
-from every_request import errors_in, place_for
-from wire_client import Client
+from every_request import MAKE, batch, errors_in, place_for
+from waiting import until
+from wire_client import Client, message
 
-from tierlog.broker.handlers.access import DENIED, Row, missing_rows
+from tierlog.broker.handlers.access import CLUSTER, DENIED, Each, Row, missing_rows
 from tierlog.broker.handlers.table import SERVED
+from tierlog.metadata.acls import AclOperation, Permission, ResourceType
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.errors import ErrorCode as E
 from tierlog.testing import TierlogBroker
@@ -109,3 +116,224 @@ def test_request_without_rows_needs_no_access(
     place = place_for(admin, api)
     with acls.granted():
         assert not AUTHORIZATION_ERRORS.intersection(errors_in(send(client, api, version, place)))
+
+
+IN_PART = [
+    (name, version)
+    for name, version in CASES
+    if any(isinstance(row.names, Each) for row in rows_of(name, version)) and name not in FILTERED
+]
+"""APIs whose items are permitted or denied independently."""
+ALL_OR_NONE = {("AddPartitionsToTxn", version) for version in range(4)}
+
+
+@pytest.mark.parametrize(("api", "version"), IN_PART)
+def test_denied_items_have_an_error_beside_permitted_ones(
+    admin: Client, acls: Acls, client: Client, api: str, version: int
+) -> None:
+    permitted, denied = place_for(admin, api), place_for(admin, api)
+    both = request_for_both(api, version, permitted, denied)
+    if both is None:
+        pytest.skip("the request of the test has no items in this version")
+    rows = rows_of(api, version)
+    with acls.granted(*permissions_for(rows, permitted)):
+        answer = client.send(api, version, both[0])
+    found = errors_in(answer)
+    if (api, version) in ALL_OR_NONE:
+        assert sorted(found) == sorted([E.TOPIC_AUTHORIZATION_FAILED, E.OPERATION_NOT_ATTEMPTED])
+        return
+    expected = OUTCOMES.get(api, [])
+    assert len(found) == len(expected) + 1
+    [code] = [error for error in found if error not in expected]
+    assert code in AUTHORIZATION_ERRORS
+    text = repr(answer)
+    assert denied.topic in text or str(denied.topic_id) in text
+
+
+UNKNOWN = uuid.UUID(int=7)
+NAMED = {
+    "AlterConfigs": 2,
+    "CreatePartitions": 3,
+    "DeleteRecords": 2,
+    "DeleteTopics": 6,
+    "DescribeConfigs": 4,
+    "DescribeProducers": 0,
+    "DescribeTopicPartitions": 0,
+    "Fetch": 12,
+    "IncrementalAlterConfigs": 1,
+    "ListOffsets": 11,
+    "Metadata": 13,
+    "OffsetCommit": 9,
+    "OffsetFetch": 9,
+    "OffsetForLeaderEpoch": 4,
+    "Produce": 12,
+}
+"""The latest version in which the request names topics by name."""
+
+
+@pytest.mark.parametrize(("api", "version"), NAMED.items())
+def test_denied_topic_looks_like_one_that_does_not_exist(
+    admin: Client, acls: Acls, client: Client, api: str, version: int
+) -> None:
+    place = place_for(admin, api)
+    missing = replace(place, topic=f"missing-{place.topic}", topic_id=UNKNOWN)
+    groups = [entry for entry in permissions_of(rows_of(api, version)) if entry[1] == ResourceType.GROUP]
+    with acls.granted(*groups):
+        existing, absent = (shown(send(client, api, version, each)) for each in (place, missing))
+    assert str(int(E.TOPIC_AUTHORIZATION_FAILED)) in existing
+    assert existing == absent.replace(missing.topic, place.topic)
+
+
+def shown(answer: Any) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(answer))  # views of bytes
+
+
+def test_lists_leave_out_what_may_not_be_described(admin: Client, acls: Acls, client: Client) -> None:
+    place, other = place_for(admin, "EndTxn"), place_for(admin, "EndTxn")
+    describe = AclOperation.DESCRIBE
+    permitted = [(describe, ResourceType.TOPIC, place.topic), (describe, ResourceType.GROUP, place.group)]
+    with acls.granted(*permitted, (describe, ResourceType.TRANSACTIONAL_ID, place.fresh)):
+        metadata = client.send("Metadata", 12, message("Metadata", {"topics": None}))
+        assert [topic.name for topic in metadata.topics] == [place.topic]
+        page = client.send("DescribeTopicPartitions", 0, message("DescribeTopicPartitions", {}))
+        assert [topic.name for topic in page.topics] == [place.topic]
+        groups = client.send("ListGroups", 5, message("ListGroups", {})).groups
+        assert [group.group_id for group in groups] == [place.group]
+        listed = client.send("ListTransactions", 2, message("ListTransactions", {})).transaction_states
+        assert [each.transactional_id for each in listed] == [place.fresh]
+    with acls.granted((AclOperation.DESCRIBE, *CLUSTER)):
+        groups = client.send("ListGroups", 5, message("ListGroups", {})).groups
+        assert {place.group, other.group} <= {group.group_id for group in groups}
+
+
+def test_topics_are_created_only_with_permission(admin: Client, acls: Acls, client: Client) -> None:
+    created, described = (f"auto-{uuid.uuid4()}" for _ in range(2))
+    create, describe = AclOperation.CREATE, AclOperation.DESCRIBE
+    kind = ResourceType.TOPIC
+    with acls.granted((create, kind, created), (describe, kind, created), (describe, kind, described)):
+        request = message("Metadata", {"topics": [{"name": created}, {"name": described}]})
+        codes = {each.name: each.error_code for each in client.send("Metadata", 12, request).topics}
+        assert codes == {created: E.UNKNOWN_TOPIC_OR_PARTITION, described: E.TOPIC_AUTHORIZATION_FAILED}
+        until(
+            lambda: (
+                not client.send("Metadata", 12, message("Metadata", {"topics": [{"name": created}]}))
+                .topics[0]
+                .error_code
+            ),
+            "the topic is created",
+        )
+    everything = admin.send("Metadata", 12, message("Metadata", {"topics": None})).topics
+    assert described not in [topic.name for topic in everything]
+    with acls.granted((create, kind, "mine")):
+        topic = {"name": "mine", "num_partitions": 1, "replication_factor": 1}
+        [made] = client.send(
+            "CreateTopics", 7, message("CreateTopics", {"topics": [topic], "timeout_ms": 5000})
+        ).topics
+        assert (made.error_code, made.topic_config_error_code) == (E.NONE, E.TOPIC_AUTHORIZATION_FAILED)
+        assert (made.num_partitions, made.configs) == (-1, None)
+
+
+def test_authorized_operations_are_those_of_the_client(admin: Client, acls: Acls, client: Client) -> None:
+    place = place_for(admin, "ConsumerGroupDescribe")
+    wanted = {"include_cluster_authorized_operations": True, "include_topic_authorized_operations": True}
+    request = message("Metadata", {"topics": [{"name": place.topic}], **wanted})
+    bits = 1 << AclOperation.READ | 1 << AclOperation.DESCRIBE
+    with acls.granted(
+        (AclOperation.READ, ResourceType.TOPIC, "*"), (AclOperation.READ, ResourceType.GROUP, "*")
+    ):
+        metadata = client.send("Metadata", 10, request)
+        assert metadata.topics[0].topic_authorized_operations == bits
+        assert metadata.cluster_authorized_operations == 0
+        for api, array in (("DescribeGroups", "groups"), ("ConsumerGroupDescribe", "group_ids")):
+            asked = message(api, {array: [place.group], "include_authorized_operations": True})
+            [group] = client.send(api, BY_NAME[api].max_version - (api == "DescribeGroups"), asked).groups
+            if not group.error_code:
+                assert group.authorized_operations == bits
+    with acls.granted((AclOperation.ALTER, *CLUSTER)):
+        expected = 1 << AclOperation.ALTER | 1 << AclOperation.DESCRIBE
+        asked = message("DescribeCluster", {"include_cluster_authorized_operations": True})
+        for found in (client.send("DescribeCluster", 2, asked), client.send("Metadata", 10, request)):
+            assert found.cluster_authorized_operations == expected
+
+
+def test_idempotent_producer_needs_write_on_any_topic(acls: Acls, client: Client) -> None:
+    request = message("InitProducerId", {"transactional_id": None})
+    write = (AclOperation.WRITE, ResourceType.TOPIC, "some-topic")
+    with acls.granted((AclOperation.READ, ResourceType.TOPIC, "*")):
+        assert client.send("InitProducerId", 5, request).error_code == E.CLUSTER_AUTHORIZATION_FAILED
+    with acls.granted(write):
+        assert client.send("InitProducerId", 5, request).error_code == E.NONE
+        acls.add((AclOperation.WRITE, ResourceType.TOPIC, "*"), permission=Permission.DENY)
+        assert client.send("InitProducerId", 5, request).error_code == E.CLUSTER_AUTHORIZATION_FAILED
+
+
+def test_fetch_session_ends_with_its_acl(admin: Client, acls: Acls, client: Client) -> None:
+    one, two = place_for(admin, "Fetch"), place_for(admin, "Fetch")
+    request, _ = request_for_both("Fetch", 12, one, two) or pytest.fail("no items")
+    request.session_epoch = 0
+    read = [(AclOperation.READ, ResourceType.TOPIC, place.topic) for place in (one, two)]
+    with acls.granted(*read):
+        first = client.send("Fetch", 12, request)
+        assert first.session_id and not errors_in(first)
+        acls.revoke()
+        acls.add(read[0])
+        following = message("Fetch", {"session_id": first.session_id, "session_epoch": 1, "max_wait_ms": 0})
+        second = client.send("Fetch", 12, following)
+        codes = {topic.topic: topic.partitions[0].error_code for topic in second.responses}
+        assert codes[two.topic] == E.TOPIC_AUTHORIZATION_FAILED
+        assert codes.get(one.topic, E.NONE) == E.NONE
+
+
+def test_waiting_fetch_is_refused_when_its_acl_is_gone(admin: Client, acls: Acls, client: Client) -> None:
+    topic = admin.create()
+    read = (AclOperation.READ, ResourceType.TOPIC, topic)
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
+    waiting = {"max_wait_ms": 60_000, "min_bytes": 1, "topics": [{"topic": topic, "partitions": [partition]}]}
+    with acls.granted(read):
+        client.post("Fetch", 12, message("Fetch", waiting))
+        acls.revoke()
+        admin.produce(topic, batch())
+        answer = client.receive("Fetch", 12)
+    assert errors_in(answer) == [E.TOPIC_AUTHORIZATION_FAILED]
+
+
+def test_transaction_and_membership_end_with_their_acls(admin: Client, acls: Acls, client: Client) -> None:
+    rows = permissions_of(rows_of("EndTxn", 4))
+    with acls.granted(*rows):
+        place = place_for(admin, "EndTxn")
+        acls.revoke()
+        assert errors_in(send(client, "EndTxn", 4, place)) == [E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]
+        acls.add(*rows)
+        assert errors_in(send(client, "EndTxn", 4, place)) == []
+    rows = permissions_of(rows_of("Heartbeat", 4))
+    with acls.granted(*rows):
+        place = place_for(admin, "Heartbeat")
+        assert errors_in(send(client, "Heartbeat", 4, place)) == []
+        acls.revoke()
+        assert errors_in(send(client, "Heartbeat", 4, place)) == [E.GROUP_AUTHORIZATION_FAILED]
+
+
+def test_replicas_need_cluster_action(admin: Client, acls: Acls, client: Client) -> None:
+    place = place_for(admin, "Fetch")
+    with acls.granted((AclOperation.READ, ResourceType.TOPIC, "*")):
+        request = message("Fetch", {**MAKE["Fetch"](place), "replica_id": 1})
+        assert errors_in(client.send("Fetch", 12, request)) == [E.CLUSTER_AUTHORIZATION_FAILED]
+        markers = send(client, "WriteTxnMarkers", 2, place)
+        assert set(errors_in(markers)) == {E.CLUSTER_AUTHORIZATION_FAILED}
+
+
+def test_unacknowledged_produce_that_is_denied_closes_the_connection(
+    broker: TierlogBroker, admin: Client, acls: Acls
+) -> None:
+    topic = admin.create()
+    request = {
+        "acks": 0,
+        "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": batch()}]}],
+    }
+    with acls.granted():
+        producer = Client(broker.bootstrap, HOST)
+        producer.post("Produce", 9, message("Produce", request))
+        with pytest.raises(ConnectionError):
+            producer.receive("Produce", 9)
+        producer.close()
+    assert not admin.fetch(topic, 0).responses[0].partitions[0].records

@@ -13,7 +13,7 @@ from every_request import MAKE, Place
 from waiting import until
 from wire_client import Client, message
 
-from tierlog.broker.handlers.access import ACCESS, CLUSTER, Each, Every, Field, Row
+from tierlog.broker.handlers.access import ACCESS, CLUSTER, Each, Row
 from tierlog.metadata.acls import AclOperation, PatternType, Permission, ResourceType
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.create_acls import AclCreation, CreateAclsRequest
@@ -159,5 +159,26 @@ def send(client: Client, api: str, version: int, place: Place) -> Any:
     return client.send(api, version, message(api, REQUESTS[api](place)))
 
 
-def is_each(row: Row) -> bool:
-    return isinstance(row.names, Each) and not isinstance(row.names, Every | Field)
+def request_for_both(api: str, version: int, permitted: Place, denied: Place) -> tuple[Any, list[str]] | None:
+    """A request with the items of two requests, and its arrays that name resources. None if the API takes no
+    items."""
+    arrays = [row.names.array for row in rows_of(api, version) if isinstance(row.names, Each)]
+    values, others = REQUESTS[api](permitted), REQUESTS[api](denied)
+    arrays = [array for array in dict.fromkeys(arrays) if array in values]
+    if not arrays:
+        return None
+    both = {array: [*values[array], *others[array]] for array in arrays}
+    return message(api, values | both), arrays
+
+
+def permissions_for(rows: Iterable[Row], place: Place) -> list[tuple[AclOperation, ResourceType, str]]:
+    """Permissions for the resources of one place only."""
+    found = []
+    for operation, kind, _ in permissions_of(rows):
+        names = {
+            ResourceType.TOPIC: [place.topic, place.fresh],
+            ResourceType.GROUP: [place.group, place.fresh],
+            ResourceType.TRANSACTIONAL_ID: [place.fresh],
+        }.get(kind, [CLUSTER.name])
+        found += [(operation, kind, name) for name in names]
+    return found
