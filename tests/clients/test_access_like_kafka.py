@@ -111,7 +111,7 @@ def denied_in_part(side: Side, api: str, version: int) -> list[tuple[str, ...]]:
     names = {permitted.topic: "permitted", other.topic: "denied"}
     return sorted(
         tuple(next((new for old, new in names.items() if old in each), each) for each in found)
-        for found in outcomes(plain(answer, ""))
+        for found in outcomes(plain(answer, "no such name"))
     )
 
 

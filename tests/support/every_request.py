@@ -168,7 +168,7 @@ MAKE: dict[str, Callable[[Place], dict[str, Any]]] = {
             {
                 "resource_type": TOPIC,
                 "resource_name": p.topic,
-                "configs": [{"name": "segment.bytes", "value": "100000"}],
+                "configs": [{"name": "segment.bytes", "value": "2000000"}],
             }
         ]
     },
@@ -186,7 +186,7 @@ MAKE: dict[str, Callable[[Place], dict[str, Any]]] = {
             {
                 "resource_type": TOPIC,
                 "resource_name": p.topic,
-                "configs": [{"name": "segment.bytes", "config_operation": 0, "value": "100000"}],
+                "configs": [{"name": "segment.bytes", "config_operation": 0, "value": "2000000"}],
             }
         ]
     },
