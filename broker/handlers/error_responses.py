@@ -151,7 +151,7 @@ class _Error(NamedTuple):
 def _id_value(requested: Any, name: str) -> Any:
     """Value for the response field of this name, taken from the item of the request."""
     if isinstance(requested, str | int):
-        return requested
+        return None if name == "producer_id" else requested
     return next(
         (getattr(requested, other) for other in _REQUEST_FIELD_NAMES[name] if hasattr(requested, other)), None
     )

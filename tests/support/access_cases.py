@@ -5,6 +5,7 @@ From then on every resource has an ACL, so clients of other addresses may do onl
 principal is the same for all: addresses tell clients apart without any authentication.
 """
 
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,6 +33,8 @@ SETTINGS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
 }
+FILTERED = {"ListGroups": "groups", "ListTransactions": "transaction_states"}
+"""APIs whose responses leave out what is denied, and the array."""
 REQUESTS = MAKE | {
     "CreateAcls": lambda place: {
         "creations": [
@@ -159,16 +162,18 @@ def send(client: Client, api: str, version: int, place: Place) -> Any:
     return client.send(api, version, message(api, REQUESTS[api](place)))
 
 
-def request_for_both(api: str, version: int, permitted: Place, denied: Place) -> tuple[Any, list[str]] | None:
-    """A request with the items of two requests, and its arrays that name resources. None if the API takes no
-    items."""
+def arrays_of(api: str, version: int) -> list[str]:
+    """Arrays of the request whose items are permitted or denied independently."""
     arrays = [row.names.array for row in rows_of(api, version) if isinstance(row.names, Each)]
+    made = REQUESTS[api](Place("t", uuid.UUID(int=1), "g"))
+    return [array for array in dict.fromkeys(arrays) if array in made and api not in FILTERED]
+
+
+def request_for_both(api: str, version: int, permitted: Place, denied: Place) -> Any:
+    """A request with the items of the requests for both places."""
     values, others = REQUESTS[api](permitted), REQUESTS[api](denied)
-    arrays = [array for array in dict.fromkeys(arrays) if array in values]
-    if not arrays:
-        return None
-    both = {array: [*values[array], *others[array]] for array in arrays}
-    return message(api, values | both), arrays
+    both = {array: [*values[array], *others[array]] for array in arrays_of(api, version)}
+    return message(api, values | both)
 
 
 def permissions_for(rows: Iterable[Row], place: Place) -> list[tuple[AclOperation, ResourceType, str]]:
