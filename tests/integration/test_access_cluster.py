@@ -1,0 +1,70 @@
+"""Three broker processes with an authorizer: each decides by the ACLs that the quorum keeps."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from access_cases import HOST, SETTINGS, Acls
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from deliveries import Deliveries
+from waiting import until
+from wire_client import Client, message
+
+from tierlog.cli.local_cluster import LocalCluster
+from tierlog.metadata.acls import AclOperation, ResourceType
+from tierlog.protocol.errors import ErrorCode
+
+pytestmark = pytest.mark.slow
+NODES = 3
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path, NODES, SETTINGS) as running:
+        yield running
+
+
+def code(client: Client, topic: str) -> ErrorCode:
+    request = message("Metadata", {"topics": [{"name": topic}], "allow_auto_topic_creation": False})
+    return ErrorCode(client.send("Metadata", 12, request).topics[0].error_code)
+
+
+def test_every_broker_applies_changes_of_acls_and_replication_continues(cluster: LocalCluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic("orders", 1, NODES)])["orders"].result(30)
+    addresses = [broker.bootstrap for broker in cluster]
+    acls = Acls(Client(addresses[0]))
+    clients = [Client(address, HOST) for address in addresses]
+    denied, allowed = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.NONE
+    until(lambda: {code(client, "orders") for client in clients} == {denied}, "all brokers deny")
+    acls.add((AclOperation.DESCRIBE, ResourceType.TOPIC, "orders"))
+    until(lambda: {code(client, "orders") for client in clients} == {allowed}, "all brokers allow")
+    acls.revoke()
+    until(lambda: {code(client, "orders") for client in clients} == {denied}, "all brokers deny again")
+    deliveries = Deliveries()
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap, "acks": "all", "transactional.id": "payments"}
+    )
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for number in range(100):
+        producer.produce("orders", b"%d" % number, on_delivery=deliveries)
+    producer.commit_transaction(60)
+    assert not deliveries.failures and len(deliveries.acknowledged) == 100
+    metadata = admin.list_topics("orders", timeout=30).topics["orders"]
+    assert len(metadata.partitions[0].isrs) == NODES
+    for client in clients:
+        client.close()
+
+
+def test_restarted_broker_has_the_acls_of_the_quorum(cluster: LocalCluster) -> None:
+    addresses = [broker.bootstrap for broker in cluster]
+    acls = Acls(Client(addresses[0]))
+    acls.add((AclOperation.READ, ResourceType.TOPIC, "*"))
+    broker = next(iter(cluster))
+    broker.kill()
+    broker.start()
+    client = Client(addresses[0], HOST)
+    until(lambda: code(client, "nosuch") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the ACL is applied")
+    client.close()
