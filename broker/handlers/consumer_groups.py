@@ -5,6 +5,7 @@ assignment or for durability is a future of the group shard; no task is created.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from tierlog.broker.coordinators.core.effects import ErrorResponse
@@ -56,7 +57,7 @@ class _Handlers:
         generated = NO_MEMBER_ID
         if context.version < MEMBER_GENERATES_ID_FROM and not request.member_id:
             generated = self._service.generate_consumer_id()
-        topics = request.subscribed_topic_names
+        topics, access = request.subscribed_topic_names, context.access
         owned = request.topic_partitions
         return ask_coordinator(
             self._service,
@@ -79,6 +80,7 @@ class _Handlers:
                 client_host=f"/{context.connection.peer_host}",
                 free_bytes=self._service.member_free_bytes,
                 generated_member_id=generated,
+                may_describe=None if access is None else partial(_may_describe, access),
             ),
             _heartbeat_response,
         )
@@ -125,7 +127,7 @@ class _Handlers:
                 *(topic.topic_name for topic in member.target_assignment.topic_partitions),
             )
         }
-        if all(access.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, name) for name in topics):
+        if all(_may_describe(access, name) for name in topics):
             return group
         return DescribedGroup(
             group_id=group_id,
@@ -145,6 +147,10 @@ class _Handlers:
         if found is ErrorCode.GROUP_ID_NOT_FOUND:
             message = f"Consumer group {group_id} not found."
         return DescribedGroup(group_id=group_id, error_code=found, error_message=message)
+
+
+def _may_describe(access: Access, topic: str) -> bool:
+    return access.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
 
 
 def _heartbeat_response(response: Any) -> ConsumerGroupHeartbeatResponse:

@@ -333,3 +333,33 @@ def test_unacknowledged_produce_that_is_denied_closes_the_connection(
             producer.receive("Produce", 9)
         producer.close()
     assert not admin.fetch(topic, 0).responses[0].partitions[0].records
+
+
+def test_regular_expressions_match_only_topics_that_may_be_described(
+    admin: Client, acls: Acls, client: Client
+) -> None:
+    prefix = f"re{uuid.uuid4().hex}"
+    topics = [{"name": f"{prefix}-{n}", "num_partitions": 1, "replication_factor": 1} for n in range(3)]
+    made = admin.send("CreateTopics", 7, message("CreateTopics", {"topics": topics, "timeout_ms": 5000}))
+    admin.coordinator(prefix)
+    describe, kind = AclOperation.DESCRIBE, ResourceType.TOPIC
+    heartbeat = {
+        "group_id": prefix,
+        "member_id": "m",
+        "rebalance_timeout_ms": 60_000,
+        "subscribed_topic_regex": f"{prefix}.*",
+        "topic_partitions": [],
+    }
+    assigned: list[uuid.UUID] = []
+
+    def has_assignment() -> bool:
+        answer = client.send("ConsumerGroupHeartbeat", 1, message("ConsumerGroupHeartbeat", heartbeat))
+        assert answer.error_code == E.NONE
+        heartbeat["member_epoch"] = answer.member_epoch
+        if answer.assignment is not None:
+            assigned[:] = [each.topic_id for each in answer.assignment.topic_partitions]
+        return bool(assigned)
+
+    with acls.granted((AclOperation.READ, ResourceType.GROUP, prefix), (describe, kind, f"{prefix}-1")):
+        until(has_assignment, "the topics that match are assigned")
+    assert assigned == [made.topics[1].topic_id]

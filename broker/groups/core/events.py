@@ -1,7 +1,7 @@
 """Group events: the requests, other events and responses of the group coordinator's core. All coordinators
 share the effects of coordinators/core/effects.py."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -170,6 +170,7 @@ class ConsumerHeartbeat:
 
     `member_epoch`: of the last response; JOIN_EPOCH to join, LEAVE_EPOCH or STATIC_LEAVE_EPOCH to leave.
     `generated_member_id`: the id of a member that has none yet (version 0); the driver generates it.
+    `may_describe`: whether the client may describe a topic; None if it may describe all.
     """
 
     token: Token
@@ -187,6 +188,7 @@ class ConsumerHeartbeat:
     client_host: str = ""
     free_bytes: int = UNLIMITED  # memory left for members of groups on this broker
     generated_member_id: str = NO_MEMBER_ID
+    may_describe: Callable[[str], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -225,7 +225,7 @@ def heartbeat(group: ConsumerGroup, request: ConsumerHeartbeat, turn: Turn) -> N
         or (names_changed and bool(member.names or (old and old.names)))
         or (regex_changed and (not member.regex or member.regex in group.regexes))
     )
-    refresh_regexes(group, turn)
+    refresh_regexes(group, turn, request.may_describe)
     epoch = group.epoch
     refresh_epoch(group, turn, bump=bump)
     request_target(group, turn)

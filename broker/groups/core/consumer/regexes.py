@@ -6,6 +6,8 @@ resolved together, when a member sends a heartbeat, and not within REFRESH_PAUSE
 change makes the group assign its partitions again.
 """
 
+from collections.abc import Callable, Collection
+
 from tierlog.broker.groups.core.consumer.formats import RegularExpression
 from tierlog.broker.groups.core.consumer.group import ConsumerGroup
 from tierlog.broker.groups.core.consumer.member import NAME_OVERHEAD_BYTES
@@ -17,17 +19,23 @@ from tierlog.broker.groups.core.turn import Turn
 REFRESH_PAUSE_MS = 10_000
 
 
-def refresh_regexes(group: ConsumerGroup, turn: Turn) -> None:
-    """Have the regular expressions resolved if that is due."""
+def refresh_regexes(
+    group: ConsumerGroup, turn: Turn, may_describe: Callable[[str], bool] | None = None
+) -> None:
+    """Have the regular expressions resolved if that is due, with the topics that the member whose heartbeat
+    this is may describe, as in Kafka."""
     if not group.regex_subscribers or group.resolving is not None or not _is_due(group, turn):
         return
+    names: Collection[str] = turn.topics.names()
+    if may_describe is not None:
+        names = frozenset(filter(may_describe, names))
     group.regex_version += 1
     group.names_changed = False
     group.resolving = ResolveRegexes(
         group_id=group.group_id,
         version=group.regex_version,
         patterns=frozenset(group.regex_subscribers),
-        names=turn.topics.names(),
+        names=names,
     )
     turn.effects.append(group.resolving)
 
