@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
+from tierlog.base.types import InvariantViolation
 from tierlog.broker.handlers.access import (
     ACCESS,
     CLUSTER,
@@ -27,7 +28,7 @@ from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.error_responses import array_of_items, error_item, error_reply
 from tierlog.broker.security.authorizer import Access, Authorizer
 from tierlog.metadata.acls import AclOperation, ResourceType
-from tierlog.protocol.api import APIS, PRODUCE_KEY
+from tierlog.protocol.api import APIS, PRODUCE_KEY, Api
 from tierlog.protocol.codec import decode
 from tierlog.protocol.errors import ErrorCode
 
@@ -37,6 +38,17 @@ class _DeniedItem(NamedTuple):
 
     item: Any
     error: ErrorCode
+
+
+class _QuickCheck(NamedTuple):
+    """A row, and the field with the names of its resources, of the request or of the items of an array."""
+
+    operation: AclOperation
+    resource: ResourceType
+    field: str
+    array: str | None
+    name_field: str | None  # None: the items are names
+    has_id: bool
 
 
 def guarded_handlers(
@@ -56,8 +68,43 @@ class _Guard:
         self._authorizer = authorizer
         self._rows = tuple(row for row in ACCESS[self._api.name] if not row.by_handler)
         self._is_init_producer_id = self._api.name == "InitProducerId"
+        is_simple = bool(self._rows) and all(
+            row.resource is not None and isinstance(row.names, Each | Field) for row in ACCESS[self._api.name]
+        )
+        self._quick = {
+            version: tuple(_quick_check(self._api, row) for row in self._rows if version in row.versions)
+            for version in range(self._api.min_version, self._api.max_version + 1)
+            if is_simple and len(self._rows) == len(ACCESS[self._api.name])
+        }
 
     def handle(self, context: RequestContext, request: Any) -> Reply | Pending:
+        checks = self._quick.get(context.version)
+        if checks is None or not self._allows_all(checks, context, request):
+            return self._check_each(context, request)
+        return self._handler(context, request)
+
+    def _allows_all(self, checks: "tuple[_QuickCheck, ...]", context: RequestContext, request: Any) -> bool:
+        """Whether everything that the request names is permitted, as nearly always. This costs a Produce about
+        a microsecond. Otherwise `_check_each` finds out what is denied."""
+        connection, allows = context.connection, self._authorizer.allows
+        principal, host = connection.principal, connection.peer_host
+        for operation, kind, field, array, name_field, has_id in checks:
+            if array is None:
+                name = getattr(request, field)
+                if name is not None and not allows(principal, host, operation, kind, name):
+                    return False
+                continue
+            for item in getattr(request, array) or ():
+                if has_id and item.topic_id.int:
+                    topic = self._image.topics.get(item.topic_id)
+                    name = None if topic is None else topic.name
+                else:
+                    name = item if name_field is None else getattr(item, name_field)
+                if name is not None and not allows(principal, host, operation, kind, name):
+                    return False
+        return True
+
+    def _check_each(self, context: RequestContext, request: Any) -> Reply | Pending:
         connection = context.connection
         access = context.access = Access(self._authorizer, connection.principal, connection.peer_host)
         denied: list[_DeniedItem] = []
@@ -177,6 +224,18 @@ class _Guard:
         ]
         setattr(reply, array, [*getattr(reply, array), *items])
         return reply
+
+
+def _quick_check(api: Api, row: Row) -> _QuickCheck:
+    if row.resource is None or not isinstance(row.names, Each | Field):
+        raise InvariantViolation(f"{api}: a row of another kind")
+    if isinstance(row.names, Field):
+        return _QuickCheck(row.operation, row.resource, row.names.name, None, None, False)
+    array = row.names.array
+    [nested] = [field.nested for field in api.request.FIELDS if field.name == array]
+    names = () if nested is None else [field.name for field in nested.FIELDS]
+    name_field = next((name for name in ("topic", "name") if name in names), None)
+    return _QuickCheck(row.operation, row.resource, "", array, name_field, "topic_id" in names)
 
 
 def _allows(access: Access, row: Row, resource: Resource) -> bool:
