@@ -215,6 +215,11 @@ STATS = (
     *BUCKET,
     *TOPICS,
     *RANGE,
+    Argument(
+        "resume",
+        "Keep the progress in this file, after every 16 GiB, and continue from it if it exists.",
+        form="FILE",
+    ),
     Argument("html", "Write a page of plots to this file.", form="FILE"),
     Argument(
         "manifests-only",

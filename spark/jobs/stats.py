@@ -1,7 +1,8 @@
 """Stats: sizes, rates, keys and skew of topics, as JSON and as a page of plots.
 
 Reads every record of the range once, or with --manifests-only none: then sizes and rates come from the
-segments, and there are no keys. It needs no broker and changes nothing.
+segments, and there are no keys. It needs no broker and changes nothing. With --resume, a run that was stopped
+continues where it ended.
 """
 
 import sys
@@ -11,25 +12,33 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.records import RemoteSegment
 from tierlog.spark.history.bucket import open_bucket
 from tierlog.spark.history.plan import OffsetRange, Part, Source
 from tierlog.spark.history.snapshot import PartitionView
-from tierlog.spark.jobs.arguments import InvalidArgument, Job, Progress, Values, main, reader_options
+from tierlog.spark.jobs.arguments import (
+    InvalidArgument,
+    Job,
+    JobFailed,
+    Progress,
+    Values,
+    main,
+    reader_options,
+)
 from tierlog.spark.jobs.page import Chart, Page, readable
 from tierlog.spark.jobs.runner import run_tasks, spark_session
-from tierlog.spark.jobs.selection import cluster_keys, documents_of, plan, sources_of
+from tierlog.spark.jobs.selection import cluster_keys, documents_of, ends_of, plan, segments_of, sources_of
 from tierlog.spark.options import parse_options
 
 if TYPE_CHECKING:
     from tierlog.spark.jobs.record_stats import RecordStats
+    from tierlog.spark.jobs.stats_progress import StatsProgress
 
 MIB = 1 << 20
 TASK_BYTES = 64 * MIB
 READS_AT_ONCE = 16
 ROUND_TASKS = 256
-"""Tasks whose results the driver takes at once: Spark limits them by spark.driver.maxResultSize."""
+"""Tasks of a round: Spark limits the results that a driver takes at once by spark.driver.maxResultSize."""
 
 EVERYTHING = OffsetRange(0, 2**63 - 1)
 PERIODS_MS = tuple(
@@ -57,23 +66,32 @@ def run(values: Values, progress: Progress) -> dict[str, Any]:
     entries = [one for some in segments.values() for one in some]
     first_ms = min((one.first_timestamp for one in entries if one.first_timestamp >= 0), default=0)
     period_ms = period_of(max((one.max_timestamp for one in entries), default=0) - first_ms)
-    document: dict[str, Any] = {"period_ms": period_ms, "topics": _sizes(segments, period_ms), "is_ok": True}
+    state = _progress(values, period_ms)
+    if gone := state.ends.keys() - {source.id for source in sources}:
+        raise JobFailed(f"{state.file} counts topic {min(gone)}, which was deleted since. Delete the file")
+    topics = _sizes(segments, state.period_ms)
+    document: dict[str, Any] = {"period_ms": state.period_ms, "topics": topics, "is_ok": True}
     if not values["manifests_only"]:
-        _add_records(document, _collected(values, period_ms, progress), values["top"])
+        _collect(values, state, progress)
+        _add_records(document, state.found, values["top"])
         if has_range(values):  # the bytes stored are those of all records
             for topic in document["topics"].values():
                 topic["bytes_per_stored_byte"] = None
     if values["html"]:
         Path(values["html"]).write_text(_page(document).html(), encoding="utf-8")
+    state.end()
     return document
 
 
 def check_arguments(values: Values) -> None:
     """Raises InvalidArgument."""
-    if values["html"] and not Path(values["html"]).absolute().parent.is_dir():
-        raise InvalidArgument(f"--html {values['html']}: there is no such directory")
+    for name in ("resume", "html"):
+        if values[name] and not Path(values[name]).absolute().parent.is_dir():
+            raise InvalidArgument(f"--{name} {values[name]}: there is no such directory")
     if values["manifests_only"] and has_range(values):
         raise InvalidArgument("--manifests-only has no range: sizes are those of all segments")
+    if values["manifests_only"] and values["resume"]:
+        raise InvalidArgument("--manifests-only reads no records: there is nothing to --resume")
 
 
 def has_range(values: Values) -> bool:
@@ -108,25 +126,43 @@ def _sizes(segments: Segments, period_ms: int) -> dict[str, Any]:
     return topics
 
 
-def _collected(values: Values, period_ms: int, progress: Progress) -> "dict[tuple[str, int], RecordStats]":
+def _progress(values: Values, period_ms: int) -> "StatsProgress":
+    from tierlog.spark.jobs.stats_progress import StatsProgress
+
+    return StatsProgress.load(values, period_ms)
+
+
+def _collect(values: Values, state: "StatsProgress", progress: Progress) -> None:
+    """Count the records that were not counted yet."""
     from tierlog.spark.jobs.record_stats import RecordStats, StatsTask, collect
 
-    nothing: dict[TopicIdPartition, int] = {}
-    options, parts = plan(values, nothing)
-    tasks = [StatsTask(tuple(group), options, period_ms) for group in _groups(parts)]
-    sizes = [sum(part.end - part.start for part in task.parts) for task in tasks]
-    found: dict[tuple[str, int], RecordStats] = {}
-    if tasks:
-        with spark_session("stats", values) as spark:
-            for at in range(0, len(tasks), ROUND_TASKS):
-                some, of = tasks[at : at + ROUND_TASKS], sizes[at : at + ROUND_TASKS]
-                progress.begin(f"records, round {at // ROUND_TASKS + 1}", sum(of))
-                for result in run_tasks(spark, collect, some, progress, of):
-                    for where, stats in result.items():
-                        found.setdefault(where, RecordStats()).merge(stats)
-                for stats in found.values():
-                    stats.trim()
-    return found
+    options, parts = plan(values, state.ends)
+    if not parts:
+        return
+    with spark_session("stats", values) as spark:
+        for number, some in enumerate(_rounds(parts), 1):
+            tasks = [StatsTask(tuple(group), options, state.period_ms) for group in _groups(some)]
+            sizes = [sum(part.end - part.start for part in task.parts) for task in tasks]
+            progress.begin(f"records, round {number}", sum(sizes))
+            for result in run_tasks(spark, collect, tasks, progress, sizes):
+                for where, stats in result.items():
+                    state.found.setdefault(where, RecordStats()).merge(stats)
+            for stats in state.found.values():
+                stats.trim()
+            state.reach(ends_of(some))
+
+
+def _rounds(parts: Sequence[Part]) -> list[list[Part]]:
+    """Rounds of complete segments: the progress is kept after each."""
+    rounds: list[list[Part]] = [[]]
+    size = 0
+    for segment in segments_of(parts):
+        if size >= ROUND_TASKS * TASK_BYTES:
+            rounds.append([])
+            size = 0
+        rounds[-1] += segment
+        size += sum(part.end - part.start for part in segment)
+    return rounds
 
 
 def _groups(parts: Sequence[Part]) -> list[list[Part]]:

@@ -3,15 +3,21 @@
     python tests/bench/spark_plan.py [ENTRIES]
 
 Each entry is a segment of 1 MiB, in 100 partitions with pages of 512 entries. Only manifests exist, in a
-temporary directory. Prints one JSON line.
+temporary directory. The first line of JSON is of the planner alone, in this process. The second one is of a
+query in a Spark session, which plans in a Python process of its own.
 """
 
 import json
+import os
 import random
 import resource
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
@@ -29,6 +35,7 @@ from tierlog.spark.options import parse_options
 PARTITIONS = 100
 PAGE_ENTRIES = 512
 RECORDS = 1_000
+PLANNER = "pyspark.sql.worker.plan_data_source_read"
 
 
 def entry(rng: random.Random, number: int) -> RemoteSegment:
@@ -71,6 +78,7 @@ def main() -> None:
         counted = time.perf_counter()
         splits = plan_splits(bucket, options, Pruning())
         planned = time.perf_counter()
+        query = planned_by_spark(name)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     result = {
         "entries": entries,
@@ -81,6 +89,55 @@ def main() -> None:
         "peak_mib": peak >> 10,
     }
     print(json.dumps(result))
+    print(json.dumps(query))
+
+
+def planned_by_spark(path: str) -> dict[str, float]:
+    """Plan a query twice in one session. Peaks are of the process that plans, and of the JVM."""
+    from tierlog.spark import session
+
+    spark, peaks, ended = session("plan", **{"spark.log.level": "OFF"}), dict[str, int](), threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.02):
+            for process in descendants():
+                name = "jvm_peak_mib" if "java" in process.command else "planner_peak_mib"
+                if name == "jvm_peak_mib" or PLANNER in process.command:
+                    peaks[name] = max(peaks.get(name, 0), process.peak_kib >> 10)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    seconds = []
+    for _ in range(2):
+        started = time.perf_counter()
+        rows = spark.read.format("tierlog").option("path", path).option("subscribe", "t").load()
+        tasks = rows.rdd.getNumPartitions()
+        seconds.append(round(time.perf_counter() - started, 2))
+    ended.set()
+    watcher.join()
+    spark.stop()
+    return {"tasks": tasks, "first_query_s": seconds[0], "second_query_s": seconds[1], **peaks}
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    command: str
+    peak_kib: int
+
+
+def descendants() -> Iterator[Process]:
+    """Processes that this one has started, directly or not."""
+    parents, known = {}, {os.getpid()}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            parents[int(name)] = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+    while found := {child for child, parent in parents.items() if parent in known} - known:
+        known |= found
+    for number in known - {os.getpid()}:
+        with suppress(OSError, IndexError):
+            command = Path(f"/proc/{number}/cmdline").read_text().replace("\0", " ")
+            peak = Path(f"/proc/{number}/status").read_text().split("VmHWM:")[1].split()[0]
+            yield Process(command, int(peak))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from tierlog.spark.jobs import stats as stats_job
 from tierlog.spark.jobs.arguments import InvalidArgument, NoProgress
 from tierlog.spark.jobs.record_stats import RecordStats, merged
 from tierlog.spark.jobs.stats import PERIODS, period_of
+from tierlog.spark.jobs.stats_progress import StatsProgress
 
 HOUR_MS = 3_600_000
 
@@ -94,6 +95,7 @@ ALL = {
     "ending_offsets": "latest",
     "starting_timestamp": None,
     "ending_timestamp": None,
+    "resume": None,
 }
 
 
@@ -101,6 +103,8 @@ ALL = {
     ("given", "named"),
     [
         ({"html": "/nowhere/page.html"}, "there is no such directory"),
+        ({"resume": "/nowhere/progress"}, "--resume /nowhere/progress: there is no such directory"),
+        ({"manifests_only": True, "resume": "progress"}, "there is nothing to --resume"),
         ({"manifests_only": True, "starting_timestamp": 0}, "--manifests-only has no range"),
         ({"manifests_only": True, "ending_offsets": '{"t": {"0": 5}}'}, "--manifests-only has no range"),
     ],
@@ -137,7 +141,9 @@ def test_driver_takes_the_results_of_a_round_of_tasks_and_trims_them(monkeypatch
     monkeypatch.setattr(stats_job, "plan", lambda *_: (None, parts))
     monkeypatch.setattr(stats_job, "spark_session", lambda *_: nullcontext())
     monkeypatch.setattr(stats_job, "run_tasks", run_tasks)
-    found = stats_job._collected({}, 1_000, NoProgress())[("t", 0)]
+    state = StatsProgress(None, {}, 1_000)
+    stats_job._collect({}, state, NoProgress())
+    found = state.found["t", 0]
     assert rounds == [256, 256, 88]
     assert (found.records, found.keys[b"hot"], len(found.keys)) == (600, 3_000, 10)
 
