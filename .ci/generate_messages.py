@@ -18,9 +18,7 @@ from typing import Any
 from tierlog.protocol import messages
 from tierlog.protocol.schema import ZERO, Versions
 
-KEYS = frozenset(
-    {*range(4), *range(8, 52), 55, 57, 60, 61, *range(64, 67), 68, 69, 74, 75}
-)
+KEYS = frozenset({*range(4), *range(8, 52), 55, 57, 60, 61, *range(64, 67), 68, 69, 74, 75})
 """The APIs that brokers serve. Between nodes the quorum uses HTTP (PROTOCOL.md)."""
 
 RENAMED = {"partition_error_code": "error_code"}

@@ -81,7 +81,8 @@ def production_platform(settings: NodeSettings) -> Platform:
         clock=SystemClock(),
         rng=random.Random(),
         network=TcpNetwork(
-            tls.for_brokers if tls and settings.controller_quorum_secret else None, inter_broker_login(settings)
+            tls.for_brokers if tls and settings.controller_quorum_secret else None,
+            inter_broker_login(settings),
         ),
         tls=tls,
         peers=_http_peers,

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tierlog.cli.errors import CliError, ExitCode, no_partition, unknown_topic, unreachable, usage
 from tierlog.cli.client_config import client_config
+from tierlog.cli.errors import CliError, ExitCode, no_partition, unknown_topic, unreachable, usage
 from tierlog.cli.output import print_status
 from tierlog.cli.targets import announce_target, bootstrap_target
 from tierlog.client import cluster, connection, errors

@@ -37,7 +37,9 @@ def read_password(file: str | None, *, user: str) -> str:
             raise usage(
                 f"no password for {user}", hint="Give it with --password-file FILE, or - for standard input."
             )
-        return _checked(typer.prompt(f"Password of {user}", hide_input=True, confirmation_prompt=True, err=True))
+        return _checked(
+            typer.prompt(f"Password of {user}", hide_input=True, confirmation_prompt=True, err=True)
+        )
     try:
         if file == STDIN:
             text = sys.stdin.buffer.readline(PASSWORD_MAX_BYTES + 2).decode()
@@ -79,7 +81,9 @@ def parse_add_scram(text: str) -> tuple[str, ScramMechanism, ScramVerifier]:
     if not options.get("name"):
         raise usage("invalid --add-scram: it needs name=", hint=_HINT)
     if len(options.keys() & {"password", "password-file", "saltedpassword"}) != 1:
-        raise usage("invalid --add-scram: it needs one of password-file, password, saltedpassword", hint=_HINT)
+        raise usage(
+            "invalid --add-scram: it needs one of password-file, password, saltedpassword", hint=_HINT
+        )
     if "saltedpassword" in options and "salt" not in options:
         raise usage("invalid --add-scram: saltedpassword needs salt=", hint=_HINT)
     iterations = _iterations(options.get("iterations", str(MIN_ITERATIONS)))

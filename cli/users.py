@@ -62,9 +62,7 @@ def set_password(
 
 def delete(client: KafkaClient, user: str, mechanisms: Iterable[str]) -> None:
     """Remove the credentials of these mechanisms."""
-    deletions = [
-        alter.ScramCredentialDeletion(name=user, mechanism=MECHANISMS[name]) for name in mechanisms
-    ]
+    deletions = [alter.ScramCredentialDeletion(name=user, mechanism=MECHANISMS[name]) for name in mechanisms]
     _alter(client, user, alter.AlterUserScramCredentialsRequest(deletions=deletions))
 
 

@@ -84,8 +84,8 @@ class _Guard:
         return self._handler(context, request)
 
     def _allows_all(self, checks: "tuple[_QuickCheck, ...]", context: RequestContext, request: Any) -> bool:
-        """Whether everything that the request names is permitted, as nearly always. This costs a Produce about
-        a microsecond. Otherwise `_check_each` finds out what is denied."""
+        """Whether everything that the request names is permitted, as nearly always. This costs a Produce
+        about a microsecond. Otherwise `_check_each` finds out what is denied."""
         connection, allows = context.connection, self._authorizer.allows
         principal, host = connection.principal, connection.peer_host
         for operation, kind, field, array, name_field, has_id in checks:

@@ -8,10 +8,9 @@ so that guessing passwords takes long, and closes the connection.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
 
 import structlog
 
@@ -185,14 +184,14 @@ class SaslLogin:
                 return self._delayed(CLOSE)
             return self._delayed(
                 SaslAuthenticateResponse(
-                    error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(failure), auth_bytes=b""
+                    error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
+                    error_message=str(failure),
+                    auth_bytes=b"",
                 )
             )
         if version < 0:
             return RawReply([reply])
-        return SaslAuthenticateResponse(
-            error_message=None, auth_bytes=reply, session_lifetime_ms=lifetime_ms
-        )
+        return SaslAuthenticateResponse(error_message=None, auth_bytes=reply, session_lifetime_ms=lifetime_ms)
 
     def _log_in(self, login: Login, version: int) -> int:
         """The client is authenticated. Returns for how many ms; 0: for as long as it is connected. Raises
@@ -280,5 +279,3 @@ def _illegal_message() -> Reply:
         error_message="SaslAuthenticate request received after successful authentication",
         auth_bytes=b"",
     )
-
-

@@ -1,7 +1,7 @@
 """DescribeUserScramCredentials and AlterUserScramCredentials (v0, KIP-554).
 
-Descriptions come from this broker's image and show no keys. For a change this broker derives the keys from the
-SaltedPassword, which could replace the password, so that it does not reach the metadata log.
+Descriptions come from this broker's image and show no keys. For a change this broker derives the keys from
+the SaltedPassword, which could replace the password, so that it does not reach the metadata log.
 """
 
 from collections import Counter

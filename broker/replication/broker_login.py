@@ -1,5 +1,5 @@
-"""Login of a broker at another one, if inter.broker.listener.name is a SASL listener. Called by the network of
-`broker.platform`."""
+"""Login of a broker at another one, if inter.broker.listener.name is a SASL listener. Called by the network
+of `broker.platform`."""
 
 import secrets
 from dataclasses import dataclass, field
@@ -61,6 +61,4 @@ def inter_broker_login(settings: NodeSettings) -> BrokerLogin | None:
         return None
     settings = settings.for_listener(between)
     user, password = settings.inter_broker_login
-    return BrokerLogin(
-        mechanism=settings.sasl_mechanism_inter_broker_protocol, user=user, password=password
-    )
+    return BrokerLogin(mechanism=settings.sasl_mechanism_inter_broker_protocol, user=user, password=password)

@@ -1,8 +1,9 @@
-"""First users of a new cluster, in a file that `tierlog storage format` writes and the first start hands over.
+"""First users of a new cluster, in a file that `tierlog storage format` writes and the first start hands
+over.
 
-Without them no client could log in to create a user, and the cluster would have to stand open for a while. The
-broker sends them with its registration, and the controller takes them only for a new cluster. The file has
-verifiers and no passwords; it is removed after the registration.
+Without them no client could log in to create a user, and the cluster would have to stand open for a while.
+The broker sends them with its registration, and the controller takes them only for a new cluster. The file
+has verifiers and no passwords; it is removed after the registration.
 """
 
 import errno

@@ -97,7 +97,7 @@ def read_url(url: str) -> bytes:
     if urlsplit(url).scheme not in ("http", "https", "file"):
         raise KeySetUnavailable(f"{url} is no http, https or file URL")
     try:
-        with urllib.request.urlopen(url, timeout=READ_TIMEOUT_S) as response:  # noqa: S310
+        with urllib.request.urlopen(url, timeout=READ_TIMEOUT_S) as response:
             text: bytes = response.read(KEY_SET_MAX_BYTES + 1)
     except (OSError, ValueError) as failure:
         raise KeySetUnavailable(str(failure)) from None

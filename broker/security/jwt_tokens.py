@@ -121,5 +121,3 @@ def _fits(key: "PyJWK", algorithm: str) -> bool:
     if named is not None and named != algorithm:
         return False
     return key.key_type is not None and algorithm[:2] in families.get(key.key_type, ())
-
-

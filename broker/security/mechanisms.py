@@ -87,9 +87,7 @@ class _Scram:
     def __init__(self, mechanism: ScramMechanism, mechanisms: Mechanisms) -> None:
         self._name = mechanism.sasl_name
         nonce = salt_text(mechanisms.random_bits(_NONCE_BITS)).decode()
-        self._server = ScramServer(
-            self._name, nonce, lambda user: mechanisms.verifier_of(mechanism, user)
-        )
+        self._server = ScramServer(self._name, nonce, lambda user: mechanisms.verifier_of(mechanism, user))
 
     def respond(self, message: bytes) -> Step:
         try:

@@ -7,7 +7,7 @@ import typer
 
 from tierlog.cli.commands import broker_settings
 from tierlog.cli.errors import CliError, unknown_broker
-from tierlog.cli.options import ClientConfig, INT32_MAX, Admin, Bootstrap, DryRun, Json, finite
+from tierlog.cli.options import INT32_MAX, Admin, Bootstrap, ClientConfig, DryRun, Json, finite
 from tierlog.cli.output import counted, listed, print_json, print_outcome, print_rows, print_status
 
 if TYPE_CHECKING:
@@ -35,7 +35,12 @@ Timeout = Annotated[
 
 
 @app.command("list")
-def list_(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None, client_config: ClientConfig = None) -> None:
+def list_(
+    as_json: Json = False,
+    admin: Admin = None,
+    bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
+) -> None:
     """List the registered brokers, with the number of leaders and replicas of each."""
     from tierlog.cli.admin import admin_api, warn_without_leader
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.errors import unknown_broker, usage
-from tierlog.cli.options import ClientConfig, INT32_MAX, Bootstrap, Json, parse_pairs
+from tierlog.cli.options import INT32_MAX, Bootstrap, ClientConfig, Json, parse_pairs
 from tierlog.cli.output import print_outcome, print_rows
 
 if TYPE_CHECKING:

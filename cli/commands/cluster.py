@@ -7,7 +7,7 @@ import typer
 
 from tierlog.cli.commands import cluster_local
 from tierlog.cli.errors import CliError, ExitCode, unreachable, usage
-from tierlog.cli.options import ClientConfig, Admin, Bootstrap, Json, OnlyTopic, finite
+from tierlog.cli.options import Admin, Bootstrap, ClientConfig, Json, OnlyTopic, finite
 from tierlog.cli.output import console, counted, print_json, print_rows, size
 
 if TYPE_CHECKING:
@@ -73,7 +73,12 @@ def health(
 
 
 @app.command()
-def info(as_json: Json = False, bootstrap: Bootstrap = None, client_config: ClientConfig = None, admin: Admin = None) -> None:
+def info(
+    as_json: Json = False,
+    bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
+    admin: Admin = None,
+) -> None:
     """Show the brokers, the metadata quorum and the unhealthy partitions.
 
     In scripts, use `health`, which reports problems by its exit code.
@@ -151,7 +156,11 @@ def _partitions(api: "AdminApi") -> dict[str, Any]:
 
 @app.command()
 def logdirs(
-    topic: OnlyTopic = None, as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None, client_config: ClientConfig = None
+    topic: OnlyTopic = None,
+    as_json: Json = False,
+    admin: Admin = None,
+    bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Show the local and remote bytes of log directories, or of each replica of a topic.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tierlog.cli.errors import no_partition, usage
-from tierlog.cli.options import ClientConfig, INT32_MAX, INT64_MAX, Bootstrap, Topic
+from tierlog.cli.options import INT32_MAX, INT64_MAX, Bootstrap, ClientConfig, Topic
 from tierlog.cli.output import print_json, readable
 
 if TYPE_CHECKING:

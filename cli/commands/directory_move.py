@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.errors import CliError, no_partition, usage
-from tierlog.cli.options import ClientConfig, Admin, Bootstrap, Json, Partition, Topic
+from tierlog.cli.options import Admin, Bootstrap, ClientConfig, Json, Partition, Topic
 from tierlog.cli.output import print_outcome, progress_bar
 
 if TYPE_CHECKING:

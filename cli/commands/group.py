@@ -7,7 +7,7 @@ import typer
 
 from tierlog.cli.commands import group_offsets
 from tierlog.cli.errors import usage
-from tierlog.cli.options import ClientConfig, Bootstrap, Group, Json, Yes, confirm, group_id, known_words
+from tierlog.cli.options import Bootstrap, ClientConfig, Group, Json, Yes, confirm, group_id, known_words
 from tierlog.cli.output import alternatives, counted, listed, print_json, print_outcome, print_rows
 
 if TYPE_CHECKING:

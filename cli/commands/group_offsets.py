@@ -9,7 +9,18 @@ import typer
 
 from tierlog.cli.commands.consume import parse_time
 from tierlog.cli.errors import CliError, ExitCode, usage
-from tierlog.cli.options import ClientConfig, INT64_MAX, Bootstrap, DryRun, Group, Json, Partition, Topic, confirm, group_id
+from tierlog.cli.options import (
+    INT64_MAX,
+    Bootstrap,
+    ClientConfig,
+    DryRun,
+    Group,
+    Json,
+    Partition,
+    Topic,
+    confirm,
+    group_id,
+)
 from tierlog.cli.output import counted, print_json, print_outcome, print_rows, print_status
 
 if TYPE_CHECKING:

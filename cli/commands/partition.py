@@ -8,11 +8,11 @@ import typer
 from tierlog.cli.commands.directory_move import move_dir
 from tierlog.cli.errors import CliError, ExitCode, usage
 from tierlog.cli.options import (
-    ClientConfig,
     INT32_MAX,
     INT64_MAX,
     Admin,
     Bootstrap,
+    ClientConfig,
     DryRun,
     Json,
     OnlyTopic,
@@ -171,7 +171,12 @@ app.command("move-dir")(move_dir)
 
 
 @app.command()
-def unthrottle(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None, client_config: ClientConfig = None) -> None:
+def unthrottle(
+    as_json: Json = False,
+    admin: Admin = None,
+    bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
+) -> None:
     """Remove all throttles of moves, for example after `partition move --throttle` was interrupted."""
     from tierlog.cli.admin import admin_api
 

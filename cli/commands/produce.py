@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tierlog.cli.options import ClientConfig, INT32_MAX, Bootstrap, Json, Topic, parse_pairs
+from tierlog.cli.options import INT32_MAX, Bootstrap, ClientConfig, Json, Topic, parse_pairs
 from tierlog.cli.output import counted, print_outcome, size
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.errors import CliError, ExitCode, usage
-from tierlog.cli.options import ClientConfig, INT32_MAX, Admin, Bootstrap, Json, Yes
+from tierlog.cli.options import INT32_MAX, Admin, Bootstrap, ClientConfig, Json, Yes
 from tierlog.cli.output import counted, print_json, print_outcome, print_rows, print_status
 
 if TYPE_CHECKING:
@@ -32,7 +32,12 @@ NodeId = Annotated[int, typer.Argument(metavar="NODE", min=0, max=INT32_MAX, hel
 
 
 @app.command()
-def status(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None, client_config: ClientConfig = None) -> None:
+def status(
+    as_json: Json = False,
+    admin: Admin = None,
+    bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
+) -> None:
     """Show leader and term of the quorum, and its voters, learners and observers with their lag."""
     response = _of_leader(admin, bootstrap)
     if as_json:
@@ -70,7 +75,13 @@ def add(
 
 
 @app.command()
-def remove(node: NodeId, as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None, client_config: ClientConfig = None) -> None:
+def remove(
+    node: NodeId,
+    as_json: Json = False,
+    admin: Admin = None,
+    bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
+) -> None:
     """Remove a voter or learner. A majority of the remaining voters must be running."""
     from tierlog.cli.admin import admin_api
 

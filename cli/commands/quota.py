@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tierlog.cli.errors import CliError, ExitCode, usage
-from tierlog.cli.options import ClientConfig, Bootstrap, Json, ValidateOnly, parse_pairs
+from tierlog.cli.options import Bootstrap, ClientConfig, Json, ValidateOnly, parse_pairs
 from tierlog.cli.output import counted, print_json, print_outcome, print_rows
 
 if TYPE_CHECKING:

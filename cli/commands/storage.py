@@ -37,8 +37,8 @@ def format_(
             "--add-scram",
             "-S",
             metavar="SCRAM-SHA-512=[name=USER,password-file=FILE]",
-            help="First user of the cluster; - reads the password from standard input. Also iterations=NUMBER, "
-            "and as in Kafka password=TEXT, which others see in the list of processes, or salt= and "
+            help="First user of the cluster; - reads the password from standard input. Also "
+            "iterations=NUMBER, and as in Kafka password=TEXT, which others see in the list of processes, or salt= and "
             "saltedpassword= in base64. May be repeated.",
         ),
     ] = None,
@@ -46,8 +46,8 @@ def format_(
 ) -> None:
     """Give a new cluster its first users, so that it never stands open.
 
-    Run it on each broker with the same users before its first start: the cluster takes those of the broker that
-    registers first. A node formats its directories itself.
+    Run it on each broker with the same users before its first start: the cluster takes those of the broker
+    that registers first. A node formats its directories itself.
     """
     from tierlog.base.files import OsFiles
     from tierlog.broker.security.first_users import is_used, write_first_users
@@ -79,5 +79,7 @@ def format_(
         ) from None
     names = sorted({change.user for change in changes})
     print_outcome(
-        f"first users {', '.join(names)} written to {file}", {"users": names, "file": str(file)}, as_json=as_json
+        f"first users {', '.join(names)} written to {file}",
+        {"users": names, "file": str(file)},
+        as_json=as_json,
     )

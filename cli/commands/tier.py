@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from tierlog.cli.commands import tier_checks, tier_snapshots
-from tierlog.cli.options import ClientConfig, INT64_MAX, Admin, Bootstrap, Json, OnlyTopic, Partition, Topic
+from tierlog.cli.options import INT64_MAX, Admin, Bootstrap, ClientConfig, Json, OnlyTopic, Partition, Topic
 from tierlog.cli.output import duration, print_json, print_outcome, print_rows, size
 
 app = typer.Typer(no_args_is_help=True, help="Show, upload and verify the remote part of tiered topics.")

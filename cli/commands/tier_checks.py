@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.errors import CliError, ExitCode, usage
-from tierlog.cli.options import ClientConfig, Admin, Bootstrap, Json, OnlyTopic
+from tierlog.cli.options import Admin, Bootstrap, ClientConfig, Json, OnlyTopic
 from tierlog.cli.output import counted, listed, print_json, print_rows, print_status, progress_bar, size
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import typer
 
 from tierlog.cli.errors import CliError
-from tierlog.cli.options import ClientConfig, Admin, Bootstrap, Json
+from tierlog.cli.options import Admin, Bootstrap, ClientConfig, Json
 from tierlog.cli.output import counted, duration, listed, print_json, print_outcome, print_rows, size
 
 app = typer.Typer(no_args_is_help=True, help="List, create and end snapshots, which hold remote data.")
@@ -29,7 +29,12 @@ COLUMNS = {
 
 
 @app.command("list")
-def list_(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None, client_config: ClientConfig = None) -> None:
+def list_(
+    as_json: Json = False,
+    admin: Admin = None,
+    bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
+) -> None:
     """List the snapshots, and the bytes that they hold back from deletion.
 
     The lease begins again whenever a job renews it, and ends only while a broker watches it.

@@ -6,10 +6,10 @@ import typer
 
 from tierlog.cli.errors import usage
 from tierlog.cli.options import (
-    ClientConfig,
     INT16_MAX,
     INT32_MAX,
     Bootstrap,
+    ClientConfig,
     Json,
     ValidateOnly,
     Yes,

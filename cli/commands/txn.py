@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from tierlog.cli.options import ClientConfig, Bootstrap, Json, Partition, Topic, Yes, confirm, known_words
+from tierlog.cli.options import Bootstrap, ClientConfig, Json, Partition, Topic, Yes, confirm, known_words
 from tierlog.cli.output import alternatives, counted, duration, print_json, print_outcome, print_rows
 
 app = typer.Typer(no_args_is_help=True, help="Show transactions, and abort those that hang.")

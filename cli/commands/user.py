@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.errors import CliError, usage
-from tierlog.cli.options import ClientConfig, Bootstrap, Json, Yes, confirm, known_words
+from tierlog.cli.options import Bootstrap, ClientConfig, Json, Yes, confirm, known_words
 from tierlog.cli.output import counted, print_json, print_outcome, print_rows
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ PasswordFile = Annotated[
 ]
 Mechanism = Annotated[
     list[str] | None,
-    typer.Option("--mechanism", metavar="NAME", help=f"{' or '.join(NAMES)}. May be repeated. Default: both."),
+    typer.Option(
+        "--mechanism", metavar="NAME", help=f"{' or '.join(NAMES)}. May be repeated. Default: both."
+    ),
 ]
 Iterations = Annotated[
     int,
@@ -128,7 +130,12 @@ def alter(
 
 @app.command()
 def delete(
-    user: User, mechanism: Mechanism = None, yes: Yes = False, as_json: Json = False, bootstrap: Bootstrap = None, client_config: ClientConfig = None
+    user: User,
+    mechanism: Mechanism = None,
+    yes: Yes = False,
+    as_json: Json = False,
+    bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Delete a user, or only its credentials of some mechanisms."""
     from tierlog.cli import users

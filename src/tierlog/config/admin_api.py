@@ -27,8 +27,8 @@ class AdminSettings(BackgroundSettings):
         (),
         "Ways in which users of the admin API authenticate: certificate (needs controller.quorum.ssl.*), "
         "basic (name and password of a SCRAM user) or bearer (a token, as of OAUTHBEARER). If empty, "
-        "everyone with a connection, and a certificate if it uses mutual TLS, may do everything. Set it, with "
-        "admin.viewers, admin.operators and admin.admins, on all nodes.",
+        "everyone with a connection, and a certificate if it uses mutual TLS, may do everything. Set it, "
+        "with admin.viewers, admin.operators and admin.admins, on all nodes.",
         choices=(CERTIFICATE, BASIC, BEARER),
     )
     admin_viewers: str = string_(
