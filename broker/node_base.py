@@ -17,16 +17,20 @@ from tierlog.base.tasks import TaskGroup, done_before
 from tierlog.base.types import random_uuid
 from tierlog.broker.gateway.admin import admin_routes
 from tierlog.broker.gateway.authentication import AdminAccess
+from tierlog.broker.gateway.credentials import JwtTokens, ScramPasswords
 from tierlog.broker.gateway.loop_lag import LoopLag
 from tierlog.broker.gateway.node import FailureLog, Node
-from tierlog.broker.gateway.passwords import ScramPasswords
 from tierlog.broker.gateway.request_guard import known_names
 from tierlog.broker.gateway.roles import Role, Roles
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.platform import Platform, production_platform, quorum_tls
+from tierlog.broker.security.distinguished_name import certificate_principal
+from tierlog.broker.security.jwks import key_set_of
+from tierlog.broker.security.jwt_tokens import token_validator
 from tierlog.broker.storage.log_dirs import LogDirectories
-from tierlog.config.admin_api import BASIC, principals
+from tierlog.config.admin_api import BASIC, BEARER, CERTIFICATE, principals
 from tierlog.config.node import CONTROLLER, NodeSettings
+from tierlog.config.principal_rules import parse_principal_rules
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.quorum.api import member_urls, quorum_routes, raft_routes
 from tierlog.metadata.quorum.balancing import BalanceSettings
@@ -103,7 +107,7 @@ class NodeBase(ABC):
         self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag, self.failures)
         routes = [*admin_routes(self.admin_node), *quorum_routes(self.metadata), *raft]
         self.admin = self.platform.admin_server(
-            routes, quorum_tls(settings), self._names, self._admin_access()
+            routes, quorum_tls(settings), self._names, self._admin_access(metadata_tasks)
         )
         self._parts.push_async_callback(self.admin.close)
         self.admin_url = await self.admin.start(*settings.admin)
@@ -114,7 +118,7 @@ class NodeBase(ABC):
         self._parts.push_async_callback(self._stop_metadata)
         await self.metadata.start()
 
-    def _admin_access(self) -> AdminAccess | None:
+    def _admin_access(self, tasks: TaskGroup) -> AdminAccess | None:
         """The users of the admin API; None: everyone may use it."""
         settings = self.settings
         ways = settings.admin_authentication
@@ -127,11 +131,17 @@ class NodeBase(ABC):
                 Role.ADMIN: [*principals(settings.admin_admins), *settings.super_user_names],
             }
         )
-        return AdminAccess(
-            roles=roles,
-            passwords=ScramPasswords(lambda: self.metadata.image.scram_users) if BASIC in ways else None,
-            nodes_have_certificates=bool(settings.quorum_files),
-        )
+        access = AdminAccess(roles=roles, nodes_have_certificates=bool(settings.quorum_files))
+        if BASIC in ways:
+            access.passwords = ScramPasswords(lambda: self.metadata.image.scram_users)
+        if BEARER in ways:
+            keys = key_set_of(settings)
+            tasks.spawn("keys of the admin API's tokens", keys.keep_fresh())
+            access.tokens = JwtTokens(token_validator(settings, keys), self.clock)
+        if CERTIFICATE in ways:
+            rules = parse_principal_rules(settings.ssl_principal_mapping_rules)
+            access.certificate = lambda certificate: certificate_principal(certificate, rules)
+        return access
 
     def _names(self) -> set[str]:
         """Host names that requests to the admin server may use."""

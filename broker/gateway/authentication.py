@@ -34,7 +34,7 @@ class Passwords(Protocol):
 
 
 class Tokens(Protocol):
-    async def principal_of(self, token: str) -> str | None:
+    def principal_of(self, token: str) -> str | None:
         """The principal that a valid token names."""
 
 
@@ -45,8 +45,8 @@ class AdminAccess:
     roles: Roles
     passwords: Passwords | None = None
     tokens: Tokens | None = None
-    certificate: Callable[[bytes], str | None] | None = None
-    """The principal of a certificate (DER)."""
+    certificate: Callable[[bytes], str] | None = None
+    """The principal of a certificate (DER). Raises ValueError if it maps to none."""
     nodes_have_certificates: bool = False
     """Whether requests between nodes need a certificate, too."""
     delay_s: float = FAILURE_DELAY_S
@@ -84,7 +84,7 @@ class AdminAccess:
             return self._principal_of_certificate(request)
         scheme, _, credentials = header.partition(" ")
         if scheme.lower() == "bearer" and self.tokens is not None:
-            return await self.tokens.principal_of(credentials.strip())
+            return self.tokens.principal_of(credentials.strip())
         pair = _basic(credentials) if scheme.lower() == "basic" and self.passwords is not None else None
         if pair is None or self.passwords is None or not await self.passwords.verify(*pair):
             return None
@@ -95,7 +95,11 @@ class AdminAccess:
         presented = None if session is None else session.getpeercert(binary_form=True)
         if presented is None or self.certificate is None:
             return None
-        return self.certificate(presented)
+        try:
+            return self.certificate(presented)
+        except ValueError as why:
+            _log.warning("refused a certificate for the admin API", why=str(why))
+            return None
 
     async def _unauthenticated(self, request: web.Request) -> web.Response:
         self.failures += 1

@@ -8,8 +8,8 @@ from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.context import Authentication, Connection
 from tierlog.broker.handlers.sasl import LoginCounts, LoginListener
-from tierlog.broker.security.jwks import KeySet
-from tierlog.broker.security.jwt_tokens import TokenValidator
+from tierlog.broker.security.jwks import KeySet, key_set_of
+from tierlog.broker.security.jwt_tokens import TokenValidator, token_validator
 from tierlog.broker.security.mechanisms import OAUTHBEARER, PLAIN, Mechanisms
 from tierlog.config.listeners import ListenerSettings
 from tierlog.config.node import NodeSettings
@@ -69,18 +69,6 @@ class Logins:
         )
 
     def _tokens(self, settings: NodeSettings) -> TokenValidator:
-        keys = KeySet(
-            settings.sasl_oauthbearer_jwks_endpoint_url,
-            settings.sasl_oauthbearer_jwks_endpoint_refresh_ms,
-            settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
-            settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
-        )
+        keys = key_set_of(settings)
         self._key_sets.append(keys)
-        return TokenValidator(
-            keys=keys,
-            issuer=settings.sasl_oauthbearer_expected_issuer,
-            audience=settings.sasl_oauthbearer_expected_audience,
-            skew_s=settings.sasl_oauthbearer_clock_skew_seconds,
-            subject_claim=settings.sasl_oauthbearer_sub_claim_name,
-            scope_claim=settings.sasl_oauthbearer_scope_claim_name,
-        )
+        return token_validator(settings, keys)

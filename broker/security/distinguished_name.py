@@ -2,6 +2,8 @@
 
 from cryptography import x509
 
+from tierlog.config.principal_rules import PrincipalRule, principal_name
+
 _NAMES = {
     "2.5.4.3": "CN",
     "2.5.4.6": "C",
@@ -21,6 +23,15 @@ _ESCAPED = frozenset(',+"\\<>;')
 def distinguished_name(subject: x509.Name) -> str:
     """The attributes from the last to the first, separated by commas."""
     return ",".join("+".join(_attribute(one) for one in part) for part in reversed(subject.rdns))
+
+
+def certificate_principal(certificate: bytes, rules: tuple[PrincipalRule, ...]) -> str:
+    """The principal of a certificate (DER). Raises ValueError if no rule maps its name."""
+    subject = distinguished_name(x509.load_der_x509_certificate(certificate).subject)
+    name = principal_name(rules, subject)
+    if name is None:
+        raise ValueError(f"no rule of ssl.principal.mapping.rules matches {subject!r}")
+    return f"User:{name}"
 
 
 def _attribute(attribute: x509.NameAttribute[str | bytes]) -> str:

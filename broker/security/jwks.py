@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from tierlog.config.sasl import SaslSettings
+
 if TYPE_CHECKING:
     from jwt import PyJWK
 
@@ -78,6 +80,15 @@ class KeySet:
             self.failures += 1
             raise
         self.reads += 1
+
+
+def key_set_of(settings: SaslSettings) -> KeySet:
+    return KeySet(
+        settings.sasl_oauthbearer_jwks_endpoint_url,
+        settings.sasl_oauthbearer_jwks_endpoint_refresh_ms,
+        settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
+        settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
+    )
 
 
 def keys_of(text: bytes) -> "Mapping[str | None, PyJWK]":

@@ -7,6 +7,8 @@ OAUTHBEARER is enabled. `broker.security.jwks` refreshes the keys. Called by `se
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from tierlog.config.sasl import SaslSettings
+
 if TYPE_CHECKING:
     from jwt import PyJWK
 
@@ -103,6 +105,18 @@ class TokenValidator:
         if issued is None or issued - skew > now or (begins is not None and begins - skew > now):
             raise TokenRefused("the token is not valid yet")
         return int(expires * 1000)
+
+
+def token_validator(settings: SaslSettings, keys: Keys) -> TokenValidator:
+    """The validator of OAUTHBEARER logins and of the admin API."""
+    return TokenValidator(
+        keys=keys,
+        issuer=settings.sasl_oauthbearer_expected_issuer,
+        audience=settings.sasl_oauthbearer_expected_audience,
+        skew_s=settings.sasl_oauthbearer_clock_skew_seconds,
+        subject_claim=settings.sasl_oauthbearer_sub_claim_name,
+        scope_claim=settings.sasl_oauthbearer_scope_claim_name,
+    )
 
 
 def _number(claims: dict[str, Any], name: str) -> float | None:

@@ -21,10 +21,10 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
-from tierlog.broker.security.distinguished_name import distinguished_name
+from tierlog.broker.security.distinguished_name import certificate_principal
 from tierlog.config.definitions import InvalidSetting
 from tierlog.config.node import NodeSettings
-from tierlog.config.principal_rules import parse_principal_rules, principal_name
+from tierlog.config.principal_rules import parse_principal_rules
 from tierlog.config.tls import NO_CLIENT_AUTH, PEM, PKCS12, REQUIRED, TLS_1_2, TLS_1_3, SslSettings
 
 CHECK_INTERVAL_S = 5.0
@@ -84,13 +84,7 @@ class ListenerTls:
         """The principal of a client with a certificate; None: the client has none. Raises ValueError if no
         rule maps its name."""
         certificate = session.getpeercert(binary_form=True)
-        if certificate is None:
-            return None
-        subject = distinguished_name(x509.load_der_x509_certificate(certificate).subject)
-        name = principal_name(self._rules, subject)
-        if name is None:
-            raise ValueError(f"no rule of ssl.principal.mapping.rules matches {subject!r}")
-        return f"User:{name}"
+        return None if certificate is None else certificate_principal(certificate, self._rules)
 
     def reload(self) -> bool:
         """Load the files if one has changed. Returns whether new ones are used."""

@@ -38,8 +38,8 @@ def format_(
             "-S",
             metavar="SCRAM-SHA-512=[name=USER,password-file=FILE]",
             help="First user of the cluster; - reads the password from standard input. Also "
-            "iterations=NUMBER, and as in Kafka password=TEXT, which others see in the list of processes, or salt= and "
-            "saltedpassword= in base64. May be repeated.",
+            "iterations=NUMBER, and as in Kafka password=TEXT, which others see in the list of processes, or "
+            "salt= and saltedpassword= in base64. May be repeated.",
         ),
     ] = None,
     as_json: Json = False,

@@ -3,17 +3,22 @@
 import asyncio
 import hashlib
 import hmac
+import ssl
+import time
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
+import issuer
 import pytest
+from certificates import Authority
 from controller_and_broker import controller_and_broker
 
 from tierlog.broker.app import Broker
 from tierlog.broker.gateway import authentication
 from tierlog.client.admin import AdminRefused, ClusterAdmin, admin_credentials, request
+from tierlog.config.sources import settings_from
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.scram import ScramMechanism, ScramVerifier
 
@@ -138,3 +143,52 @@ def test_a_password_does_not_travel_without_tls(monkeypatch: pytest.MonkeyPatch)
     assert admin_credentials("http://localhost:9644") == admin_credentials("http://127.0.0.1:1")
     with pytest.raises(ValueError, match="only over TLS"):
         admin_credentials("http://node:9644/v1/cluster")
+
+
+async def test_certificates_and_tokens(tmp_path: Path) -> None:
+    """Mutual TLS: nodes still need certificates, and users have one of three ways."""
+    authority, keys = Authority(tmp_path / "certificates"), tmp_path / "keys.json"
+    keys.write_bytes(issuer.key_set())
+    node = authority.issue("node")
+    settings = {
+        "admin.authentication": "certificate,bearer",
+        "admin.viewers": "User:CN=vera;User:tess",
+        "admin.admins": "User:CN=ada",
+        "sasl.oauthbearer.jwks.endpoint.url": keys.as_uri(),
+        "sasl.oauthbearer.expected.issuer": issuer.ISSUER,
+        "controller.quorum.ssl.certificate": str(node.certificate),
+        "controller.quorum.ssl.key": str(node.key),
+        "controller.quorum.ssl.ca": str(node.ca),
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "admin.listener": "127.0.0.1:0",
+        "log.dirs": str(tmp_path / "data"),
+    }
+    broker = Broker(settings_from(settings))
+    await broker.start()
+    tess = issuer.token(time.time(), sub="tess")
+    anonymous = ssl.create_default_context(cafile=node.ca)
+    contexts = {name: authority.issue(name).client() for name in ("vera", "ada", "other")}
+
+    async def found(method: str, path: str, context: ssl.SSLContext, bearer: str = "") -> int:
+        headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(
+                method, broker.admin_url + path, json={}, headers=headers, ssl=context
+            ) as response,
+        ):
+            return response.status
+
+    try:
+        assert await found("GET", "/v1/cluster", contexts["vera"]) == 200
+        assert await found("POST", "/v1/scrub", contexts["vera"]) == 403
+        assert await found("POST", "/v1/scrub", contexts["ada"]) == 200
+        assert await found("GET", "/v1/cluster", contexts["other"]) == 403
+        assert await found("GET", "/v1/cluster", anonymous) == 401
+        while await found("GET", "/v1/cluster", anonymous, tess) != 200:
+            """The node is reading the issuer's keys. Each refusal takes a while."""
+        assert await found("POST", "/v1/scrub", contexts["ada"], tess) == 403  # the token wins
+        assert await found("GET", "/v1/cluster", contexts["ada"], tess + "x") == 401
+        assert await found("GET", "/health", anonymous) == 200
+    finally:
+        await broker.stop()

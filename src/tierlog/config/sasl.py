@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from tierlog.config.admin_api import AdminSettings
+from tierlog.config.admin_api import BEARER, AdminSettings
 from tierlog.config.definitions import InvalidSetting, SettingType, int_, list_, long_, setting_field, string_
 from tierlog.config.jaas import parse_jaas, users_of
 
@@ -135,14 +135,19 @@ class SaslSettings(AdminSettings):
             _ = self.for_listener(between_brokers).inter_broker_login
         for name in listeners:
             self.for_listener(name)._check_mechanisms()
+        if BEARER in self.admin_authentication:
+            self._check_key_set("admin.authentication=bearer")
 
     def _check_mechanisms(self) -> None:
         if not self.sasl_enabled_mechanisms:
             raise InvalidSetting("sasl.enabled.mechanisms: a SASL listener needs at least one")
         if "PLAIN" in self.sasl_enabled_mechanisms:
             _ = self.plain_users
-        url = self.sasl_oauthbearer_jwks_endpoint_url
-        if "OAUTHBEARER" in self.sasl_enabled_mechanisms and not url.startswith(("https:", "http:", "file:")):
+        if "OAUTHBEARER" in self.sasl_enabled_mechanisms:
+            self._check_key_set("OAUTHBEARER")
+
+    def _check_key_set(self, needed_by: str) -> None:
+        if not self.sasl_oauthbearer_jwks_endpoint_url.startswith(("https:", "http:", "file:")):
             raise InvalidSetting(
-                "sasl.oauthbearer.jwks.endpoint.url: OAUTHBEARER needs an https, http or file URL"
+                f"sasl.oauthbearer.jwks.endpoint.url: {needed_by} needs an https, http or file URL"
             )

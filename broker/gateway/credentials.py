@@ -1,7 +1,9 @@
-"""Passwords of the admin HTTP API: those of the quorum's SCRAM users (RFC 5802).
+"""Credentials of the admin HTTP API: passwords of the quorum's SCRAM users (RFC 5802), and the tokens of
+OAUTHBEARER.
 
-A verifier needs thousands of hashes for one check, so they run in a thread, a few at a time, and the node
-remembers a keyed digest of each password that was right. An unknown user costs as much as a wrong password.
+A SCRAM verifier needs thousands of hashes for one check, so they run in a thread, a few at a time, and the
+node remembers a keyed digest of each password that was right. An unknown user costs as much as a wrong
+password.
 """
 
 import asyncio
@@ -10,8 +12,13 @@ import hmac
 import secrets
 from collections.abc import Callable
 
+import structlog
+
+from tierlog.base.clock import Clock
+from tierlog.broker.security.jwt_tokens import TokenRefused, TokenValidator
 from tierlog.metadata.scram import ScramMechanism, ScramUsers, ScramVerifier
 
+_log = structlog.get_logger("tierlog")
 CHECKS_AT_ONCE = 2
 REMEMBERED_MAX = 1000
 _NOBODY = ScramVerifier(salt=bytes(16), stored_key=bytes(32), server_key=bytes(32), iterations=4096)
@@ -42,6 +49,20 @@ class ScramPasswords:
             self._remembered.clear()
         self._remembered[name, digest] = verifier
         return True
+
+
+class JwtTokens:
+    def __init__(self, validator: TokenValidator, clock: Clock) -> None:
+        self._validator = validator
+        self._clock = clock
+
+    def principal_of(self, token: str) -> str | None:
+        """The principal that a valid token names."""
+        try:
+            return f"User:{self._validator.validate(token, self._clock.now_ms()).subject}"
+        except TokenRefused as why:
+            _log.warning("refused a token for the admin API", why=str(why))
+            return None
 
 
 def _fits(hash_name: str, verifier: ScramVerifier, password: str) -> bool:
