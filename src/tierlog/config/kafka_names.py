@@ -184,15 +184,15 @@ transaction.state.log.load.buffer.size
 READ_AT_START = frozenset(_READ_AT_START.split())
 
 MISSING_FEATURES = {
-    "listeners": "the listener is opened once, at startup",
-    "listener.security.protocol.map": "clients connect in plaintext",
-    "principal.builder.class": "clients are not authenticated",
+    "listeners": "listeners are opened once, at startup",
+    "principal.builder.class": "principals come from certificates (ssl.principal.mapping.rules) and logins",
     "cordoned.log.dirs": "log directories cannot be cordoned",
 }
 """Dynamic settings of Kafka that are rejected, since an operator would rely on their effect."""
 
-NO_SECURITY = ("ssl.", "sasl.", "security.", "listener.name.")
-"""Prefixes of security settings, rejected for the same reason."""
+SECURITY = ("ssl.", "sasl.", "security.", "listener.name.")
+"""Prefixes of security settings, rejected for the same reason. Files of keys and certificates are read again
+when they are replaced."""
 
 
 def why_not_settable(name: str) -> str | None:
@@ -200,6 +200,6 @@ def why_not_settable(name: str) -> str | None:
     effect."""
     if name in READ_AT_START:
         return "read by a node at startup, and unknown to tierlog"
-    if name.startswith(NO_SECURITY):
-        return "clients connect in plaintext and are not authenticated"
+    if name.startswith(SECURITY):
+        return "security settings are read by a node at startup"
     return MISSING_FEATURES.get(name)

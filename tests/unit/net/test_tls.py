@@ -326,6 +326,40 @@ async def test_at_the_limit_the_oldest_handshake_ends(
         each.close()
 
 
+async def test_many_handshakes_at_once_are_all_served(broker: Broker, certificates: Certificates) -> None:
+    """More than one turn accepts; each client sends its request together with the end of its handshake."""
+    await broker.start(tls=certificates.tls())
+    context = certificates.of_client()
+
+    async def one_client() -> object:
+        client = await connect(broker, context)
+        answer = await client.ask(METADATA, 9, MetadataRequest())
+        client.writer.close()
+        return answer
+
+    answers = await asyncio.gather(*(one_client() for _ in range(200)))
+    assert answers == [MetadataResponse(controller_id=0)] * 200
+    await until(lambda: broker.listener.connections == 0)
+    assert (broker.listener.tls_gate.handshakes, broker.listener.tls_gate.pending) == (200, 0)
+    assert not broker.listener._per_address
+
+
+async def test_requests_that_wait_start_without_further_bytes(
+    broker: Broker, certificates: Certificates
+) -> None:
+    """Requests behind the limit of pending ones wait decrypted, and start without further bytes from the
+    socket."""
+    await broker.start(tls=certificates.tls(), in_flight=2)
+    futures = broker.hold_heartbeats()
+    client = await connect(broker, certificates.of_client())
+    for _ in range(20):
+        client.send(HEARTBEAT, 0, HeartbeatRequest(group_id="g" * 10_000, member_id="m"))
+    for number in range(20):
+        await until(lambda number=number: len(futures) > number)  # type: ignore[misc]
+        futures[number].set_result(HeartbeatResponse())
+        await client.frame()
+
+
 # ---- replaced files -------------------------------------------------------------------------------
 
 
