@@ -137,8 +137,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
         _counter(
             "tierlog_connections_refused_total",
-            "Connections refused, by limit. For the limits of connection rate and open files: pauses of the "
-            "listener while connections waited to be accepted",
+            "Connections refused, by limit. For the limits of connection rate, open files and TLS "
+            "handshakes: pauses of the listener while connections waited to be accepted",
             "bound",
         ),
         _counter("tierlog_tls_handshakes_total", "TLS handshakes that succeeded"),

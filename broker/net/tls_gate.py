@@ -56,17 +56,17 @@ class TlsGate:
         return listener in self._listeners
 
     def has_room(self) -> bool:
-        """Whether another handshake may begin. At the limit, the oldest one ends if it has had its time."""
+        """Whether another handshake may begin. At the limit: whether the oldest one has had its time."""
         if len(self._pending) < HANDSHAKES_MAX:
             return True
-        connection, oldest = next(iter(self._pending.items()))
-        if oldest.loop.time() - oldest.begun_at < HANDSHAKE_GRACE_S:
-            return False
-        self._end(connection, CloseReason.TLS_HANDSHAKE, "too many handshakes in progress")
-        return True
+        oldest = next(iter(self._pending.values()))
+        return oldest.loop.time() - oldest.begun_at >= HANDSHAKE_GRACE_S
 
     def begin(self, connection: Connection, sock: socket.socket) -> None:
-        """Begin the handshake of a connection of a listener with TLS."""
+        """Begin the handshake of a connection of a listener with TLS. At the limit, the oldest one ends."""
+        if len(self._pending) >= HANDSHAKES_MAX:
+            oldest = next(iter(self._pending))
+            self._end(oldest, CloseReason.TLS_HANDSHAKE, "too many handshakes in progress")
         if self._threads is None:
             self._threads = handshake_threads()
 
