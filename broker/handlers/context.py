@@ -34,6 +34,10 @@ class Authentication(Protocol):
     def admits(self, api: int) -> bool:
         """Whether a request may be answered now. Otherwise the connection is closed."""
 
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the login has taken so long that the connection must be closed."""
+
 
 @dataclass(slots=True, eq=False)
 class Connection:

@@ -36,6 +36,10 @@ NO_LIMIT = 2**31 - 1
 REQUESTS_MAX = 64
 """Requests of a client that is not authenticated. A login takes four, after a few of ApiVersions."""
 
+LOGIN_MAX_MS = 30_000
+"""A connection whose login takes longer is closed: clients that never log in must not use up the connections.
+A login takes a few round trips."""
+
 MESSAGES_MAX = 8
 """SASL messages of one login. Each mechanism needs at most three."""
 
@@ -121,7 +125,7 @@ class SaslLogin:
         self._mechanism = ""
         self._exchange: Exchange | None = None
         self._user: str | None = None  # by the latest login
-        self._begun_ms = 0  # the latest login
+        self._begun_ms = listener.clock.monotonic_ms()  # the latest login
         self._expires_ms: int | None = None  # by the broker's monotonic clock
 
     # ---- which requests are answered ------------------------------------------------------------
@@ -139,11 +143,17 @@ class SaslLogin:
             return False
         return True
 
+    @property
+    def is_overdue(self) -> bool:
+        is_pending = self.state in (LoginState.HANDSHAKE, LoginState.MESSAGES)
+        return is_pending and self._listener.clock.monotonic_ms() - self._begun_ms > LOGIN_MAX_MS
+
     def _admits_authenticated(self, api: int) -> bool:
         now = self._listener.clock.monotonic_ms()
         if api == SASL_HANDSHAKE_KEY:
             if now - self._begun_ms >= REAUTHENTICATION_MIN_MS:
                 self.state, self._requests, self._messages = LoginState.HANDSHAKE, 1, 0
+                self._begun_ms = now
             return True
         if self._expires_ms is not None and now >= self._expires_ms:
             self._listener.counts.expired += 1

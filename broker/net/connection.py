@@ -97,6 +97,9 @@ class Channel:
         overdue = core.overdue(now, self._reading)
         if overdue is not None:
             return self.close(*overdue)
+        authentication = self.connection.authentication
+        if authentication is not None and authentication.is_overdue:
+            return self.close(CloseReason.AUTHENTICATION, "the login took too long")
         if not self._reading and self._client_has_left():
             if core.client_left(now):
                 return self.close(CloseReason.CLIENT)

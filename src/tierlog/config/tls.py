@@ -21,8 +21,11 @@ PEM, PKCS12 = "PEM", "PKCS12"
 NO_CLIENT_AUTH, REQUESTED, REQUIRED = "none", "requested", "required"
 TLS_1_2, TLS_1_3 = "TLSv1.2", "TLSv1.3"
 LISTENER_PREFIX = "listener.name."
-OF_LISTENERS = ("ssl.", "sasl.")
+OF_LISTENERS = ("ssl.", "sasl.", "plain.sasl.", "connections.max.reauth.")
 """Beginnings of the settings that a listener may have values of its own for."""
+
+INTER_BROKER_PREFIXES = ("scram-sha-256", "scram-sha-512")
+"""Mechanisms that Kafka's settings name before the one for a listener. A broker logs in by one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +168,9 @@ def listener_setting(name: str) -> tuple[str, str] | None:
     if not name.startswith(LISTENER_PREFIX):
         return None
     listener, _, setting = name.removeprefix(LISTENER_PREFIX).partition(".")
+    mechanism, _, of_mechanism = setting.partition(".")
+    if mechanism.lower() in INTER_BROKER_PREFIXES:
+        setting = of_mechanism
     if not setting.startswith(OF_LISTENERS):
         raise InvalidSetting(f"{name}: a listener has values of its own only for ssl.* and sasl.* settings")
     return listener.lower(), setting

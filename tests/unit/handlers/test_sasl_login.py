@@ -16,7 +16,7 @@ from sasl_logins import (
     scram_users,
 )
 
-from tierlog.broker.handlers.sasl import MESSAGES_MAX, SASL_AUTHENTICATE_KEY, SASL_HANDSHAKE_KEY
+from tierlog.broker.handlers.sasl import LOGIN_MAX_MS, MESSAGES_MAX, SASL_AUTHENTICATE_KEY, SASL_HANDSHAKE_KEY
 from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.api_versions import ApiVersionsRequest
@@ -211,6 +211,19 @@ async def test_connection_that_never_logs_in_has_few_requests(broker: LoginBroke
         await client.ask(API_VERSIONS, 0, ApiVersionsRequest())
     client.send(API_VERSIONS, 0, ApiVersionsRequest())
     assert await client.expect_close() == b""
+
+
+async def test_connection_that_does_not_log_in_is_closed() -> None:
+    broker = LoginBroker()
+    await broker.start(sweep_s=0.001)
+    idle, active = await broker.connect(), await broker.connect()
+    await handshake(idle, SCRAM[0])
+    await log_in(active, SCRAM[0], "ada", "lovelace")
+    broker.clock.at_ms += LOGIN_MAX_MS + 1
+    assert await idle.expect_close() == b""
+    assert broker.notes == [(CloseReason.AUTHENTICATION, "the login took too long")]
+    assert await is_served(active)
+    await broker.close()
 
 
 async def test_login_without_a_login_listener_is_refused(broker: LoginBroker) -> None:
