@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tierlog.cli.errors import CliError, ExitCode, usage
-from tierlog.cli.options import Bootstrap, DryRun, Json, Yes, confirm
+from tierlog.cli.options import Bootstrap, ClientConfig, DryRun, Json, Yes, confirm
 from tierlog.cli.output import counted, print_json, print_outcome, print_rows
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ def create(
     ] = Pattern.LITERAL,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Create ACLs: each principal, from each host, gets each operation on each resource."""
     from tierlog.cli import acls
@@ -140,6 +141,7 @@ def list_(
     pattern: FindPattern = PatternFilter.ANY,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """List all ACLs, or those with these principals, hosts, operations and resources."""
     from tierlog.cli import acls
@@ -169,6 +171,7 @@ def delete(
     yes: Yes = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Delete the ACLs with these principals, hosts, operations and resources."""
     from tierlog.cli import acls
