@@ -20,8 +20,10 @@ _UNRELATED_ITEMS = frozenset({"DescribeLogDirs"})
 """APIs whose response items do not correspond to the items of the request."""
 _NESTED_ITEMS = frozenset({"AlterReplicaLogDirs"})
 """APIs whose response items correspond to the items of the request's items."""
+_ITEMS_OF_ALL_ARRAYS = frozenset({"AlterUserScramCredentials"})
+"""APIs whose response has an item for each name in any array of the request."""
 _IDENTITY_FIELDS = (
-    ("name", "topic", "topic_name"),
+    ("name", "topic", "topic_name", "user"),
     ("index", "partition", "partition_id", "partition_index"),
     ("entity",),
     ("feature",),
@@ -67,6 +69,9 @@ def error_reply(
         items: Iterable[Any] = error.items_of(request)
         if api.name in _NESTED_ITEMS:
             items = [nested for item in items for nested in error.items_of(item)]
+        elif api.name in _ITEMS_OF_ALL_ARRAYS:
+            arrays = (getattr(request, field.name) for field in request.FIELDS if field.array)
+            items = {item.name: item for array in arrays for item in array}.values()
         setattr(response, array, [error.item(item_type, item) for item in items])
     return response
 

@@ -36,6 +36,8 @@ OUTCOMES = {
     "AlterReplicaLogDirs": [E.LOG_DIR_NOT_FOUND],
     "ElectLeaders": [E.ELECTION_NOT_NEEDED],
     "UnregisterBroker": [E.BROKER_ID_NOT_REGISTERED],
+    "SaslAuthenticate": [E.ILLEGAL_SASL_STATE],  # the listener wants no login
+    "SaslHandshake": [E.ILLEGAL_SASL_STATE],
     "CreateDelegationToken": NOT_ALLOWED,
     "RenewDelegationToken": NOT_ALLOWED,
     "ExpireDelegationToken": NOT_ALLOWED,

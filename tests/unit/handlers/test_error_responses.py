@@ -1,6 +1,7 @@
 """Error responses of whole requests: one for each API that a node serves, where Kafka has it."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -81,6 +82,15 @@ def test_an_item_has_an_identity_and_no_result(
 ) -> None:
     items = getattr(answer(name, version, filled(BY_NAME[name].request, version)), array)
     assert [{key: getattr(item, key) for key in identity} for item in items] == [identity] * 2
+
+
+def test_users_of_deletions_and_upsertions_have_one_item_each() -> None:
+    api = BY_NAME["AlterUserScramCredentials"]
+    request = filled(api.request, 0)
+    request.upsertions[0] = replace(request.upsertions[0], name="other")
+    results = answer("AlterUserScramCredentials", 0, request).results
+    assert {(each.user, each.error_code) for each in results} == {(TEXT, CODE), ("other", CODE)}
+    assert len(results) == 2
 
 
 def test_numbers_and_entities_identify_items_too() -> None:
