@@ -236,7 +236,7 @@ class Tiering:
             replace_segments(self._brokers, store, self._keys, self._grace_ms, jobs, self._done),
         ]
         loads = random.Random(f"bulk loads {self._seed}")
-        if loads.random() < bulk_loads.SHARE and self._switch is None and self.gapped is None:
+        if loads.random() < bulk_loads.SHARE and self._switch is None:
             parts = self._brokers, SimStore(self.bucket, "load"), self._keys, self._grace_ms
             works.append(BulkLoads(*parts, history, loads, self._done).play(partitions))
         return gathered(*works)
