@@ -162,6 +162,25 @@ def test_wrong_password_is_reported_and_counted(broker: TierlogBroker) -> None:
     assert count(broker, "failed_authentication") > before
 
 
+def test_librdkafka_logs_in_again_while_it_produces(tmp_path: Path) -> None:
+    broker = TierlogBroker(
+        tmp_path,
+        {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", "connections.max.reauth.ms": 1500},
+    )
+    first_user = f"SCRAM-SHA-512=[name={ADMIN},password={PASSWORD}]"
+    ended = call("storage", "format", "--set", f"log.dirs={broker.data_dir}", "--add-scram", first_user)
+    assert ended.code == 0, ended
+    failures: list[Any] = []
+    with broker:
+        producer = Producer(settings_for(broker.bootstrap, "SCRAM-SHA-512", ADMIN, PASSWORD))
+        while count(broker, "successful_reauthentication") < 3:
+            producer.produce("again", b"x", on_delivery=lambda failure, _: failures.append(failure))
+            producer.poll(0.1)
+        producer.flush(30)
+        assert count(broker, "failed_reauthentication") == 0
+    assert set(failures) == {None}
+
+
 def count(broker: TierlogBroker, what: str) -> float:
     with urllib.request.urlopen(f"{broker.admin_url}/metrics") as response:
         text = response.read().decode()
