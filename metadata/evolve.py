@@ -26,7 +26,9 @@ from tierlog.metadata.image import (
     StartedCopy,
     TopicImage,
 )
-from tierlog.metadata.scram import with_credential
+from tierlog.metadata.scram_users import (
+    with_credential,
+)
 
 LOADS_KEPT = 16
 """The newest bulk loads of a partition whose ids are known."""

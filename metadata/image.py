@@ -13,7 +13,9 @@ from immutables import Map
 
 from tierlog.base.safeguards import safeguard
 from tierlog.base.types import TopicIdPartition
-from tierlog.metadata.acls import AclIndex
+from tierlog.metadata.acl_index import (
+    AclIndex,
+)
 from tierlog.metadata.delete_queue import DeleteQueue
 from tierlog.metadata.records import (
     BrokerRegistration,
@@ -25,7 +27,9 @@ from tierlog.metadata.records import (
     QuotaEntity,
     RemoteSegment,
 )
-from tierlog.metadata.scram import ScramUsers
+from tierlog.metadata.scram_users import (
+    ScramUsers,
+)
 
 
 class BrokerImage(BrokerRegistration, frozen=True, array_like=True, kw_only=True, gc=False):

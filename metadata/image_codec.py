@@ -13,7 +13,12 @@ from immutables import Map
 from msgspec.structs import asdict, astuple, fields, replace
 
 from tierlog.base.types import TopicIdPartition
-from tierlog.metadata.acls import AccessControlEntry, index_of
+from tierlog.metadata.acl_index import (
+    index_of,
+)
+from tierlog.metadata.acls import (
+    AccessControlEntry,
+)
 from tierlog.metadata.delete_queue import DeletedTopic, DeleteQueue, QueuedDelete
 from tierlog.metadata.image import BrokerImage, ClusterImage, RemotePartition, TopicImage
 from tierlog.metadata.records import ConfigScope, Endpoint, PartitionRecord, QuotaEntity, share_epochs

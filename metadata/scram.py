@@ -7,7 +7,6 @@ authentication.
 from enum import IntEnum
 
 import msgspec
-from immutables import Map
 
 USERS_MAX = 100_000
 USER_NAME_MAX = 255
@@ -50,20 +49,3 @@ class ScramVerifier(msgspec.Struct, frozen=True, array_like=True, kw_only=True, 
     def __repr__(self) -> str:
         """Without the keys, which must not get into logs."""
         return f"ScramVerifier(iterations={self.iterations})"
-
-
-ScramUsers = Map[str, Map[ScramMechanism, ScramVerifier]]
-"""The credentials of each user. A user without any is not in it."""
-
-
-def with_credential(
-    users: ScramUsers, user: str, mechanism: ScramMechanism, verifier: ScramVerifier | None
-) -> ScramUsers:
-    """The users with this credential, or without it (None)."""
-    credentials = users.get(user, Map())
-    if verifier is not None:
-        return users.set(user, credentials.set(mechanism, verifier))
-    if mechanism not in credentials:
-        return users
-    credentials = credentials.delete(mechanism)
-    return users.set(user, credentials) if credentials else users.delete(user)

@@ -16,7 +16,13 @@ import structlog
 
 from tierlog.base.clock import Clock
 from tierlog.broker.security.jwt_tokens import TokenRefused, TokenValidator
-from tierlog.metadata.scram import ScramMechanism, ScramUsers, ScramVerifier
+from tierlog.metadata.scram import (
+    ScramMechanism,
+    ScramVerifier,
+)
+from tierlog.metadata.scram_users import (
+    ScramUsers,
+)
 
 _log = structlog.get_logger("tierlog")
 CHECKS_AT_ONCE = 2

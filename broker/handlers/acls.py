@@ -15,17 +15,19 @@ from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.error_responses import error_reply
 from tierlog.broker.handlers.limits import MAX_RECORDS_PER_REQUEST, TOO_LARGE
 from tierlog.broker.handlers.turns import respond_in_turns, weighted_slices
+from tierlog.metadata.acl_index import (
+    AclIndex,
+    selected_entries,
+    selected_patterns,
+)
 from tierlog.metadata.acls import (
     AccessControlEntry,
     AclFilter,
-    AclIndex,
     AclOperation,
     PatternType,
     Permission,
     ResourcePattern,
     ResourceType,
-    selected_entries,
-    selected_patterns,
 )
 from tierlog.metadata.controller.acls import valid_filter
 from tierlog.metadata.controller.commands import CreateAcls, DeleteAcls, FilterOutcome, Outcome

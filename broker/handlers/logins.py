@@ -13,7 +13,9 @@ from tierlog.broker.security.jwt_tokens import TokenValidator, token_validator
 from tierlog.broker.security.mechanisms import OAUTHBEARER, PLAIN, Mechanisms
 from tierlog.config.listeners import ListenerSettings
 from tierlog.config.node import NodeSettings
-from tierlog.metadata.scram import ScramUsers
+from tierlog.metadata.scram_users import (
+    ScramUsers,
+)
 
 
 class Logins:

@@ -9,7 +9,15 @@ from collections import Counter
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.metadata.controller.commands import AlterUsers, CredentialChange, UserOutcome
-from tierlog.metadata.scram import MECHANISMS, SALT_MAX, ScramMechanism, ScramUsers, ScramVerifier
+from tierlog.metadata.scram import (
+    MECHANISMS,
+    SALT_MAX,
+    ScramMechanism,
+    ScramVerifier,
+)
+from tierlog.metadata.scram_users import (
+    ScramUsers,
+)
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages import alter_user_scram_credentials as alter
 from tierlog.protocol.messages import describe_user_scram_credentials as describe

@@ -16,15 +16,17 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from tierlog.config.authorization import AuthorizerSettings
+from tierlog.metadata.acl_index import (
+    AclIndex,
+    Rules,
+)
 from tierlog.metadata.acls import (
     WILDCARD,
     WILDCARD_PRINCIPAL,
-    AclIndex,
     AclOperation,
     PatternType,
     Permission,
     ResourceType,
-    Rules,
     canonical_host,
 )
 from tierlog.metadata.image import ClusterImage

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from tierlog.broker.security.jwt_tokens import TokenRefused, TokenValidator
-from tierlog.metadata.scram import MECHANISMS, ScramMechanism, ScramUsers, ScramVerifier
+from tierlog.metadata.scram import (
+    MECHANISMS,
+    ScramMechanism,
+    ScramVerifier,
+)
+from tierlog.metadata.scram_users import (
+    ScramUsers,
+)
 from tierlog.protocol.sasl import oauthbearer, plain
 from tierlog.protocol.sasl.scram import MIN_ITERATIONS, SALT_BITS, ScramFailed, ScramServer, salt_text
 

@@ -11,19 +11,21 @@ Both commands can be repeated: an ACL that exists is not added again, and one th
 from msgspec.structs import replace
 
 from tierlog.metadata import records as r
+from tierlog.metadata.acl_index import (
+    AclIndex,
+    selected_entries,
+    selected_patterns,
+)
 from tierlog.metadata.acls import (
     CLUSTER_NAME,
     WILDCARD,
     AccessControlEntry,
     AclFilter,
-    AclIndex,
     AclOperation,
     PatternType,
     Permission,
     ResourceType,
     canonical_host,
-    selected_entries,
-    selected_patterns,
 )
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal, check_format

@@ -15,13 +15,15 @@ from msgspec.structs import replace
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata import image as i
 from tierlog.metadata import records as r
+from tierlog.metadata.acl_index import (
+    index_of,
+)
 from tierlog.metadata.acls import (
     AccessControlEntry,
     AclOperation,
     PatternType,
     Permission,
     ResourceType,
-    index_of,
 )
 from tierlog.metadata.delete_queue import ALONE, DeletedTopic, DeleteQueue, QueuedDelete
 from tierlog.metadata.image_codec import decode_image, encode_image

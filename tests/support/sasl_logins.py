@@ -19,7 +19,13 @@ from tierlog.broker.net.core.bounds import Bounds
 from tierlog.broker.net.listener import Listener, ListenerAddress
 from tierlog.broker.security.jwt_tokens import TokenValidator
 from tierlog.broker.security.mechanisms import Mechanisms
-from tierlog.metadata.scram import MECHANISMS, ScramUsers, ScramVerifier
+from tierlog.metadata.scram import (
+    MECHANISMS,
+    ScramVerifier,
+)
+from tierlog.metadata.scram_users import (
+    ScramUsers,
+)
 from tierlog.protocol.messages.metadata import MetadataRequest
 from tierlog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from tierlog.protocol.messages.sasl_handshake import SaslHandshakeRequest

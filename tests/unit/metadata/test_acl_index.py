@@ -5,14 +5,16 @@ from itertools import product
 
 import msgspec
 
+from tierlog.metadata.acl_index import (
+    AclIndex,
+    index_of,
+)
 from tierlog.metadata.acls import (
     AccessControlEntry,
-    AclIndex,
     AclOperation,
     PatternType,
     Permission,
     ResourceType,
-    index_of,
 )
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage

@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+from tierlog.metadata.acl_index import (
+    index_of,
+)
 from tierlog.metadata.acls import (
     AccessControlEntry,
     AclFilter,
@@ -11,7 +14,6 @@ from tierlog.metadata.acls import (
     PatternType,
     Permission,
     ResourceType,
-    index_of,
 )
 from tierlog.metadata.controller import acls
 from tierlog.metadata.controller import commands as c

@@ -12,13 +12,15 @@ from tierlog.broker.security.authorizer import Access, Authorizer, authorizer_of
 from tierlog.config.authorization import STANDARD_AUTHORIZER
 from tierlog.config.definitions import InvalidSetting
 from tierlog.config.node import NodeSettings
+from tierlog.metadata.acl_index import (
+    index_of,
+)
 from tierlog.metadata.acls import (
     AccessControlEntry,
     AclOperation,
     PatternType,
     Permission,
     ResourceType,
-    index_of,
 )
 from tierlog.metadata.image import ClusterImage
 
