@@ -10,6 +10,7 @@ from http.client import HTTPException
 from typing import Any
 
 from tierlog.base.network import host_port
+from tierlog.cli.client_config import client_config
 from tierlog.cli.errors import CliError, ExitCode, unknown_broker, unreachable, usage
 from tierlog.cli.options import DEFAULT_ADMIN
 from tierlog.cli.output import print_status
@@ -181,10 +182,11 @@ def bootstrap_of(admin: str) -> str:
 
 
 def admin_target(admin: str | None, bootstrap: str | None = None) -> Target:
-    """Admin APIs to try: the given ones, those of the cluster at `bootstrap`, the local cluster's, or the
-    default address. Raises CliError if `bootstrap` does not respond."""
+    """Admin APIs to try: the given ones, those of the cluster at `bootstrap` or of the client settings, the
+    local cluster's, or the default address. Raises CliError if `bootstrap` does not respond."""
     if admin is not None:
         return Target(admin)
+    bootstrap = bootstrap or client_config()[0]
     if bootstrap is not None:
         return Target(",".join(_admin_urls_of(bootstrap)), f"of the cluster at {bootstrap}")
     return local_target(lambda plan: ",".join(plan.admin_urls.values()), DEFAULT_ADMIN)
