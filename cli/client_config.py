@@ -1,17 +1,15 @@
 """The file of `--client-config`: Kafka's client settings for the connections of the command that runs."""
 
-from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tierlog.cli.errors import usage
-from tierlog.client.connection import Address, open_socket
+from tierlog.client.connection import OpenSocket, open_socket
 
 if TYPE_CHECKING:
-    import socket
+    pass
 
-OpenSocket = Callable[[Address, float], "socket.socket"]
 _file: ContextVar[Path | None] = ContextVar("client_config", default=None)
 HINT = "Use the settings of Kafka's clients: security.protocol, sasl.mechanism, sasl.jaas.config, ssl.…"
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tierlog.client import ClientError, Cluster
+from tierlog.client import ClientError
 from tierlog.spark import offsets as stream_offsets
 from tierlog.spark.history.bucket import open_bucket
 from tierlog.spark.jobs.arguments import (
@@ -30,6 +30,7 @@ from tierlog.spark.jobs.arguments import (
 )
 from tierlog.spark.jobs.runner import reason, spark_session
 from tierlog.spark.jobs.selection import cluster_keys
+from tierlog.spark.live.produce import open_cluster
 from tierlog.spark.offsets import Offsets
 from tierlog.spark.options import parse_options
 from tierlog.spark.options.write import parse_write_options
@@ -174,7 +175,7 @@ def _check_target(values: Values, target: Mapping[str, str], end: Offsets) -> No
     bucket = open_bucket(parse_options({**reader_options(values), "topic": "any"}).store)
     read_cluster = cluster_keys(bucket, values).cluster_id
     options = replace(parse_write_options(target), topic=None)
-    with Cluster(options.bootstrap, timeout_s=options.request_timeout_s) as cluster:
+    with open_cluster(options) as cluster:
         try:
             is_same = cluster.metadata([]).cluster_id == read_cluster
             if is_same:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tierlog.client import Cluster, ConnectionOptions
+from tierlog.spark.options.security import socket_opener
 from tierlog.spark.options.stream import LiveOptions
 
 VERSIONS_BY_ID = {0: 12, 8: 9, 9: 9}
@@ -22,7 +23,11 @@ def connect(options: LiveOptions) -> Cluster:
     return Cluster(
         options.bootstrap,
         timeout_s=options.timeout_s,
-        options=ConnectionOptions(client_id=options.client_id, max_versions=VERSIONS_BY_ID),
+        options=ConnectionOptions(
+            client_id=options.client_id,
+            max_versions=VERSIONS_BY_ID,
+            open_socket=socket_opener(options.security),
+        ),
     )
 
 

@@ -26,6 +26,7 @@ from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tierlog.records.columnar_encode import Bytes, OpenBatch, Producer, RecordColumns, partitions_of_keys
 from tierlog.records.kernels import Array
+from tierlog.spark.options.security import socket_opener
 from tierlog.spark.options.write import WriteOptions
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def open_cluster(options: WriteOptions) -> Cluster:
     return Cluster(
         options.bootstrap,
         timeout_s=options.request_timeout_s,
-        options=ConnectionOptions(client_id=options.client_id),
+        options=ConnectionOptions(client_id=options.client_id, open_socket=socket_opener(options.security)),
     )
 
 

@@ -1,10 +1,11 @@
 """Options of `spark.readStream.format("tierlog")`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tierlog.spark.options.read import ReadOptions, read_options
-from tierlog.spark.options.table import Given, InvalidOption, Use, check_bootstrap
+from tierlog.spark.options.security import SecurityOptions, security_options
+from tierlog.spark.options.table import KAFKA, SECURITY_NAMES, Given, InvalidOption, Use, check_bootstrap
 
 DEFAULT_FETCH_BYTES = 8 << 20
 DEFAULT_TIMEOUT_MS = 30_000
@@ -21,6 +22,7 @@ class LiveOptions:
     client_id: str
     timeout_s: float
     fetch_bytes: int
+    security: SecurityOptions = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,9 @@ def _live(options: Given) -> LiveOptions | None:
         / 1000,
         fetch_bytes=options.positive(
             "kafka.max.partition.fetch.bytes", DEFAULT_FETCH_BYTES, "number of bytes"
+        ),
+        security=security_options(
+            {name: text for name in SECURITY_NAMES if (text := options.text(KAFKA + name)) is not None}
         ),
     )
 

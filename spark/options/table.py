@@ -47,11 +47,43 @@ KAFKA_ALIASES = {
     "kafka.metadata.broker.list": "kafka.bootstrap.servers",
     "kafka.socket.timeout.ms": "kafka.request.timeout.ms",
     "kafka.fetch.message.max.bytes": "kafka.max.partition.fetch.bytes",
+    "kafka.sasl.mechanisms": "kafka.sasl.mechanism",
 }
 """librdkafka's name of an option -> the name in the table, which is Kafka's."""
 
-SECURITY = ("kafka.security.", "kafka.sasl.", "kafka.ssl.", "kafka.enable.sasl.", "kafka.enable.ssl.")
+KAFKA = "kafka."
 ANY = Use.READ | Use.STREAM | Use.WRITE
+SECURITY_ROWS = (
+    Option("kafka.security.protocol", LIVE, "PLAINTEXT", "also SSL, SASL_PLAINTEXT, SASL_SSL", True),
+    Option("kafka.sasl.mechanism", LIVE, "", "SCRAM-SHA-256, SCRAM-SHA-512 or PLAIN", True),
+    Option("kafka.sasl.jaas.config", LIVE, "", "the login, with `username` and `password`", True),
+    Option("kafka.sasl.username", LIVE, "", "librdkafka's name of the user", True),
+    Option("kafka.sasl.password", LIVE, "", "librdkafka's name of the password", True),
+    Option("kafka.ssl.truststore.location", LIVE, "", "PEM file of trusted CAs, on every host", True),
+    Option("kafka.ssl.truststore.type", LIVE, "JKS", "PEM must be given", True),
+    Option("kafka.ssl.truststore.certificates", LIVE, "", "trusted CAs as PEM text", True),
+    Option("kafka.ssl.ca.location", LIVE, "", "librdkafka's name of the file of trusted CAs", True),
+    Option("kafka.ssl.keystore.location", LIVE, "", "PEM file of the client's certificate and key", True),
+    Option("kafka.ssl.keystore.type", LIVE, "JKS", "PEM must be given", True),
+    Option("kafka.ssl.keystore.certificate.chain", LIVE, "", "the client's certificate as PEM text", True),
+    Option("kafka.ssl.keystore.key", LIVE, "", "the client's key as PEM text", True),
+    Option("kafka.ssl.keystore.password", LIVE, "", "password of the keystore", True),
+    Option("kafka.ssl.key.password", LIVE, "", "password of the key", True),
+    Option("kafka.ssl.certificate.location", LIVE, "", "librdkafka's name of the certificate's file", True),
+    Option("kafka.ssl.key.location", LIVE, "", "librdkafka's name of the key's file", True),
+    Option(
+        "kafka.ssl.endpoint.identification.algorithm",
+        LIVE,
+        "https",
+        "whether a broker's certificate must have its host name; empty: it need not",
+        True,
+    ),
+)
+"""Security of connections to brokers: `options.security` reads them."""
+
+SECURITY_NAMES = frozenset(row.name.removeprefix(KAFKA) for row in SECURITY_ROWS)
+"""Their names without `kafka.`."""
+
 PARTITIONS_LEFT_OUT = "the JSON must name every partition there; here the others have the default"
 OPTIONS = (
     Option("path", HISTORY, "", "the bucket: a directory, `file:///directory` or `s3://bucket/prefix`"),
@@ -240,6 +272,7 @@ OPTIONS = (
         True,
         "required there",
     ),
+    *SECURITY_ROWS,
     Option("kafka.client.id", LIVE, "tierlog-spark", "name of the client, for quotas and logs", True),
     Option("kafka.request.timeout.ms", LIVE, "30000", "how long a leader or a response may be missing", True),
     Option("kafka.max.partition.fetch.bytes", Use.STREAM, "8388608", "most bytes of a Fetch response", True),
@@ -278,10 +311,6 @@ class Given:
         for name in sorted(self._values.keys() - known.keys()):
             if use & Use.READ and name.startswith("kafka."):
                 continue  # settings of clients: a batch read connects to no broker
-            if name.startswith(SECURITY):
-                raise InvalidOption(
-                    f"{name} is not supported: brokers have no encrypted or authenticated listeners"
-                )
             if name in others:
                 raise InvalidOption(_misplaced(others[name]))
             near = get_close_matches(name, known, 1)

@@ -5,12 +5,12 @@ guarantees are refused, as are unknown ones.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tierlog.records.codecs import Codec
-from tierlog.spark.options.table import Given, InvalidOption, Use, check_bootstrap
+from tierlog.spark.options.security import SecurityOptions, security_options
+from tierlog.spark.options.table import KAFKA, SECURITY_NAMES, Given, InvalidOption, Use, check_bootstrap
 
-KAFKA = "kafka."
 CODECS = {codec.name.lower(): codec for codec in Codec}
 OPTIONS_OF_SPARK = ("checkpointlocation", "queryname")
 """Options of any streaming query, which Spark passes on."""
@@ -30,6 +30,7 @@ class WriteOptions:
     client_id: str
     transactional: bool
     transaction_timeout_ms: int
+    security: SecurityOptions = field(default=(), repr=False)
 
 
 def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
@@ -45,8 +46,8 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
         if not name.lower().startswith(KAFKA) and name.lower() not in OPTIONS_OF_SPARK
     }
     options = Given(others, Use.WRITE)
-    if unknown := sorted(kafka.keys() - _KAFKA_NAMES):
-        names = ", ".join(sorted(KAFKA + name for name in _KAFKA_NAMES))
+    if unknown := sorted(kafka.keys() - _KAFKA_NAMES - SECURITY_NAMES):
+        names = ", ".join(sorted(KAFKA + name for name in _KAFKA_NAMES | SECURITY_NAMES))
         raise InvalidOption(f"`{KAFKA}{unknown[0]}` is not supported by writes; supported are {names}")
     bootstrap = kafka.get("bootstrap.servers", "").strip()
     if not bootstrap:
@@ -65,6 +66,7 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
         client_id=kafka.get("client.id", "tierlog-spark"),
         transactional=options.boolean("transactional", False),
         transaction_timeout_ms=_number(kafka, "transaction.timeout.ms", 900_000),
+        security=security_options(kafka),
     )
 
 

@@ -23,6 +23,10 @@ VERSIONS_BY_NAME = {0: 12, 1: 12, 8: 9, 9: 9}
 Address = tuple[str, int]
 
 
+OpenSocket = Callable[[Address, float], socket.socket]
+"""Opens a connection to an address, within a time in seconds. Raises OSError and AuthenticationFailed."""
+
+
 def open_socket(address: Address, timeout_s: float) -> socket.socket:
     """A plain TCP connection. Raises OSError."""
     opened = socket.create_connection(address, timeout_s)
@@ -32,13 +36,13 @@ def open_socket(address: Address, timeout_s: float) -> socket.socket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """Settings of all connections of a client. `open_socket` opens an encrypted and authenticated
-    connection once brokers have listeners for it. `on_slow(api, address, timeout_s)` is called when a
+    """Settings of all connections of a client. `open_socket` may encrypt and authenticate
+    (`client.security`). `on_slow(api, address, timeout_s)` is called when a
     response takes longer than `slow_s`."""
 
     client_id: str = "tierlog"
     max_versions: Mapping[int, int] = field(default_factory=lambda: VERSIONS_BY_NAME)
-    open_socket: Callable[[Address, float], socket.socket] = open_socket
+    open_socket: OpenSocket = open_socket
     slow_s: float = float("inf")
     on_slow: Callable[[str, str, float], None] | None = None
 

@@ -39,7 +39,9 @@ def test_names_of_librdkafka_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        ({"kafka.sasl.mechanism": "PLAIN"}, "no encrypted or authenticated listeners"),
+        ({"kafka.security.protocol": "TLS"}, "kafka.security.protocol: 'TLS' is not one of"),
+        ({"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "GSSAPI"}, "SCRAM-SHA-256"),
+        ({"kafka.ssl.protocl": "TLSv1.3"}, "unknown option kafka.ssl.protocl"),
         ({"kafka.isolation.level": "read_uncommitted"}, "must be read_committed"),
         ({"kafka.bootstrap.server": "a:1"}, "Did you mean `kafka.bootstrap.servers`"),
         ({"endingOffsets": "latest"}, "endingOffsets"),
