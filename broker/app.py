@@ -59,7 +59,7 @@ from tierlog.broker.replication.replica_fetcher import ReplicaFetchers
 from tierlog.broker.replication.replica_manager import ReplicaManager, ReportEmpty
 from tierlog.broker.replication.replica_reporter import ReplicaReporter
 from tierlog.broker.security.authorizer import authorizer_of
-from tierlog.broker.security.first_users import read_first_users, remove_first_users
+from tierlog.broker.security.first_users import forget_first_users, read_first_users
 from tierlog.broker.storage.unclean_restart import (
     clear_boot_id,
     data_loss_reason,
@@ -492,7 +492,8 @@ class Broker(NodeBase):
             await self.lifecycle.register(registration)
         except RegistrationRefused as refused:
             raise NodeFailed(str(refused)) from refused
-        remove_first_users(self.files, self.settings.data_directory)
+        known = self.metadata.image.scram_users
+        forget_first_users(self.files, self.settings.data_directory, registration.first_users, known)
         self.lifecycle.start(registration)
 
     async def _allocate_producer_ids(self) -> tuple[ErrorCode, int, int]:

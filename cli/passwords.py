@@ -91,6 +91,12 @@ def parse_add_scram(text: str) -> tuple[str, ScramMechanism, ScramVerifier]:
     hash_name = HASHES[name]
     if "saltedpassword" in options:
         salted = _base64("saltedpassword", options["saltedpassword"])
+        if len(salted) != MECHANISMS[name].key_size:
+            raise usage(
+                f"invalid --add-scram: saltedpassword has {len(salted)} bytes, and {name} needs "
+                f"{MECHANISMS[name].key_size}",
+                hint=_HINT,
+            )
     else:
         password = options.get("password")
         if password is None:

@@ -7,15 +7,18 @@ has verifiers and no passwords; it is removed after the registration.
 """
 
 import errno
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from tierlog.base.files import Files, write_atomically
 from tierlog.metadata.controller.commands import CredentialChange
 
 FIRST_USERS = "first-users.json"
 META_PROPERTIES = "meta.properties"
+_log = structlog.get_logger("tierlog")
 _decoder = msgspec.json.Decoder(tuple[CredentialChange, ...])
 
 
@@ -45,6 +48,18 @@ def read_first_users(files: Files, directory: Path) -> tuple[CredentialChange, .
         raise OSError(errno.EINVAL, why, str(path)) from None
 
 
-def remove_first_users(files: Files, directory: Path) -> None:
-    if files.exists(directory / FIRST_USERS):
-        files.unlink(directory / FIRST_USERS)
+def forget_first_users(
+    files: Files, directory: Path, users: Iterable[CredentialChange], known: Container[str]
+) -> None:
+    """Remove the file once the cluster has these users. `known`: the users of the cluster."""
+    path = directory / FIRST_USERS
+    missing = sorted({change.user for change in users if change.user not in known})
+    if missing:
+        _log.error(
+            "first users were not taken, since the cluster existed or another broker registered first: "
+            "create them with `tierlog user create`, and delete the file",
+            users=missing,
+            file=str(path),
+        )
+    elif files.exists(path):
+        files.unlink(path)

@@ -9,6 +9,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from http.client import HTTPException
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -50,7 +51,7 @@ class KeySet:
         return found
 
     async def keep_fresh(self) -> None:
-        """Read the key set again and again, until cancelled."""
+        """Read the key set again and again, until cancelled. A key set that cannot be used is logged."""
         backoff_ms = self._backoff_ms
         while True:
             self._wanted.clear()
@@ -110,8 +111,8 @@ def read_url(url: str) -> bytes:
     try:
         with urllib.request.urlopen(url, timeout=READ_TIMEOUT_S) as response:
             text: bytes = response.read(KEY_SET_MAX_BYTES + 1)
-    except (OSError, ValueError) as failure:
-        raise KeySetUnavailable(str(failure)) from None
+    except (OSError, ValueError, HTTPException) as failure:
+        raise KeySetUnavailable(str(failure) or type(failure).__name__) from None
     if len(text) > KEY_SET_MAX_BYTES:
         raise KeySetUnavailable(f"more than {KEY_SET_MAX_BYTES} bytes")
     return text

@@ -39,6 +39,13 @@ def test_first_users_have_the_keys_of_their_password(tmp_path: Path) -> None:
         assert (verifier.salt, verifier.stored_key, verifier.server_key) == (b"some salt", *keys[1:])
 
 
+@pytest.mark.parametrize("salted", ["", "AAAA"])
+def test_salted_password_has_the_length_of_the_hash(salted: str) -> None:
+    """An empty one, as of a shell variable that is not set, would let everybody log in."""
+    with pytest.raises(CliError, match="needs 32"):
+        parse_add_scram(f"SCRAM-SHA-256=[name=ada,saltedpassword={salted},salt=AAAA]")
+
+
 def test_each_credential_has_a_salt_of_its_own() -> None:
     made = [parse_add_scram("SCRAM-SHA-512=[name=ada,password=x]")[2].salt for _ in range(2)]
     assert made[0] != made[1]

@@ -1,5 +1,6 @@
 """OAUTHBEARER tokens that are accepted, and every way in which a token can be wrong."""
 
+import asyncio
 import base64
 import hmac
 import json
@@ -159,6 +160,32 @@ def test_key_sets_that_are_none_are_refused() -> None:
     for text in (b"", b"[]", b"{}", b'{"keys":[]}', b'{"keys":[{"kty":"x"}]}', b'{"keys":7}', b"\xff"):
         with pytest.raises(KeySetUnavailable):
             keys_of(text)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nab"],
+    ids=["closed", "no HTTP", "cut"],
+)
+async def test_issuer_that_responds_nonsense_is_asked_again(response: bytes) -> None:
+    asked: list[int] = []
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(1)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(response)
+        writer.close()
+
+    failures: list[BaseException] = []
+    tasks = TaskGroup(lambda name, failure: failures.append(failure))
+    async with await asyncio.start_server(respond, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        keys = KeySet(f"http://127.0.0.1:{port}/keys", 3_600_000, backoff_ms=1, backoff_max_ms=5)
+        tasks.spawn("keys", keys.keep_fresh())
+        await until(lambda: len(asked) > 2)
+        await tasks.close()
+    assert failures == []
+    assert keys.failures >= 2
 
 
 def key_files(file: Path, refresh_ms: int = 3_600_000) -> KeySet:
