@@ -14,6 +14,7 @@ from wire_client import Client
 from tierlog.base.types import TopicIdPartition
 from tierlog.broker.app import Broker
 from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.brokers import SUPPORTED_FORMATS
 from tierlog.metadata.records import ConfigScope
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages import incremental_alter_configs
@@ -55,7 +56,7 @@ async def test_replica_fetchers_change_in_a_running_broker(broker: Broker) -> No
             host="127.0.0.1",
             port=port,
             admin_url=url,
-            formats=(1, 2),
+            formats=SUPPORTED_FORMATS,
         )
     )
     both = tuple((number, (LEADER, HERE)) for number in range(2))
