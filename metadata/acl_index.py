@@ -1,14 +1,14 @@
 """Index of all access control lists: groups them as the authorizer looks them up.
 
-That is by resource pattern, then by principal. Immutable, like the whole image. Called by evolve, the
-controller and the broker's authorizer.
+That is by resource pattern, then by principal, and the other way round. Immutable, like the whole image.
+Called by evolve, the controller and the broker's authorizer.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 import msgspec
-from immutables import Map
+from immutables import Map, MapMutation
 
 from tierlog.metadata.acls import (
     AccessControlEntry,
@@ -19,14 +19,24 @@ from tierlog.metadata.acls import (
     Rule,
 )
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 Rules = Map[str, tuple[Rule, ...]]
 """Rules of a resource pattern by principal, each tuple in order."""
+
+Holder = tuple[ResourceType, str]
+"""A principal, and a type of resources for which it has ACLs."""
+
+KindAndName = tuple[PatternType, str]
+"""A resource pattern without its type."""
 
 
 class AclIndex(msgspec.Struct, frozen=True, kw_only=True):
     """All ACLs. An index with the same entries is equal, whatever their order was."""
 
     patterns: Map[ResourcePattern, Rules] = Map()
+    holders: Map[Holder, Map[KindAndName, tuple[Rule, ...]]] = Map()  # the same rules by principal
     prefixes: Map[ResourceType, tuple[str, ...]] = Map()  # names of prefixed patterns, in order
     count: int = 0
 
@@ -43,55 +53,85 @@ class AclIndex(msgspec.Struct, frozen=True, kw_only=True):
     def __len__(self) -> int:
         return self.count
 
-    def with_entry(self, entry: AccessControlEntry) -> "AclIndex":
-        """The index with this entry. It changes nothing if it has it already."""
-        if entry in self:
+    def with_entries(self, entries: Iterable[AccessControlEntry]) -> "AclIndex":
+        """The index with these entries too. Takes one pass over `prefixes`, however many entries are new."""
+        return self._changed({entry: None for entry in entries if entry not in self}, {})
+
+    def without_entries(self, entries: Iterable[AccessControlEntry]) -> "AclIndex":
+        """The index without these entries. Takes one pass over `prefixes`, however many entries it loses."""
+        return self._changed({}, {entry: None for entry in entries if entry in self})
+
+    def _changed(
+        self, added: dict[AccessControlEntry, None], removed: dict[AccessControlEntry, None]
+    ) -> "AclIndex":
+        if not added and not removed:
             return self
-        pattern = _pattern(entry)
-        rules = self.patterns.get(pattern)
-        prefixes = self.prefixes
-        if rules is None:
-            rules = _NO_RULES
-            if entry.pattern == PatternType.PREFIXED:
-                prefixes = prefixes.set(entry.resource, _with(prefixes.get(entry.resource, ()), entry.name))
-        of_principal = tuple(sorted((*rules.get(entry.principal, ()), _rule(entry))))
+        changes: dict[ResourcePattern, dict[str, tuple[list[Rule], list[Rule]]]] = {}
+        for at, some in enumerate((added, removed)):
+            for entry in some:
+                of_pattern = changes.setdefault(_pattern(entry), {})
+                of_pattern.setdefault(entry.principal, ([], []))[at].append(_rule(entry))
+        patterns, by_holder = self.patterns.mutate(), dict[Holder, dict[KindAndName, tuple[Rule, ...]]]()
+        new_names, old_names = dict[ResourceType, set[str]](), dict[ResourceType, set[str]]()
+        for pattern, of_principals in changes.items():
+            resource, kind, name = pattern
+            before = self.patterns.get(pattern, _NO_RULES)
+            rules = before.mutate()
+            for principal, (more, fewer) in of_principals.items():
+                kept = [rule for rule in before.get(principal, ()) if rule not in fewer]
+                left = tuple(sorted((*kept, *more)))
+                _set(rules, principal, left)
+                by_holder.setdefault((resource, principal), {})[kind, name] = left
+            after = rules.finish()
+            _set(patterns, pattern, after)
+            if kind == PatternType.PREFIXED and bool(before) != bool(after):
+                (new_names if after else old_names).setdefault(resource, set()).add(name)
         return AclIndex(
-            patterns=self.patterns.set(pattern, rules.set(entry.principal, of_principal)),
-            prefixes=prefixes,
-            count=self.count + 1,
+            patterns=patterns.finish(),
+            holders=_with_holders(self.holders, by_holder),
+            prefixes=_with_names(self.prefixes, new_names, old_names),
+            count=self.count + len(added) - len(removed),
         )
 
-    def without_entry(self, entry: AccessControlEntry) -> "AclIndex":
-        """The index without this entry. It changes nothing if it does not have it."""
-        if entry not in self:
-            return self
-        pattern = _pattern(entry)
-        rules, prefixes = self.patterns[pattern], self.prefixes
-        left = tuple(rule for rule in rules[entry.principal] if rule != _rule(entry))
-        rules = rules.set(entry.principal, left) if left else rules.delete(entry.principal)
-        if rules:
-            patterns = self.patterns.set(pattern, rules)
-        else:
-            patterns = self.patterns.delete(pattern)
-            if entry.pattern == PatternType.PREFIXED:
-                names = _without(prefixes[entry.resource], entry.name)
-                prefixes = prefixes.set(entry.resource, names) if names else prefixes.delete(entry.resource)
-        return AclIndex(patterns=patterns, prefixes=prefixes, count=self.count - 1)
+
+def cost_of(index: AclIndex, wanted: AclFilter) -> int:
+    """The number of `patterns_to_read`."""
+    if _names_one(wanted):
+        return 1
+    if wanted.principal is not None:
+        return sum(len(of_holder) for _, of_holder in _holders_of(index, wanted, wanted.principal))
+    return len(index.patterns)
 
 
-def selected_patterns(index: AclIndex, wanted: AclFilter) -> list[ResourcePattern]:
-    """The resource patterns that the filter selects, in order."""
-    is_one = wanted.pattern in (PatternType.LITERAL, PatternType.PREFIXED) and wanted.name is not None
-    if is_one and wanted.resource != ResourceType.ANY:
+def patterns_to_read(index: AclIndex, wanted: AclFilter) -> Iterator[ResourcePattern]:
+    """The resource patterns that may have an entry that the filter selects, in no order: all, if it names
+    neither one of them nor a principal."""
+    if _names_one(wanted):
         pattern = wanted.resource, wanted.pattern, wanted.name or ""
-        return [pattern] if pattern in index.patterns else []
-    return sorted(pattern for pattern in index.patterns if wanted.selects_pattern(*pattern))
+        if pattern in index.patterns:
+            yield pattern
+    elif wanted.principal is not None:
+        for resource, of_holder in _holders_of(index, wanted, wanted.principal):
+            for kind, name in of_holder:
+                yield resource, kind, name
+    else:
+        yield from index.patterns
+
+
+def in_order(patterns: Iterable[ResourcePattern]) -> list[ResourcePattern]:
+    """Sorted resource patterns. Names alone are compared, which takes a fifth of the time."""
+    names: dict[tuple[ResourceType, PatternType], list[str]] = {}
+    for resource, kind, name in patterns:
+        names.setdefault((resource, kind), []).append(name)
+    return [(*key, name) for key in sorted(names) for name in sorted(names[key])]
 
 
 def selected_entries(
     index: AclIndex, pattern: ResourcePattern, wanted: AclFilter
 ) -> Iterator[AccessControlEntry]:
     """The entries of a resource pattern that the filter selects, in order."""
+    if not wanted.selects_pattern(*pattern):
+        return
     rules = index.patterns[pattern]
     principals = sorted(rules) if wanted.principal is None else [wanted.principal]
     for principal in principals:
@@ -113,24 +153,8 @@ def _entry(pattern: ResourcePattern, principal: str, rule: Rule) -> AccessContro
 
 
 def index_of(entries: Iterable[AccessControlEntry]) -> AclIndex:
-    """The index of these entries: in one pass, because a snapshot may have thousands."""
-    by_pattern: dict[ResourcePattern, dict[str, set[Rule]]] = {}
-    for entry in entries:
-        by_pattern.setdefault(_pattern(entry), {}).setdefault(entry.principal, set()).add(_rule(entry))
-    prefixes: dict[ResourceType, list[str]] = {}
-    for resource, kind, name in by_pattern:
-        if kind == PatternType.PREFIXED:
-            prefixes.setdefault(resource, []).append(name)
-    return AclIndex(
-        patterns=Map(
-            {
-                pattern: Map({name: tuple(sorted(rules)) for name, rules in of_pattern.items()})
-                for pattern, of_pattern in by_pattern.items()
-            }
-        ),
-        prefixes=Map({resource: tuple(sorted(names)) for resource, names in prefixes.items()}),
-        count=sum(len(rules) for of_pattern in by_pattern.values() for rules in of_pattern.values()),
-    )
+    """The index of these entries."""
+    return AclIndex().with_entries(entries)
 
 
 _NO_RULES: Rules = Map()
@@ -144,11 +168,51 @@ def _rule(entry: AccessControlEntry) -> Rule:
     return Rule(entry.host, entry.operation, entry.permission)
 
 
-def _with(names: tuple[str, ...], name: str) -> tuple[str, ...]:
-    at = bisect_left(names, name)
-    return (*names[:at], name, *names[at:])
+def _names_one(wanted: AclFilter) -> bool:
+    is_kind = wanted.pattern in (PatternType.LITERAL, PatternType.PREFIXED)
+    return is_kind and wanted.name is not None and wanted.resource != ResourceType.ANY
 
 
-def _without(names: tuple[str, ...], name: str) -> tuple[str, ...]:
-    at = bisect_left(names, name)
-    return (*names[:at], *names[at + 1 :])
+def _holders_of(
+    index: AclIndex, wanted: AclFilter, principal: str
+) -> Iterator[tuple[ResourceType, Map[KindAndName, tuple[Rule, ...]]]]:
+    """The patterns for which the principal has ACLs, by type of resource."""
+    for resource in ResourceType if wanted.resource == ResourceType.ANY else (wanted.resource,):
+        if (of_holder := index.holders.get((resource, principal))) is not None:
+            yield resource, of_holder
+
+
+def _set(changing: "MapMutation[K, V]", key: K, value: V) -> None:
+    """Set the value of a key, or delete the key if the value is empty."""
+    if value:
+        changing[key] = value
+    else:
+        del changing[key]
+
+
+def _with_holders(
+    holders: Map[Holder, Map[KindAndName, tuple[Rule, ...]]],
+    changed: dict[Holder, dict[KindAndName, tuple[Rule, ...]]],
+) -> Map[Holder, Map[KindAndName, tuple[Rule, ...]]]:
+    """The holders with the rules that these have now for some patterns."""
+    changing = holders.mutate()
+    for holder, of_patterns in changed.items():
+        rules = holders.get(holder, Map[KindAndName, tuple[Rule, ...]]()).mutate()
+        for pattern, of_pattern in of_patterns.items():
+            _set(rules, pattern, of_pattern)
+        _set(changing, holder, rules.finish())
+    return changing.finish()
+
+
+def _with_names(
+    prefixes: Map[ResourceType, tuple[str, ...]],
+    added: dict[ResourceType, set[str]],
+    removed: dict[ResourceType, set[str]],
+) -> Map[ResourceType, tuple[str, ...]]:
+    changing = prefixes.mutate()
+    for resource in added.keys() | removed.keys():
+        gone = removed.get(resource, set())
+        kept = [name for name in prefixes.get(resource, ()) if name not in gone]
+        names = tuple(sorted(kept + sorted(added.get(resource, ()))))  # the sort merges two sorted runs
+        _set(changing, resource, names)
+    return changing.finish()

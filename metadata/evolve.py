@@ -44,15 +44,22 @@ def apply_entry(image: ClusterImage, index: int, records: Iterable[r.AnyRecord])
 
 
 def evolve_all(image: ClusterImage, records: Iterable[r.AnyRecord]) -> ClusterImage:
-    """Apply records in order. Successive partition records are applied together: one by one, each would copy
-    all partitions of its topic, and a lost broker changes thousands."""
-    for are_partitions, run in groupby(records, lambda record: isinstance(record, r.PartitionRecord)):
-        if are_partitions:
+    """Apply records in order. Successive records of partitions or ACLs are applied together: one by one, each
+    partition record would copy all partitions of its topic, and a lost broker changes thousands. Each ACL
+    would copy all prefixes."""
+    for kind, run in groupby(records, type):
+        if kind is r.PartitionRecord:
             changes: dict[UUID, list[r.PartitionRecord]] = {}
             for record in run:
                 if isinstance(record, r.PartitionRecord):
                     changes.setdefault(record.topic_id, []).append(record)
             image = _partitions(image, changes)
+        elif kind is r.AclAdded:
+            entries = [record.entry for record in run if isinstance(record, r.AclAdded)]
+            image = replace(image, acls=image.acls.with_entries(entries))
+        elif kind is r.AclRemoved:
+            entries = [record.entry for record in run if isinstance(record, r.AclRemoved)]
+            image = replace(image, acls=image.acls.without_entries(entries))
         else:
             for record in run:
                 image = evolve(image, record)
@@ -123,9 +130,9 @@ def _evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
             users = with_credential(image.scram_users, record.user, record.mechanism, record.verifier)
             return replace(image, scram_users=users)
         case r.AclAdded():
-            return replace(image, acls=image.acls.with_entry(record.entry))
+            return replace(image, acls=image.acls.with_entries([record.entry]))
         case r.AclRemoved():
-            return replace(image, acls=image.acls.without_entry(record.entry))
+            return replace(image, acls=image.acls.without_entries([record.entry]))
         case r.FormatVersion():
             return replace(image, format_version=record.version)
         case r.FeatureLevel():

@@ -6,9 +6,10 @@ WRITE, DELETE or ALTER implies DESCRIBE, and one for ALTER_CONFIGS implies DESCR
 nothing.
 
 ACLs come from the current image, so a change applies to the next check. Decisions are kept until the ACLs
-change: a client repeats the same few. The prefixes that apply to a name are those on the path to it in a
-trie: the image's sorted prefixes, each with its longest other prefix as its parent, which is found when it is
-first needed. No change of ACLs builds an index. Called by the handlers (`handlers.access`).
+change: a client repeats the same few. The memory that they take is bounded. The prefixes that apply to a name
+are those on the path to it in a trie: the image's sorted prefixes, each with its longest other prefix as its
+parent, which is found when it is first needed. No change of ACLs builds an index. Called by the handlers
+(`handlers.access`).
 """
 
 from bisect import bisect_right
@@ -21,6 +22,7 @@ from tierlog.metadata.acl_index import (
     Rules,
 )
 from tierlog.metadata.acls import (
+    TEXT_MAX,
     WILDCARD,
     WILDCARD_PRINCIPAL,
     AclOperation,
@@ -32,7 +34,18 @@ from tierlog.metadata.acls import (
 from tierlog.metadata.image import ClusterImage
 
 DECISIONS_MAX = 50_000
-"""Decisions that are kept, about 10 MB. Beyond it all are forgotten."""
+"""Decisions that are kept, about 10 MB with usual names. Beyond it all are forgotten."""
+
+ANY_DECISIONS_MAX = 5_000
+"""Decisions about any resource of a type that are kept: a client needs one."""
+
+KEPT_NAME_MAX = {ResourceType.TOPIC: 249}
+"""Length in characters of the longest names whose decisions are kept; TEXT_MAX for other types. Clients
+choose the names. Access is checked before they are validated, when they may have 32 KiB."""
+
+KEPT_CHARACTERS_MAX = 8 << 20
+"""Characters of the names and principals of all decisions that are kept: 8 MiB, 32 MiB outside the Basic
+Multilingual Plane. Beyond it all are forgotten."""
 
 IMPLYING = {
     AclOperation.DESCRIBE: frozenset(
@@ -113,6 +126,7 @@ class Authorizer:
         self._allow_if_no_acl = allow_if_no_acl
         self._acls = AclIndex()
         self._decisions: dict[_Decision, bool] = {}
+        self._characters = 0  # names and principals in _decisions
         self._any_decisions: dict[tuple[str, str, AclOperation, ResourceType], bool] = {}
         self._parents: dict[ResourceType, dict[str, str | None]] = {}
 
@@ -126,10 +140,18 @@ class Authorizer:
         decision = self._decisions.get(key)
         if decision is None:
             decision = principal in self._super_users or self._decide(*key)
-            if len(self._decisions) >= DECISIONS_MAX:
-                self._decisions.clear()
-            self._decisions[key] = decision
+            self._keep(key, decision)
         return decision
+
+    def _keep(self, key: _Decision, decision: bool) -> None:
+        principal, _, _, resource, name = key
+        if len(name) > KEPT_NAME_MAX.get(resource, TEXT_MAX) or len(principal) > TEXT_MAX:
+            return
+        self._characters += len(name) + len(principal)
+        if len(self._decisions) >= DECISIONS_MAX or self._characters > KEPT_CHARACTERS_MAX:
+            self._decisions.clear()
+            self._characters = len(name) + len(principal)
+        self._decisions[key] = decision
 
     def allows_any(self, principal: str, host: str, operation: AclOperation, resource: ResourceType) -> bool:
         """Whether the principal may do this to any resource of the type, existing or not (Kafka's
@@ -140,9 +162,10 @@ class Authorizer:
         decision = self._any_decisions.get(key)
         if decision is None:
             decision = self._decide_any(*key)
-            if len(self._any_decisions) >= DECISIONS_MAX:
+            if len(self._any_decisions) >= ANY_DECISIONS_MAX:
                 self._any_decisions.clear()
-            self._any_decisions[key] = decision
+            if len(principal) <= TEXT_MAX:
+                self._any_decisions[key] = decision
         return decision
 
     def _forget(self) -> None:
@@ -151,6 +174,7 @@ class Authorizer:
             if before.prefixes.get(resource) is not self._acls.prefixes.get(resource):
                 del self._parents[resource]
         self._decisions.clear()
+        self._characters = 0
         self._any_decisions.clear()
 
     def _decide(
@@ -198,19 +222,18 @@ class Authorizer:
         wanted, address = (operation, AclOperation.ALL), _address(host)
         allowed: list[tuple[PatternType, str]] = []
         denied_names, denied_prefixes = set[str](), set[str]()
-        for (of_pattern, kind, name), rules in self._acls.patterns.items():
-            if of_pattern != resource:
-                continue
-            permissions = {
-                rule.permission
-                for holder in (principal, WILDCARD_PRINCIPAL)
-                for rule in rules.get(holder, ())
-                if rule.operation in wanted and rule.host in (WILDCARD, address)
-            }
-            if DENY in permissions:
-                (denied_prefixes if kind == PREFIXED else denied_names).add(name)
-            if Permission.ALLOW in permissions:
-                allowed.append((kind, name))
+        for holder in (principal, WILDCARD_PRINCIPAL):
+            of_holder = self._acls.holders.get((resource, holder))
+            for (kind, name), rules in () if of_holder is None else of_holder.items():
+                permissions = {
+                    rule.permission
+                    for rule in rules
+                    if rule.operation in wanted and rule.host in (WILDCARD, address)
+                }
+                if DENY in permissions:
+                    (denied_prefixes if kind == PREFIXED else denied_names).add(name)
+                if Permission.ALLOW in permissions:
+                    allowed.append((kind, name))
         if WILDCARD in denied_names:
             return False
         in_order = tuple(sorted(denied_prefixes))
@@ -286,5 +309,5 @@ def _common(one: str, other: str) -> int:
 
 
 def _address(host: str) -> str:
-    """A peer's address as ACLs have it."""
+    """A peer's address as ACLs have it. An IPv6 address may come with a zone."""
     return (canonical_host(host) or host) if ":" in host else host

@@ -8,6 +8,7 @@ from tierlog.metadata.acl_index import (
     index_of,
 )
 from tierlog.metadata.acls import (
+    TEXT_MAX,
     AccessControlEntry,
     AclFilter,
     AclOperation,
@@ -69,9 +70,9 @@ def test_acl_is_added_once(secured: World) -> None:
 
 
 def test_hosts_are_kept_in_canonical_form(secured: World) -> None:
-    hosts = ("0:0:0:0:0:0:0:1", "::1", "::ffff:192.0.2.1", "192.0.2.1")
-    assert create(secured, *(entry(host=host) for host in hosts)) == [E.NONE] * 4
-    assert {one.host for one in secured.image.acls} == {"::1", "192.0.2.1"}
+    hosts = ("0:0:0:0:0:0:0:1", "::1", "::ffff:192.0.2.1", "192.0.2.1", "fe80::1%eth0", "fe80::1")
+    assert create(secured, *(entry(host=host) for host in hosts)) == [E.NONE] * len(hosts)
+    assert {one.host for one in secured.image.acls} == {"::1", "192.0.2.1", "fe80::1"}
     [outcome] = delete(secured, AclFilter(host="0:0:0:0:0:0:0:1"))
     assert [one.host for one in outcome.deleted] == ["::1"]
 
@@ -100,7 +101,7 @@ def test_invalid_acls_are_refused(secured: World, changes: dict[str, Any], messa
 
 
 def test_texts_are_bounded(secured: World) -> None:
-    longest = "x" * acls.TEXT_MAX
+    longest = "x" * TEXT_MAX
     assert create(secured, entry(name=longest), entry(name=longest + "x")) == [E.NONE, E.POLICY_VIOLATION]
     assert create(secured, entry(principal="User:" + longest)) == [E.POLICY_VIOLATION]
 

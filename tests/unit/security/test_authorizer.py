@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tierlog.broker.security import authorizer as module
 from tierlog.broker.security.authorizer import Access, Authorizer, authorizer_of, prefixes_of
@@ -16,6 +17,7 @@ from tierlog.metadata.acl_index import (
     index_of,
 )
 from tierlog.metadata.acls import (
+    TEXT_MAX,
     AccessControlEntry,
     AclOperation,
     PatternType,
@@ -172,6 +174,55 @@ def test_decisions_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     may = Decisions(acl("t", prefixed=True))
     assert all(may(O.READ, f"t{n}") for n in range(100))
     assert len(may.authorizer._decisions) <= 10
+
+
+def test_decisions_about_long_names_are_not_kept() -> None:
+    may = Decisions(acl("t", prefixed=True), acl("t", prefixed=True, resource=G))
+    for resource, longest in ((T, 249), (G, TEXT_MAX)):
+        kept, longer = "t" * longest, "t" * (longest + 1)
+        assert may(O.READ, kept, resource=resource)
+        assert may(O.READ, longer, resource=resource)
+        assert not may(O.WRITE, longer, resource=resource)
+    assert {len(name) for *_, name in may.authorizer._decisions} == {249, TEXT_MAX}
+    principal = "User:" + "u" * TEXT_MAX
+    assert not may(O.READ, principal=principal)
+    assert not may.any(O.READ, principal)
+    assert not {one for one, *_ in (*may.authorizer._decisions, *may.authorizer._any_decisions)} - {
+        "User:ada"
+    }
+
+
+def test_characters_of_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_CHARACTERS_MAX", 1_000)
+    may = Decisions(acl("t", prefixed=True))
+    for n in range(100):
+        assert may(O.READ, f"t{n}".ljust(90))
+        assert sum(len(one) + len(name) for one, *_, name in may.authorizer._decisions) <= 1_000
+    may.set()
+    assert all(not may(O.READ, f"t{n}".ljust(90)) for n in range(10))
+    assert len(may.authorizer._decisions) == 10  # a change begins the count again
+
+
+def test_zones_of_addresses_do_not_count() -> None:
+    may = Decisions(acl(), acl("t", O.READ, DENY, host="fe80::1"), acl("t", O.WRITE, host="fe80::2"))
+    assert not may(O.READ, host="fe80::1%eth0")
+    assert may(O.READ, host="fe80::2%eth0")
+    assert may(O.WRITE, host="fe80::2%1")
+
+
+def test_access_to_any_resource_reads_only_acls_of_the_principal() -> None:
+    may = Decisions(*(acl(f"t{n}", O.WRITE, principal=f"User:{n}") for n in range(100)))
+    index = may.metadata.image.acls
+    may.metadata.image = replace(may.metadata.image, acls=replace(index, patterns=OnlyLookUps()))
+    assert may.any(O.WRITE, "User:7")
+    assert not may.any(O.WRITE)
+
+
+class OnlyLookUps:
+    """Patterns that may be looked up one by one, and not be read through."""
+
+    def get(self, pattern: Any) -> None:
+        return None
 
 
 def test_authorized_operations_are_bits() -> None:
