@@ -229,13 +229,13 @@ def _append(
     if data.records is None:
         return _error_response(data.index, ErrorCode.INVALID_RECORD)
     records = memoryview(data.records)
+    if verifying is None and len(records) >= HEADER_SIZE and records[ATTRIBUTES_AT + 1] & TRANSACTIONAL:
+        return _error_response(data.index, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)  # as in Kafka
     if unvalidated and (queue := unvalidated.get(replica)) is not None:
         response = PartitionProduceResponse(index=data.index)
         queue.append(UnvalidatedBatch(replica, records, response))
         return response
     if verifying is None:
-        if len(records) >= HEADER_SIZE and records[ATTRIBUTES_AT + 1] & TRANSACTIONAL:
-            return _error_response(data.index, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)  # as in Kafka
         result = replica.as_leader.append(records, now_ms, acks=acks, at_once=False)
     else:
         guard, must_verify = verifying.guards.get(replica.name), verifying.is_enforced

@@ -298,6 +298,17 @@ async def test_produce_with_acks_0_of_a_closed_client_is_appended(node: Node) ->
     await until(lambda: node.is_idle)
 
 
+async def test_transactional_batch_needs_its_id_behind_a_large_batch_too(node: Node) -> None:
+    client = await node.connect()
+    fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+    both = request(batch(MANY, Codec.LZ4), batch(**fields))
+    both.topic_data[0].partition_data[1].index = 0
+    node.threads.release()
+    refused = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)
+    assert results(await client.ask(PRODUCE_KEY, 9, both)) == [(0, 0), refused]
+    assert node.replica().log_end_offset == MANY
+
+
 async def test_invalid_batch_with_acks_0_closes_the_connection(node: Node) -> None:
     client = await node.connect()
     node.threads.release()
