@@ -28,7 +28,7 @@ from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.error_responses import array_of_items, error_item, error_reply
 from tierlog.broker.security.authorizer import Access, Authorizer
 from tierlog.metadata.acls import AclOperation, ResourceType
-from tierlog.protocol.api import APIS, PRODUCE_KEY, Api
+from tierlog.protocol.api import APIS, CLIENT_ELEMENTS_MAX, PRODUCE_KEY, Api
 from tierlog.protocol.codec import decode
 from tierlog.protocol.errors import ErrorCode
 
@@ -78,9 +78,11 @@ class _Guard:
         }
 
     def handle(self, context: RequestContext, request: Any) -> Reply | Pending:
+        connection = context.connection
+        access = context.access = Access(self._authorizer, connection.principal, connection.peer_host)
         checks = self._quick.get(context.version)
         if checks is None or not self._allows_all(checks, context, request):
-            return self._check_each(context, request)
+            return self._check_each(access, context, request)
         return self._handler(context, request)
 
     def _allows_all(self, checks: "tuple[_QuickCheck, ...]", context: RequestContext, request: Any) -> bool:
@@ -104,9 +106,7 @@ class _Guard:
                     return False
         return True
 
-    def _check_each(self, context: RequestContext, request: Any) -> Reply | Pending:
-        connection = context.connection
-        access = context.access = Access(self._authorizer, connection.principal, connection.peer_host)
+    def _check_each(self, access: Access, context: RequestContext, request: Any) -> Reply | Pending:
         denied: list[_DeniedItem] = []
         changed: list[tuple[str, Any]] = []
         for row in self._rows:
@@ -192,21 +192,24 @@ class _Guard:
         def finish(reply: Reply) -> Reply:
             return self._with_denied(context, reply, denied)
 
+        def restore() -> None:
+            for array, items in reversed(changed):
+                setattr(request, array, items)
+
         if not any(getattr(request, array) for array, _ in changed):
             has_acks = context.api != PRODUCE_KEY or request.acks != 0
             return finish(self._api.response() if has_acks else None)
         try:
             reply = self._handler(context, request)
+            if not isinstance(reply, Pending):
+                return finish(reply)
         except BaseException:
-            for array, items in reversed(changed):  # the error response is for the whole request
-                setattr(request, array, items)
+            restore()  # the error response is for the whole request
             raise
-        if not isinstance(reply, Pending):
-            return finish(reply)
         if isinstance(reply.work, asyncio.Future):
-            reply.work = _then(reply.work, finish)
+            reply.work = _then(reply.work, finish, restore)
         else:
-            reply.work = _after(reply.work, finish)
+            reply.work = _after(reply.work, finish, restore)
         return reply
 
     def _with_denied(self, context: RequestContext, reply: Reply, denied: list[_DeniedItem]) -> Reply:
@@ -217,7 +220,7 @@ class _Guard:
             return reply
         if isinstance(reply, RawReply):
             body = b"".join(part if isinstance(part, bytes) else bytes(part) for part in reply.parts)  # type: ignore[arg-type]
-            reply = decode(self._api.response, context.version, body)
+            reply = decode(self._api.response, context.version, body, elements_max=CLIENT_ELEMENTS_MAX)
         array, kind = array_of_items(self._api.response, context.version)
         items = [
             error_item(context, kind, each.item, each.error, MESSAGES.get(each.error)) for each in denied
@@ -258,8 +261,10 @@ def _refused_producer(access: Access, request: Any) -> ResourceType | None:
     return None
 
 
-def _then(work: "asyncio.Future[Any]", finish: Callable[[Reply], Reply]) -> "asyncio.Future[Any]":
-    """A future of the finished reply. Cancelling it cancels the work."""
+def _then(
+    work: "asyncio.Future[Any]", finish: Callable[[Reply], Reply], restore: Callable[[], None]
+) -> "asyncio.Future[Any]":
+    """A future of the finished reply. Cancelling it cancels the work. A failure restores the request."""
     finished: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def done(work: "asyncio.Future[Any]") -> None:
@@ -267,16 +272,26 @@ def _then(work: "asyncio.Future[Any]", finish: Callable[[Reply], Reply]) -> "asy
             return
         if work.cancelled():
             finished.cancel()
-        elif (failure := work.exception()) is not None:
+            return
+        result = work.exception() or work.result()
+        try:
+            if isinstance(result, BaseException):
+                raise result
+            finished.set_result(finish(result))
+        except BaseException as failure:
+            restore()
             finished.set_exception(failure)
-        else:
-            result = work.result()
-            finished.set_result(result if isinstance(result, Exception) else finish(result))
 
     work.add_done_callback(done)
     finished.add_done_callback(lambda _: work.cancel())
     return finished
 
 
-async def _after(work: Coroutine[Any, Any, Reply], finish: Callable[[Reply], Reply]) -> Reply:
-    return finish(await work)
+async def _after(
+    work: Coroutine[Any, Any, Reply], finish: Callable[[Reply], Reply], restore: Callable[[], None]
+) -> Reply:
+    try:
+        return finish(await work)
+    except BaseException:
+        restore()
+        raise

@@ -21,9 +21,10 @@ from tierlog.metadata.acls import (
 )
 from tierlog.metadata.image import ClusterImage
 from tierlog.protocol.api import BY_NAME
-from tierlog.protocol.codec import encode
+from tierlog.protocol.codec import ELEMENTS_MAX, encode
 from tierlog.protocol.errors import ErrorCode
-from tierlog.protocol.messages.produce import ProduceResponse, TopicProduceResponse
+from tierlog.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from tierlog.protocol.primitives import MalformedFrame
 
 VERSION = 9
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -123,6 +124,46 @@ def test_request_is_whole_again_if_the_handler_fails() -> None:
     with pytest.raises(RuntimeError, match="broken"):
         Guarded(fail)(both)
     assert [topic.name for topic in both.topic_data] == ["other", "mine"]
+
+
+@pytest.mark.parametrize("as_future", [True, False])
+@pytest.mark.parametrize("raises", [True, False])
+async def test_request_is_whole_again_if_the_work_fails(as_future: bool, raises: bool) -> None:
+    ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    async def work() -> Any:
+        return await ready
+
+    both = request("other", "mine")
+    pending = Guarded(lambda context, request: Pending(ready if as_future else work()))(both)
+    if raises:
+        ready.set_exception(RuntimeError("broken"))
+    else:
+        ready.set_result(RawReply([b""]))  # it cannot be decoded
+    with pytest.raises(RuntimeError if raises else MalformedFrame):
+        await pending
+    assert [topic.name for topic in both.topic_data] == ["other", "mine"]
+
+
+def test_large_encoded_reply_gets_the_denied_items() -> None:
+    large = answered(request("mine"))
+    large.responses[0].partition_responses = [PartitionProduceResponse(index=n) for n in range(ELEMENTS_MAX)]
+    guarded = Guarded(lambda context, request: RawReply([encode(large, VERSION)]))
+    answer = guarded(request("other", "mine"))
+    assert [topic.name for topic in answer.responses] == ["mine", "other"]
+
+
+def test_handler_knows_the_access_of_a_permitted_client() -> None:
+    """A handler without it would allow everything."""
+
+    def handle(context: RequestContext, request: Any) -> Any:
+        assert context.access is not None
+        write, kind = AclOperation.WRITE, ResourceType.TOPIC
+        seen.extend(context.access.allows(write, kind, name) for name in ("mine", "other"))
+
+    seen: list[bool] = []
+    Guarded(handle)(request("mine"))
+    assert seen == [True, False]
 
 
 def test_permitted_request_is_passed_on_as_it_is() -> None:
