@@ -162,7 +162,10 @@ def _register_broker(image: ClusterImage, record: r.BrokerRegistration) -> Clust
 
 
 def _set_endpoints(image: ClusterImage, record: r.BrokerEndpoints) -> ClusterImage:
-    broker = replace(image.brokers[record.broker_id], endpoints=record.endpoints)
+    broker = image.brokers.get(record.broker_id)
+    if broker is None:
+        raise InvariantViolation(f"broker {record.broker_id} has endpoints but is not registered")
+    broker = replace(broker, endpoints=record.endpoints)
     return replace(image, brokers=image.brokers.set(record.broker_id, broker))
 
 

@@ -12,6 +12,7 @@ from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image, encode_image
 from tierlog.metadata.records import (
     AnyRecord,
+    BrokerEndpoints,
     CopyFinished,
     PartitionRecord,
     RemoteDeleted,
@@ -63,6 +64,11 @@ def test_partitions_changed_together_equal_those_changed_one_by_one() -> None:
 def test_record_that_does_not_fit_stops_the_node_within_a_batch_too(bad: PartitionRecord) -> None:
     with pytest.raises(InvariantViolation):
         evolve_all(ClusterImage(cluster_id="c"), (*RECORDS, bad))
+
+
+def test_endpoints_of_an_unknown_broker_stop_the_node() -> None:
+    with pytest.raises(InvariantViolation, match="broker 7 has endpoints but is not registered"):
+        evolve(ClusterImage(cluster_id="c"), BrokerEndpoints(broker_id=7, endpoints=()))
 
 
 COPIED = (
