@@ -1,5 +1,4 @@
-"""Requests of the `acl` commands, and which operations exist for each resource type. Returns plain rows; the
-commands parse options and print."""
+"""Requests of the `acl` commands. Returns plain rows; the commands parse options and print."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,32 +15,9 @@ RESOURCE_NAMES = {
     ResourceType.DELEGATION_TOKEN: "token",
     ResourceType.USER: "user",
 }
-OPERATIONS = {
-    ResourceType.TOPIC: (
-        "read",
-        "write",
-        "create",
-        "delete",
-        "alter",
-        "describe",
-        "describe-configs",
-        "alter-configs",
-    ),
-    ResourceType.GROUP: ("read", "delete", "describe", "describe-configs", "alter-configs"),
-    ResourceType.CLUSTER: (
-        "create",
-        "alter",
-        "describe",
-        "cluster-action",
-        "describe-configs",
-        "alter-configs",
-        "idempotent-write",
-    ),
-    ResourceType.TRANSACTIONAL_ID: ("write", "describe", "two-phase-commit"),
-    ResourceType.DELEGATION_TOKEN: ("describe",),
-    ResourceType.USER: ("create-tokens", "describe-tokens"),
-}
-"""Operations of each type besides `all`, as in kafka-acls."""
+
+FILTERS_PER_REQUEST = 500
+"""A broker accepts 1,000."""
 
 Row = dict[str, str]
 
@@ -137,24 +113,16 @@ def _described(response: describe_acls.DescribeAclsResponse) -> Iterator[Acl]:
             )
 
 
-def delete(client: KafkaClient, filters: Sequence[Filter]) -> list[Acl]:
-    """Delete the ACLs that the filters select, and return them in order."""
-    wanted = [delete_acls.DeleteAclsFilter(**each.fields()) for each in filters]
-    response = client.call(delete_acls.DeleteAclsRequest(filters=wanted))
+def delete(client: KafkaClient, acls: Sequence[Acl]) -> list[Acl]:
+    """Delete these ACLs. Returns those that existed, in order."""
     deleted: set[Acl] = set()
-    for result in response.filter_results:
-        raise_for(result.error_code, result.error_message, "ACLs")
-        for acl in result.matching_acls:
-            raise_for(acl.error_code, acl.error_message, "ACLs")
-            deleted.add(
-                Acl(
-                    ResourceType(acl.resource_type),
-                    acl.resource_name,
-                    PatternType(acl.pattern_type),
-                    acl.principal,
-                    acl.host,
-                    AclOperation(acl.operation),
-                    Permission(acl.permission_type),
-                )
-            )
+    for start in range(0, len(acls), FILTERS_PER_REQUEST):
+        some = acls[start : start + FILTERS_PER_REQUEST]
+        wanted = [delete_acls.DeleteAclsFilter(**Filter(*acl).fields()) for acl in some]
+        response = client.call(delete_acls.DeleteAclsRequest(filters=wanted))
+        for acl, result in zip(some, response.filter_results, strict=True):
+            raise_for(result.error_code, result.error_message, f"the ACL of {acl.principal}")
+            for match in result.matching_acls:
+                raise_for(match.error_code, match.error_message, f"the ACL of {acl.principal}")
+                deleted.add(acl)
     return sorted(deleted)

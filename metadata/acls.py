@@ -13,7 +13,10 @@ import msgspec
 WILDCARD = "*"
 """Name of a literal pattern that matches every resource of its type, and host that matches every host."""
 
-WILDCARD_PRINCIPAL = "User:*"
+USER = "User:"
+"""Beginning of every principal. Kafka's brokers know no other type either."""
+
+WILDCARD_PRINCIPAL = f"{USER}*"
 
 CLUSTER_NAME = "kafka-cluster"
 """The only name of a resource of type CLUSTER."""
@@ -64,6 +67,45 @@ class AclOperation(_Number):
     CREATE_TOKENS = 13
     DESCRIBE_TOKENS = 14
     TWO_PHASE_COMMIT = 15
+
+
+OPERATIONS_OF = {
+    ResourceType.TOPIC: (
+        AclOperation.READ,
+        AclOperation.WRITE,
+        AclOperation.CREATE,
+        AclOperation.DELETE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (
+        AclOperation.READ,
+        AclOperation.DELETE,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+    ),
+    ResourceType.CLUSTER: (
+        AclOperation.CREATE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.CLUSTER_ACTION,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+        AclOperation.IDEMPOTENT_WRITE,
+    ),
+    ResourceType.TRANSACTIONAL_ID: (
+        AclOperation.WRITE,
+        AclOperation.DESCRIBE,
+        AclOperation.TWO_PHASE_COMMIT,
+    ),
+    ResourceType.DELEGATION_TOKEN: (AclOperation.DESCRIBE,),
+    ResourceType.USER: (AclOperation.CREATE_TOKENS, AclOperation.DESCRIBE_TOKENS),
+}
+"""Operations that exist for each type of resource besides ALL (AclEntry.supportedOperations in
+Kafka)."""
 
 
 class Permission(_Number):

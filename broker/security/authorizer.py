@@ -22,6 +22,7 @@ from tierlog.metadata.acl_index import (
     Rules,
 )
 from tierlog.metadata.acls import (
+    OPERATIONS_OF,
     TEXT_MAX,
     WILDCARD,
     WILDCARD_PRINCIPAL,
@@ -63,43 +64,6 @@ IMPLYING = {
     ),
 }
 """Operations whose permission is also one for the key."""
-
-OPERATIONS_OF = {
-    ResourceType.TOPIC: (
-        AclOperation.READ,
-        AclOperation.WRITE,
-        AclOperation.CREATE,
-        AclOperation.DELETE,
-        AclOperation.ALTER,
-        AclOperation.DESCRIBE,
-        AclOperation.DESCRIBE_CONFIGS,
-        AclOperation.ALTER_CONFIGS,
-    ),
-    ResourceType.GROUP: (
-        AclOperation.READ,
-        AclOperation.DELETE,
-        AclOperation.DESCRIBE,
-        AclOperation.DESCRIBE_CONFIGS,
-        AclOperation.ALTER_CONFIGS,
-    ),
-    ResourceType.CLUSTER: (
-        AclOperation.CREATE,
-        AclOperation.ALTER,
-        AclOperation.DESCRIBE,
-        AclOperation.CLUSTER_ACTION,
-        AclOperation.DESCRIBE_CONFIGS,
-        AclOperation.ALTER_CONFIGS,
-        AclOperation.IDEMPOTENT_WRITE,
-    ),
-    ResourceType.TRANSACTIONAL_ID: (
-        AclOperation.WRITE,
-        AclOperation.DESCRIBE,
-        AclOperation.TWO_PHASE_COMMIT,
-    ),
-    ResourceType.DELEGATION_TOKEN: (AclOperation.DESCRIBE,),
-    ResourceType.USER: (AclOperation.CREATE_TOKENS, AclOperation.DESCRIBE_TOKENS),
-}
-"""Operations that exist for each type of resource (AclEntry.supportedOperations in Kafka)."""
 
 
 class Metadata(Protocol):

@@ -166,7 +166,13 @@ def delete(
     group: Group = None,
     transactional_id: TransactionalId = None,
     cluster: Cluster = False,
-    pattern: FindPattern = PatternFilter.ANY,
+    pattern: Annotated[
+        PatternFilter | None,
+        typer.Option(
+            "--resource-pattern-filter",
+            help="Patterns to find. Default: literal for named resources, and any if none is named.",
+        ),
+    ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: Json = False,
@@ -183,7 +189,8 @@ def delete(
         raise usage(
             "nothing selects the ACLs to delete", hint="For example: --allow-principal ada --topic orders"
         )
-    filters = _filters(resources, holders, operation, pattern)
+    default = PatternFilter.LITERAL if resources else PatternFilter.ANY
+    filters = _filters(resources, holders, operation, pattern or default)
     with KafkaClient(bootstrap, changes=not dry_run) as client:
         found = acls.find(client, filters)
         if not found:
@@ -194,7 +201,7 @@ def delete(
             if not yes:
                 _print("ACLs to delete", found)
                 confirm(f"Delete {counted(len(found), 'ACL')}?")
-            found = acls.delete(client, filters)
+            found = acls.delete(client, found)
     if as_json:
         print_json({"deleted": [acl.row() for acl in found], "changed": not dry_run})
     else:
@@ -222,14 +229,14 @@ def _resources(
 def _holders(
     allowed: Names, denied: Names, allow_hosts: Names, deny_hosts: Names, default_host: str | None = "*"
 ) -> "list[tuple[str, str | None, Permission]]":
-    """Principals with a host and a permission. A principal without a type is a user."""
-    from tierlog.metadata.acls import Permission
+    """Principals with a host and a permission. A name may have colons, as in `system:serviceaccount:a:b`."""
+    from tierlog.metadata.acls import USER, Permission
 
     if (allow_hosts and not allowed) or (deny_hosts and not denied):
         kind = "allow" if allow_hosts and not allowed else "deny"
         raise usage(f"--{kind}-host needs --{kind}-principal", hint=f"For example: --{kind}-principal '*'")
     return [
-        (name if ":" in name else f"User:{name}", host, permission)
+        (name if name.startswith(USER) else f"{USER}{name}", host, permission)
         for names, hosts, permission in (
             (allowed, allow_hosts, Permission.ALLOW),
             (denied, deny_hosts, Permission.DENY),
@@ -275,12 +282,13 @@ def _operation(word: str) -> "AclOperation":
 
 def _valid_operation(resource: "ResourceType", operation: "AclOperation") -> "AclOperation":
     """The operation, if it exists for the resource type. An ACL with another one would never apply."""
-    from tierlog.cli.acls import OPERATIONS, RESOURCE_NAMES, operation_name
+    from tierlog.cli.acls import RESOURCE_NAMES, operation_name
+    from tierlog.metadata.acls import OPERATIONS_OF, AclOperation
 
-    name = operation_name(operation)
-    if name != "all" and name not in OPERATIONS[resource]:
+    existing = (AclOperation.ALL, *OPERATIONS_OF[resource])
+    if operation not in existing:
         raise usage(
-            f"operation {name} does not exist for a {RESOURCE_NAMES[resource]}",
-            hint=f"Its operations are all, {', '.join(OPERATIONS[resource])}.",
+            f"operation {operation_name(operation)} does not exist for a {RESOURCE_NAMES[resource]}",
+            hint=f"Its operations are {', '.join(map(operation_name, existing))}.",
         )
     return operation

@@ -2,7 +2,8 @@
 
 Refuses what Kafka refuses, and also:
 
-- hosts that are neither an address nor `*`: a rule for a host name would never apply, not even a denial;
+- principals of other types than User, and hosts that are neither an address nor `*`: such a rule would never
+  apply, not even a denial;
 - more ACLs than `ACLS_MAX`, and texts longer than `TEXT_MAX`, which every node would keep in memory.
 
 Both commands can be repeated: an ACL that exists is not added again, and one that is gone is not removed.
@@ -20,6 +21,7 @@ from tierlog.metadata.acl_index import (
 from tierlog.metadata.acls import (
     CLUSTER_NAME,
     TEXT_MAX,
+    USER,
     WILDCARD,
     AccessControlEntry,
     AclFilter,
@@ -116,6 +118,9 @@ def _valid(entry: AccessControlEntry) -> AccessControlEntry:
             f"Could not parse principal from `{entry.principal}` (no colon is present separating the "
             "principal type from the principal name)"
         )
+    if not entry.principal.startswith(USER):
+        name = entry.principal[:TEXT_MAX]
+        raise _invalid(f"the principal `{name}` is not of type User, the only type that clients have")
     for title, text in (("resource name", entry.name), ("principal", entry.principal)):
         if len(text) > TEXT_MAX:
             message = f"the {title} has {len(text)} characters; {TEXT_MAX} are allowed"

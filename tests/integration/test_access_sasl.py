@@ -15,10 +15,9 @@ from confluent_kafka.admin import (
 )
 from waiting import until
 
-from tierlog.broker.security.authorizer import OPERATIONS_OF
 from tierlog.cli.local_cluster import LocalCluster
 from tierlog.config.authorization import STANDARD_AUTHORIZER
-from tierlog.metadata.acls import ResourceType
+from tierlog.metadata.acls import OPERATIONS_OF, ResourceType
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 PASSWORD = "canary-of-access"

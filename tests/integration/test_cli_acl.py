@@ -69,7 +69,42 @@ def test_denials_hosts_prefixes_and_the_cluster(ask: Ask) -> None:
     match = ("--resource-pattern-filter", "match")
     assert ask("list", "--topic", "cli-orders", *match) == [on_topics]
     assert ask("list", "--topic", "cli-orders") == []
-    assert ask("delete", "--cluster", "--topic", "cli-", "--yes")["deleted"] == [on_topics, on_cluster]
+    found = ask("delete", "--cluster", "--topic", "cli-", "--resource-pattern-filter", "any", "--yes")
+    assert found["deleted"] == [on_topics, on_cluster]
+
+
+def test_deletion_by_name_keeps_prefixed_acls(ask: Ask) -> None:
+    zoe = ("--allow-principal", "zoe", "--operation", "read")
+    ask("create", *zoe, "--topic", "orders")
+    ask("create", *zoe, "--topic", "orders", "--resource-pattern-type", "prefixed")
+    literal = row("User:zoe", "topic", "orders", "read")
+    prefixed = literal | {"pattern": "prefixed"}
+    assert ask("delete", "--topic", "orders", "--yes")["deleted"] == [literal]
+    assert ask("list", *zoe) == [prefixed]
+    ask("create", *zoe, "--topic", "orders")
+    assert ask("delete", *zoe, "--yes")["deleted"] == [literal, prefixed]
+
+
+def test_deletion_removes_only_the_acls_that_it_showed(
+    broker: TierlogBroker, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joe = ("--allow-principal", "joe", "--operation", "read")
+    ask("create", *joe, "--topic", "one")
+
+    def add_another(question: str) -> None:
+        ask("create", *joe, "--topic", "two")
+
+    monkeypatch.setattr("tierlog.cli.commands.acl.confirm", add_another)
+    assert call("acl", "delete", *joe, "--bootstrap", broker.bootstrap).code == 0
+    assert ask("list", *joe) == [row("User:joe", "topic", "two", "read")]
+
+
+def test_names_of_principals_may_have_colons(broker: TierlogBroker, ask: Ask) -> None:
+    where = ("--operation", "read", "--topic", "colons")
+    for name in ("system:serviceaccount:a:b", "CN=a:b", "User:c:d"):
+        ask("create", "--deny-principal", name, *where)
+    found = [each["principal"] for each in ask("list", "--topic", "colons")]
+    assert found == ["User:CN=a:b", "User:c:d", "User:system:serviceaccount:a:b"]
 
 
 def test_refused_requests_have_a_message(ask: Ask) -> None:

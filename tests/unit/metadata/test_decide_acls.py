@@ -89,6 +89,7 @@ def test_hosts_are_kept_in_canonical_form(secured: World) -> None:
         ({"name": ""}, "Resource name should not be empty"),
         ({"resource": ResourceType.CLUSTER}, "The only valid name for the CLUSTER resource is kafka-cluster"),
         ({"principal": "ada"}, "Could not parse principal from `ada`"),
+        ({"principal": "Group:users"}, "the principal `Group:users` is not of type User"),
         ({"host": "example.org"}, "example.org is not an IP address"),
         ({"host": ""}, " is not an IP address"),
     ],
