@@ -148,6 +148,7 @@ class Listener:
         self._accepted_in_second = 0
         self._accepting = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._paused: dict[str, asyncio.TimerHandle] = {}  # addresses with too many handshakes
 
     def configure(self, bounds: Bounds) -> None:
         """Apply new limits. Memory limits and socket options of the listener stay."""
@@ -300,8 +301,8 @@ class Listener:
         for _ in range(ACCEPTS_PER_TURN):
             if self._rate_is_reached():
                 return self._pause(Refusal.RATE)
-            if self.tls_gate.has(name) and not self.tls_gate.has_room():
-                return self._pause(Refusal.HANDSHAKES)
+            if self.tls_gate.has(name) and not self.tls_gate.has_room(name):
+                return self._pause_one(name, bound)
             try:
                 accepted, address = bound.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -311,6 +312,7 @@ class Listener:
                     return self._pause(Refusal.DESCRIPTORS)
                 raise
             self._accepted_in_second += 1
+            self._sockets[name] = self._sockets.pop(name)  # the one that waits longest is first
             self._admit(accepted, name, plain_address(address[0]), address[1])
         return None
 
@@ -385,22 +387,32 @@ class Listener:
         self._timers["accept"] = self.loop.call_later(ACCEPT_PAUSE_S, self._resume_accepting, refusal)
 
     def _resume_accepting(self, refusal: Refusal) -> None:
-        if self._connections_wait():
+        if _connections_wait(*self._sockets.values()):
             self._refuse(refusal, "")
         self._accept_again()
 
-    def _connections_wait(self) -> bool:
-        poll = select.poll()
-        for bound in self._sockets.values():
-            poll.register(bound.fileno(), select.POLLIN)
-        return bool(poll.poll(0))
+    def _pause_one(self, name: str, bound: socket.socket) -> None:
+        """Accept again a little later on this address, which has too many handshakes; others continue."""
+        self.loop.remove_reader(bound.fileno())
+        self._paused[name] = self.loop.call_later(ACCEPT_PAUSE_S, self._resume_one, name, bound)
+
+    def _resume_one(self, name: str, bound: socket.socket) -> None:
+        del self._paused[name]
+        if _connections_wait(bound):
+            self._refuse(Refusal.HANDSHAKES, "")
+        self.loop.add_reader(bound.fileno(), self._on_acceptable, name, bound)
 
     def _accept_again(self) -> None:
+        """Accept on all addresses. The one that has accepted nothing for longest comes first, so that
+        connections of one address cannot use up the rate each time."""
         for name, bound in self._sockets.items():
             self.loop.add_reader(bound.fileno(), self._on_acceptable, name, bound)
         self._accepting = True
 
     def _pause_accepting(self) -> None:
+        for timer in self._paused.values():
+            timer.cancel()
+        self._paused.clear()
         if self._accepting:
             for bound in self._sockets.values():
                 self.loop.remove_reader(bound.fileno())
@@ -431,6 +443,13 @@ def plain_address(host: str) -> str:
         return host
     address = IPv6Address(host.partition("%")[0])
     return str(address.ipv4_mapped or address)
+
+
+def _connections_wait(*sockets: socket.socket) -> bool:
+    poll = select.poll()
+    for bound in sockets:
+        poll.register(bound.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _one_less(counts: Counter[str], host: str) -> None:

@@ -41,7 +41,7 @@ class TlsGate:
     def __init__(self, listeners: Mapping[str, Tls], on_open: OnOpen, on_end: OnEnd) -> None:
         self._listeners = listeners
         self._on_open, self._on_end = on_open, on_end
-        self._pending: dict[Connection, Handshake] = {}
+        self._pending: dict[str, dict[Connection, Handshake]] = {name: {} for name in listeners}
         self._threads: ThreadPoolExecutor | None = None
         self._quiet_until = 0.0
         self.handshakes = 0
@@ -50,22 +50,24 @@ class TlsGate:
     @property
     def pending(self) -> int:
         """Handshakes in progress."""
-        return len(self._pending)
+        return sum(map(len, self._pending.values()))
 
     def has(self, listener: str) -> bool:
         return listener in self._listeners
 
-    def has_room(self) -> bool:
+    def has_room(self, listener: str) -> bool:
         """Whether another handshake may begin. At the limit: whether the oldest one has had its time."""
-        if len(self._pending) < HANDSHAKES_MAX:
+        pending = self._pending[listener]
+        if len(pending) < HANDSHAKES_MAX:
             return True
-        oldest = next(iter(self._pending.values()))
+        oldest = next(iter(pending.values()))
         return oldest.loop.time() - oldest.begun_at >= HANDSHAKE_GRACE_S
 
     def begin(self, connection: Connection, sock: socket.socket) -> None:
         """Begin the handshake of a connection of a listener with TLS. At the limit, the oldest one ends."""
-        if len(self._pending) >= HANDSHAKES_MAX:
-            oldest = next(iter(self._pending))
+        pending = self._pending[connection.listener]
+        if len(pending) >= HANDSHAKES_MAX:
+            oldest = next(iter(pending))
             self._end(oldest, CloseReason.TLS_HANDSHAKE, "too many handshakes in progress")
         if self._threads is None:
             self._threads = handshake_threads()
@@ -77,19 +79,21 @@ class TlsGate:
             self._end(connection, why, detail)
 
         context = self._listeners[connection.listener].context
-        self._pending[connection] = Handshake(sock, context, self._threads, done, failed)
+        pending[connection] = Handshake(sock, context, self._threads, done, failed)
 
     def sweep(self, now: float, timeout_s: float) -> None:
         """End the handshakes that take too long."""
-        for connection, handshake in [*self._pending.items()]:
-            if now - handshake.begun_at < timeout_s:
-                return  # the following ones began later
-            detail = f"no TLS handshake in {timeout_s:.0f} s"
-            self._end(connection, CloseReason.TLS_HANDSHAKE, detail)
+        for pending in self._pending.values():
+            for connection, handshake in [*pending.items()]:
+                if now - handshake.begun_at < timeout_s:
+                    break  # the following ones began later
+                detail = f"no TLS handshake in {timeout_s:.0f} s"
+                self._end(connection, CloseReason.TLS_HANDSHAKE, detail)
 
     def close(self) -> None:
-        for connection in [*self._pending]:
-            self._end(connection, CloseReason.STOPPING, "")
+        for pending in self._pending.values():
+            for connection in [*pending]:
+                self._end(connection, CloseReason.STOPPING, "")
         if self._threads is not None:
             self._threads.shutdown(wait=False)
 
@@ -99,14 +103,14 @@ class TlsGate:
         except ValueError as failure:
             opened.close()
             return self._end(connection, CloseReason.TLS_HANDSHAKE, str(failure))
-        del self._pending[connection]
+        del self._pending[connection.listener][connection]
         self.handshakes += 1
         if principal is not None:
             connection.principal = principal
         return self._on_open(connection, opened)
 
     def _end(self, connection: Connection, why: CloseReason, detail: str) -> None:
-        self._pending.pop(connection).close()
+        self._pending[connection.listener].pop(connection).close()
         now = asyncio.get_running_loop().time()
         if why is CloseReason.TLS_HANDSHAKE and now >= self._quiet_until:
             self._quiet_until = now + FAILURES_LOGGED_EVERY_S

@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from ssl import SSLContext
 from typing import Any
 
@@ -57,16 +57,22 @@ class Broker:
         }
 
     async def start(
-        self, host: str = "127.0.0.1", tls: Mapping[str, Tls] | None = None, **bounds: Any
+        self,
+        host: str = "127.0.0.1",
+        tls: Mapping[str, Tls] | None = None,
+        more: Sequence[str] = (),
+        **bounds: Any,
     ) -> None:
+        """`more`: names of further addresses, besides PLAINTEXT."""
         self.listener = Listener(
             self.handlers, self.tasks, lambda _, failure: self.reports.append(failure),
-            addresses=[ListenerAddress(host=host)], bounds=Bounds(**bounds),
+            addresses=[ListenerAddress(name, host) for name in ("PLAINTEXT", *more)], bounds=Bounds(**bounds),
             on_close=lambda _, why, detail: self.notes.append((why, detail)),
             on_refusal=lambda *both: self.refusals.append(both),
             tls=tls or {},
         )  # fmt: skip
-        self.address = (await self.listener.start())["PLAINTEXT"]
+        self.addresses = await self.listener.start()
+        self.address = self.addresses["PLAINTEXT"]
 
     async def connect(self, from_host: str | None = None) -> "Client":
         return await Client.connect(*self.address, from_host=from_host)

@@ -40,7 +40,7 @@ TLS_SEND_TURN_BYTES = 1 * MIB
 """SEND_TURN_BYTES of a connection with TLS, which takes several times as long."""
 
 HANDSHAKES_MAX = 1_000
-"""TLS handshakes in progress, of all listeners. At the limit further connections wait in the kernel's queue,
+"""TLS handshakes in progress on each listener. At the limit further connections wait in the kernel's queue,
 and a handshake that has taken longer than HANDSHAKE_GRACE_S is closed for each. One takes about 50 KB."""
 
 HANDSHAKE_GRACE_S = 1.0

@@ -368,6 +368,15 @@ async def test_connections_above_the_rate_wait_and_are_not_refused(broker: Broke
     assert broker.listener.accepted == 11
 
 
+async def test_connections_of_one_address_do_not_use_up_the_rate_of_another(broker: Broker) -> None:
+    await broker.start(more=["OTHER"], connections_per_second=2)
+    flood = [await broker.connect() for _ in range(12)]
+    await until(lambda: broker.listener.refused[Refusal.RATE] > 0)
+    client = await Client.connect(*broker.addresses["OTHER"])
+    await client.ask(METADATA, 9, MetadataRequest())
+    assert broker.listener.accepted < len(flood)
+
+
 async def test_reached_rate_counts_no_refusal_without_waiting_connections(broker: Broker) -> None:
     await broker.start(connections_per_second=3)
     for _ in range(3):

@@ -15,6 +15,7 @@ from tierlog.base.files import FileSlice, OsFiles
 from tierlog.base.open_files import SharedFile
 from tierlog.broker.handlers.context import ANONYMOUS, RawReply, RequestContext
 from tierlog.broker.net.core.close_reasons import CloseReason
+from tierlog.broker.net.listener import Refusal
 from tierlog.broker.security.tls_files import ListenerTls
 from tierlog.cli.certificates import LocalAuthority
 from tierlog.config.node import NodeSettings
@@ -322,6 +323,28 @@ async def test_at_the_limit_the_oldest_handshake_ends(
     client = await connect(broker, certificates.of_client())
     assert await client.ask(METADATA, 9, MetadataRequest()) == MetadataResponse(controller_id=0)
     assert broker.listener.tls_gate.pending <= 2
+    for each in silent:
+        each.close()
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+async def test_flood_of_handshakes_leaves_other_listeners_alone(
+    broker: Broker, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, has_tls: bool
+) -> None:
+    monkeypatch.setattr("tierlog.broker.net.tls_gate.HANDSHAKES_MAX", 2)
+    monkeypatch.setattr("tierlog.broker.net.tls_gate.HANDSHAKE_GRACE_S", 1e9)
+    tls = certificates.tls()
+    if has_tls:
+        tls["OTHER"] = tls[NAME]
+    await broker.start(tls=tls, more=["OTHER"])
+    silent = [raw(broker) for _ in range(5)]
+    await until(lambda: broker.listener.refused[Refusal.HANDSHAKES] > 0)
+    for _ in range(3):
+        client = await Client.connect(
+            *broker.addresses["OTHER"], ssl=certificates.of_client() if has_tls else None
+        )
+        assert await client.ask(METADATA, 9, MetadataRequest()) == MetadataResponse(controller_id=0)
+    assert broker.listener.tls_gate.pending == 2
     for each in silent:
         each.close()
 
