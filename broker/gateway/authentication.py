@@ -25,12 +25,17 @@ DELAYED_FAILURES_MAX = 1000
 """Failed requests that wait for their answers; more are answered at once, with status 429."""
 
 _log = structlog.get_logger("tierlog")
+TOO_MANY = "too many failed attempts: try again later"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class TooManyChecks(Exception):
+    """So many passwords wait for their checks that this one is not checked."""
 
 
 class Passwords(Protocol):
     async def verify(self, name: str, password: str) -> bool:
-        """Whether the user exists and has this password."""
+        """Whether the user exists and has this password. Raises TooManyChecks."""
 
 
 class Tokens(Protocol):
@@ -65,7 +70,11 @@ class AdminAccess:
         needed = role_needed(request.method, path)
         if needed is Role.NONE:
             return await handler(request)
-        principal = await self._principal(request)
+        try:
+            principal = await self._principal(request)
+        except TooManyChecks:
+            self.failures += 1
+            return _refused(429, TOO_MANY)
         if principal is None:
             return await self._unauthenticated(request)
         role = self.roles.of(principal)
@@ -104,7 +113,7 @@ class AdminAccess:
     async def _unauthenticated(self, request: web.Request) -> web.Response:
         self.failures += 1
         if self._delayed >= DELAYED_FAILURES_MAX:
-            return _refused(429, "too many failed attempts: try again later")
+            return _refused(429, TOO_MANY)
         if hdrs.AUTHORIZATION in request.headers:
             self._delayed += 1
             try:

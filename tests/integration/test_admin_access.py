@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import hmac
 import ssl
+import threading
 import time
 from base64 import b64encode
 from collections.abc import AsyncIterator
@@ -16,7 +17,7 @@ from certificates import Authority
 from controller_and_broker import controller_and_broker
 
 from tierlog.broker.app import Broker
-from tierlog.broker.gateway import authentication
+from tierlog.broker.gateway import authentication, credentials
 from tierlog.client.admin import AdminRefused, ClusterAdmin, admin_credentials, request
 from tierlog.config.sources import settings_from
 from tierlog.metadata.controller import commands as c
@@ -98,6 +99,30 @@ async def test_others_learn_nothing(broker: Broker, user: str, password: str) ->
     reads = [("GET", path) for path in ("/v1/cluster", "/metrics", "/v1/events", "/v1/quorum")]
     for method, path in [*reads, ("POST", "/v1/scrub")]:
         assert await status(broker, method, path, user, password) == 401
+
+
+async def test_flood_of_wrong_passwords_does_not_keep_everyone_waiting(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two are checked and one waits. The fourth is refused, and a password that is remembered is not."""
+    assert await status(broker, "GET", "/v1/cluster", "vera", "vera-päss") == 200
+    may_end = threading.Event()
+
+    def slow(*_: object) -> bool:
+        return may_end.wait() and False
+
+    monkeypatch.setattr(credentials, "_fits", slow)
+    monkeypatch.setattr(credentials, "WAITING_CHECKS_MAX", 1, raising=False)
+    flood = [
+        asyncio.create_task(status(broker, "GET", "/v1/cluster", "vera", f"wrong-{one}")) for one in range(4)
+    ]
+    try:
+        done, waiting = await asyncio.wait(flood, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        assert [one.result() for one in done] == [429]
+        assert await status(broker, "GET", "/v1/cluster", "vera", "vera-päss") == 200
+    finally:
+        may_end.set()
+    assert await asyncio.gather(*waiting) == [401, 401, 401]
 
 
 async def test_a_password_that_has_changed_is_refused(broker: Broker) -> None:

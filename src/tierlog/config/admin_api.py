@@ -1,6 +1,7 @@
 """Settings of the admin HTTP API and its users. Part of `NodeSettings`."""
 
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from tierlog.config.background import BackgroundSettings
 from tierlog.config.definitions import InvalidSetting, list_, string_
@@ -26,7 +27,8 @@ class AdminSettings(BackgroundSettings):
     admin_authentication: tuple[str, ...] = list_(
         (),
         "Ways in which users of the admin API authenticate: certificate (needs controller.quorum.ssl.*), "
-        "basic (name and password of a SCRAM user) or bearer (a token, as of OAUTHBEARER). If empty, "
+        "basic (name and password of a SCRAM user) or bearer (a token, as of OAUTHBEARER). basic and bearer "
+        "need controller.quorum.ssl.* or a loopback address in admin.listener. If empty, "
         "everyone with a connection, and a certificate if it uses mutual TLS, may do everything. Set it, "
         "with admin.viewers, admin.operators and admin.admins, on all nodes.",
         choices=(CERTIFICATE, BASIC, BEARER),
@@ -47,15 +49,29 @@ class AdminSettings(BackgroundSettings):
         "Set it to the administrators of the cluster.",
     )
 
-    def check_admin_api(self, *, has_tls: bool) -> None:
-        """Raises InvalidSetting."""
+    def check_admin_api(self, host: str, *, has_tls: bool) -> None:
+        """`host`: of admin.listener. Raises InvalidSetting."""
         if CERTIFICATE in self.admin_authentication and not has_tls:
             raise InvalidSetting("admin.authentication: certificate needs controller.quorum.ssl.certificate")
+        secrets = [way for way in (BASIC, BEARER) if way in self.admin_authentication]
+        if secrets and not has_tls and not _is_loopback(host):
+            raise InvalidSetting(
+                f"admin.authentication: {secrets[0]} would send secrets without encryption. Set "
+                "controller.quorum.ssl.certificate, .key and .ca, or a loopback address in admin.listener, "
+                "such as 127.0.0.1:9644"
+            )
         for setting in ("admin_viewers", "admin_operators", "admin_admins"):
             for name in principals(getattr(self, setting)):
                 if not name.startswith("User:"):
                     where = setting.replace("_", ".")
                     raise InvalidSetting(f"{where}: {name!r} must be User:name; semicolons separate names")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def principals(text: str) -> list[str]:

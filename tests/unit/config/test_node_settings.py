@@ -81,6 +81,18 @@ def test_the_usual_name_wins_within_one_source() -> None:
         ({"controller.quorum.voters": "1@h:1,2@h:2"}, "controller.quorum.secret"),
         ({"log.dirs": ""}, "at least one directory"),
         ({"controller.quorum.ssl.ca": "ca.crt"}, "set all three or none"),
+        (
+            {"admin.authentication": "basic", "admin.listener": "0.0.0.0:9644"},
+            "basic would send secrets without encryption. Set controller.quorum.ssl.certificate",
+        ),
+        (
+            {
+                "admin.authentication": "bearer",
+                "admin.listener": ":9644",
+                "sasl.oauthbearer.jwks.endpoint.url": "https://issuer/keys",
+            },
+            "or a loopback address in admin.listener",
+        ),
         ({"broker.heartbeat.interval.ms": "2701"}, "above nine tenths of broker.session.timeout.ms"),
         ({"group.min.session.timeout.ms": "9", "group.max.session.timeout.ms": "8"}, "above"),
     ],
@@ -88,6 +100,16 @@ def test_the_usual_name_wins_within_one_source() -> None:
 def test_invalid_settings_are_refused_with_a_reason(texts: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidSetting, match=message):
         settings_from(texts)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:9644", "http://localhost:0", "[::1]:0"])
+def test_passwords_of_the_admin_api_need_no_tls_on_a_loopback_address(address: str) -> None:
+    settings_from({"admin.authentication": "basic", "admin.listener": address})
+
+
+def test_passwords_of_the_admin_api_need_no_loopback_address_with_tls() -> None:
+    files = {f"controller.quorum.ssl.{one}": f"{one}.pem" for one in ("certificate", "key", "ca")}
+    settings_from({"admin.authentication": "basic", "admin.listener": "0.0.0.0:9644", **files})
 
 
 def test_voters_and_addresses() -> None:
