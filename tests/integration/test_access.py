@@ -1,6 +1,7 @@
 """Access of every API, in every version, decided by ACLs: the matrix of `handlers.access`."""
 
 import re
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,13 +23,15 @@ from access_cases import (
 )
 from every_request import MAKE, batch, errors_in, place_for
 from waiting import until
-from wire_client import Client, message
+from wire_client import TRANSACTION, Client, message
 
 from tierlog.broker.handlers.access import CLUSTER, DENIED, Row, missing_rows
+from tierlog.broker.handlers.configs import BROKER, CLIENT_METRICS, GROUP
 from tierlog.broker.handlers.table import SERVED
 from tierlog.metadata.acls import AclOperation, Permission, ResourceType
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.errors import ErrorCode as E
+from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.testing import TierlogBroker
 
 NOT_ALLOWED = [E.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED]
@@ -46,6 +49,9 @@ OUTCOMES = {
 """Errors of allowed requests that a single node cannot carry out."""
 WITHOUT_ERRORS = {("DescribeLogDirs", 1), ("DescribeLogDirs", 2)}
 """Versions of responses that cannot carry the error: they are empty."""
+TWO_PHASE_COMMIT = {"transaction.two.phase.commit.enable": "true"}
+TWO_PHASE_COMMIT_FROM = 6  # KIP-939
+KEY_TYPES_FROM = 1  # KIP-98
 CASES = [
     (name, version)
     for name in sorted(SERVED)
@@ -55,7 +61,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TierlogBroker]:
-    with TierlogBroker(tmp_path_factory.mktemp("node") / "node", SETTINGS) as broker:
+    with TierlogBroker(tmp_path_factory.mktemp("node") / "node", SETTINGS | TWO_PHASE_COMMIT) as broker:
         yield broker
 
 
@@ -311,13 +317,144 @@ def test_transaction_and_membership_end_with_their_acls(admin: Client, acls: Acl
         assert errors_in(send(client, "Heartbeat", 4, place)) == [E.GROUP_AUTHORIZATION_FAILED]
 
 
-def test_replicas_need_cluster_action(admin: Client, acls: Acls, client: Client) -> None:
-    place = place_for(admin, "Fetch")
-    with acls.granted((AclOperation.READ, ResourceType.TOPIC, "*")):
-        request = message("Fetch", {**MAKE["Fetch"](place), "replica_id": 1})
-        assert errors_in(client.send("Fetch", 12, request)) == [E.CLUSTER_AUTHORIZATION_FAILED]
-        markers = send(client, "WriteTxnMarkers", 2, place)
-        assert set(errors_in(markers)) == {E.CLUSTER_AUTHORIZATION_FAILED}
+def versions_of(api: str, first: int = 0) -> list[int]:
+    return list(range(max(first, BY_NAME[api].min_version), BY_NAME[api].max_version + 1))
+
+
+WRITE_ID = (AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, "*")
+WRITE_TOPIC = (AclOperation.WRITE, ResourceType.TOPIC, "*")
+ID_DENIED = [E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]
+
+
+@pytest.mark.parametrize("version", versions_of("Produce"))
+def test_transactional_batch_needs_write_on_its_id(
+    admin: Client, acls: Acls, client: Client, version: int
+) -> None:
+    place = place_for(admin, "EndTxn")
+    records = encode_batch(
+        [NewRecord(int(time.time() * 1000), b"k", b"v")],
+        producer_id=place.producer_id,
+        producer_epoch=place.producer_epoch,
+        base_sequence=0,
+        transactional=True,
+    )
+    values = MAKE["Produce"](place)
+    values["topic_data"][0]["partition_data"] = [{"index": 0, "records": bytes(records)}]
+    with_id = message("Produce", values | {"transactional_id": place.fresh})
+    with acls.granted(WRITE_TOPIC):
+        assert errors_in(client.send("Produce", version, with_id)) == ID_DENIED
+        assert errors_in(client.send("Produce", version, message("Produce", values))) == ID_DENIED
+    with acls.granted(WRITE_ID):
+        denied = errors_in(client.send("Produce", version, with_id))
+        assert denied == [E.TOPIC_AUTHORIZATION_FAILED]
+    with acls.granted(WRITE_ID, WRITE_TOPIC):
+        assert errors_in(client.send("Produce", version, with_id)) == []
+
+
+@pytest.mark.parametrize("version", versions_of("InitProducerId"))
+def test_transactional_producer_needs_write_on_its_id(
+    admin: Client, acls: Acls, client: Client, version: int
+) -> None:
+    name = f"init-{version}"
+    admin.transactional_producer(name)
+    request = message("InitProducerId", {"transactional_id": name, "transaction_timeout_ms": 60_000})
+    with acls.granted(WRITE_TOPIC, (AclOperation.IDEMPOTENT_WRITE, *CLUSTER)):
+        assert errors_in(client.send("InitProducerId", version, request)) == ID_DENIED
+    with acls.granted(WRITE_ID):
+        assert errors_in(client.send("InitProducerId", version, request)) == []
+
+
+@pytest.mark.parametrize("version", versions_of("InitProducerId", TWO_PHASE_COMMIT_FROM))
+def test_two_phase_commit_needs_an_operation_of_its_own(
+    admin: Client, acls: Acls, client: Client, version: int
+) -> None:
+    name = f"two-phase-{version}"
+    admin.transactional_producer(name)
+    values = {"transactional_id": name, "transaction_timeout_ms": 60_000, "enable2_pc": True}
+    request = message("InitProducerId", values)
+    both = (WRITE_ID, (AclOperation.TWO_PHASE_COMMIT, ResourceType.TRANSACTIONAL_ID, name))
+    for missing in both:
+        with acls.granted(*(each for each in both if each != missing)):
+            assert errors_in(client.send("InitProducerId", version, request)) == ID_DENIED
+    with acls.granted(*both):
+        assert errors_in(client.send("InitProducerId", version, request)) == []
+
+
+def test_described_transaction_has_only_permitted_topics(admin: Client, acls: Acls, client: Client) -> None:
+    place = place_for(admin, "EndTxn")
+    of_id = (AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, place.fresh)
+    of_topic = (AclOperation.DESCRIBE, ResourceType.TOPIC, place.topic)
+
+    def topics() -> list[str]:
+        answer = send(client, "DescribeTransactions", 0, place)
+        assert errors_in(answer) == []
+        [found] = answer.transaction_states
+        return [topic.topic for topic in found.topics]
+
+    with acls.granted(of_id):
+        assert topics() == []
+    with acls.granted(of_id, of_topic):
+        assert topics() == [place.topic]
+
+
+OWNERS = [
+    (BROKER, "", CLUSTER, {"name": "min.insync.replicas", "value": "1"}),
+    (BROKER, "1", CLUSTER, {"name": "log.cleaner.backoff.ms", "value": "15000"}),
+    (CLIENT_METRICS, "all", CLUSTER, {"name": "interval.ms", "value": "60000"}),
+    (
+        GROUP,
+        "readers",
+        (ResourceType.GROUP, "readers"),
+        {"name": "consumer.session.timeout.ms", "value": "50000"},
+    ),
+]
+"""Resources with settings: kind, name, the resource of their ACLs, and a setting."""
+
+
+@pytest.mark.parametrize(("kind", "name", "resource", "setting"), OWNERS)
+@pytest.mark.parametrize(
+    ("api", "operation"),
+    [
+        ("DescribeConfigs", AclOperation.DESCRIBE_CONFIGS),
+        ("AlterConfigs", AclOperation.ALTER_CONFIGS),
+        ("IncrementalAlterConfigs", AclOperation.ALTER_CONFIGS),
+    ],
+)
+def test_settings_need_access_to_their_owner(
+    acls: Acls,
+    client: Client,
+    api: str,
+    operation: AclOperation,
+    kind: int,
+    name: str,
+    resource: tuple[ResourceType, str],
+    setting: dict[str, str],
+) -> None:
+    owner = {"resource_type": kind, "resource_name": name}
+    if api == "DescribeConfigs":
+        values: dict[str, Any] = {"resources": [owner | {"configuration_keys": None}]}
+    else:
+        values = {"resources": [owner | {"configs": [setting]}], "validate_only": True}
+    types = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER)
+    everything = [(operation, each, CLUSTER.name if each == ResourceType.CLUSTER else "*") for each in types]
+    for version in versions_of(api):
+        with acls.granted(*(each for each in everything if each[1] != resource[0])):
+            assert errors_in(client.send(api, version, message(api, values))) == [DENIED[resource[0]]]
+        with acls.granted((operation, *resource)):
+            assert errors_in(client.send(api, version, message(api, values))) == []
+
+
+@pytest.mark.parametrize("version", versions_of("FindCoordinator", KEY_TYPES_FROM))
+def test_coordinator_of_a_transactional_id_needs_describe_on_it(
+    admin: Client, acls: Acls, client: Client, version: int
+) -> None:
+    admin.transactional_producer("found")
+    values = {"key": "found", "coordinator_keys": ["found"], "key_type": TRANSACTION}
+    request = message("FindCoordinator", values)
+    with acls.granted((AclOperation.DESCRIBE, ResourceType.GROUP, "*")):
+        assert errors_in(client.send("FindCoordinator", version, request)) == ID_DENIED
+    with acls.granted((AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "found")):
+        assert errors_in(client.send("FindCoordinator", version, request)) == []
 
 
 def test_unacknowledged_produce_that_is_denied_closes_the_connection(

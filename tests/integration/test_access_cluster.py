@@ -8,9 +8,12 @@ from access_cases import HOST, SETTINGS, Acls
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from deliveries import Deliveries
+from every_request import errors_in
 from waiting import until
 from wire_client import Client, message
 
+from tierlog.broker.handlers.access import CLUSTER
+from tierlog.cli.admin import AdminApi
 from tierlog.cli.local_cluster import LocalCluster
 from tierlog.metadata.acls import AclOperation, ResourceType
 from tierlog.protocol.errors import ErrorCode
@@ -56,6 +59,37 @@ def test_every_broker_applies_changes_of_acls_and_replication_continues(cluster:
     assert len(metadata.partitions[0].isrs) == NODES
     for client in clients:
         client.close()
+
+
+def test_request_with_the_id_and_epoch_of_a_broker_needs_cluster_action(cluster: LocalCluster) -> None:
+    leader, follower = cluster.nodes[1], 2
+    admin = Client(leader.bootstrap)
+    acls = Acls(admin)
+    topic = {"name": "orders", "assignments": [{"partition_index": 0, "broker_ids": [1, follower]}]}
+    topic |= {"num_partitions": -1, "replication_factor": -1}
+    made = admin.send("CreateTopics", 7, message("CreateTopics", {"topics": [topic], "timeout_ms": 30_000}))
+    assert made.topics[0].error_code == ErrorCode.NONE
+    admin.wait_for_leaders("orders")
+    brokers = AdminApi(leader.admin_url).get("/v1/brokers")["brokers"]
+    [epoch] = [each["epoch"] for each in brokers if each["id"] == follower]
+    client = Client(leader.bootstrap, HOST)
+
+    def fetched(broker_epoch: int) -> list[int]:
+        values = {
+            "max_wait_ms": 0,
+            "session_epoch": -1,
+            "replica_state": {"replica_id": follower, "replica_epoch": broker_epoch},
+            "topics": [{"topic_id": made.topics[0].topic_id, "partitions": [{"partition": 0}]}],
+        }
+        return errors_in(client.send("Fetch", 17, message("Fetch", values)))
+
+    with acls.granted((AclOperation.READ, ResourceType.TOPIC, "*")):
+        assert fetched(epoch) == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+    with acls.granted((AclOperation.CLUSTER_ACTION, *CLUSTER)):
+        assert fetched(epoch) == []
+        assert fetched(epoch + 1) == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
+    client.close()
+    admin.close()
 
 
 def test_restarted_broker_has_the_acls_of_the_quorum(cluster: LocalCluster) -> None:

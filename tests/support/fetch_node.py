@@ -4,12 +4,13 @@ socket.
 
 import random
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from connection_harness import Client
+from msgspec.structs import replace
 
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles
@@ -17,15 +18,19 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.fetch import fetch_handler
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
+from tierlog.broker.handlers.guard import guarded_handlers
 from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.replication.core.follower import Fetched
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
+from tierlog.broker.security.authorizer import Authorizer
 from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.sources import settings_from
 from tierlog.metadata import records as r
+from tierlog.metadata.acl_index import index_of
+from tierlog.metadata.acls import AccessControlEntry
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage
 from tierlog.protocol.api import FETCH_KEY
@@ -144,8 +149,10 @@ class Node:
 
 
 @asynccontextmanager
-async def fetch_node(directory: Path, **texts: str) -> AsyncIterator[Node]:
-    """`texts` are settings that replace the defaults of a test."""
+async def fetch_node(
+    directory: Path, acls: Iterable[AccessControlEntry] | None = None, **texts: str
+) -> AsyncIterator[Node]:
+    """`acls`: those of an authorizer. `texts` are settings that replace the defaults of a test."""
     failures: list[BaseException] = []
     tasks = TaskGroup(lambda _, failure: failures.append(failure))
     rng, metadata = random.Random(1), Metadata()
@@ -167,6 +174,9 @@ async def fetch_node(directory: Path, **texts: str) -> AsyncIterator[Node]:
         recently_fenced=RecentlyFencedBrokers(SystemClock()),
     )
     handlers = {FETCH_KEY: fetch_handler(deps)}
+    if acls is not None:
+        metadata.image = replace(metadata.image, acls=index_of(acls))
+        handlers = guarded_handlers(handlers, deps, Authorizer(metadata))
     listener = Listener(handlers, tasks, lambda _, failure: failures.append(failure))
     client = await Client.connect(*(await listener.start())["PLAINTEXT"])
     yield Node(client, deps)
