@@ -168,10 +168,10 @@ def test_key_sets_that_are_none_are_refused() -> None:
     ids=["closed", "no HTTP", "cut"],
 )
 async def test_issuer_that_responds_nonsense_is_asked_again(response: bytes) -> None:
-    asked: list[int] = []
+    requests: list[int] = []
 
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(1)
+        requests.append(1)
         await reader.readuntil(b"\r\n\r\n")
         writer.write(response)
         writer.close()
@@ -182,7 +182,7 @@ async def test_issuer_that_responds_nonsense_is_asked_again(response: bytes) -> 
         port = server.sockets[0].getsockname()[1]
         keys = KeySet(f"http://127.0.0.1:{port}/keys", 3_600_000, backoff_ms=1, backoff_max_ms=5)
         tasks.spawn("keys", keys.keep_fresh())
-        await until(lambda: len(asked) > 2)
+        await until(lambda: len(requests) > 2)
         await tasks.close()
     assert failures == []
     assert keys.failures >= 2
