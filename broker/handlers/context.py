@@ -92,6 +92,13 @@ class RawReply:
     errors: Mapping[int, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class ExtensibleReply(RawReply):
+    """An encoded response with an array of items. `with_items` returns it with more items behind its own."""
+
+    with_items: Callable[[list[Any]], RawReply] = field(kw_only=True)
+
+
 class Close(Enum):
     """Close the connection without a response, after the responses to earlier requests."""
 

@@ -23,7 +23,16 @@ from tierlog.broker.handlers.access import (
     Whole,
     resource_of,
 )
-from tierlog.broker.handlers.context import CLOSE, Close, Handler, Pending, RawReply, Reply, RequestContext
+from tierlog.broker.handlers.context import (
+    CLOSE,
+    Close,
+    ExtensibleReply,
+    Handler,
+    Pending,
+    RawReply,
+    Reply,
+    RequestContext,
+)
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.error_responses import array_of_items, error_item, error_reply
 from tierlog.broker.security.authorizer import Access, Authorizer
@@ -218,13 +227,15 @@ class _Guard:
             return CLOSE
         if isinstance(reply, Close):
             return reply
-        if isinstance(reply, RawReply):
-            body = b"".join(part if isinstance(part, bytes) else bytes(part) for part in reply.parts)  # type: ignore[arg-type]
-            reply = decode(self._api.response, context.version, body, elements_max=CLIENT_ELEMENTS_MAX)
         array, kind = array_of_items(self._api.response, context.version)
         items = [
             error_item(context, kind, each.item, each.error, MESSAGES.get(each.error)) for each in denied
         ]
+        if isinstance(reply, ExtensibleReply):
+            return reply.with_items(items)  # to decode a large reply would take too long
+        if isinstance(reply, RawReply):
+            body = b"".join(part if isinstance(part, bytes) else bytes(part) for part in reply.parts)  # type: ignore[arg-type]
+            reply = decode(self._api.response, context.version, body, elements_max=CLIENT_ELEMENTS_MAX)
         setattr(reply, array, [*getattr(reply, array), *items])
         return reply
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
 from tierlog.base.files import Part
-from tierlog.broker.handlers.context import Pending, RawReply, Reply
+from tierlog.broker.handlers.context import ExtensibleReply, Pending, RawReply, Reply
 from tierlog.broker.handlers.error_counts import counter_of
 from tierlog.protocol.codec import array_writer
 from tierlog.protocol.schema import Message
@@ -112,11 +112,19 @@ async def respond_in_turns(
     writer = array_writer(kind, version, array)
     errors: Counter[int] = Counter()
     count_errors = counter_of(kind, errors)
-    parts: list[Part] = [writer.before(response, count)]
+    encoded: list[Part] = []
+
+    def with_items(more: list[Any]) -> RawReply:
+        if more and count_errors is not None:
+            count_errors(kind(**{array: more}))
+        before, after = writer.before(response, count + len(more)), writer.after(response)
+        return RawReply([before, *encoded, writer.elements(more), after], errors)
+
     while some:
-        parts.append(writer.elements(some))
+        encoded.append(writer.elements(some))
         if count_errors is not None:
             count_errors(kind(**{array: some}))
         await asyncio.sleep(0)
         some = next(rest, [])
-    return RawReply([*parts, writer.after(response)], errors)
+    parts = [writer.before(response, count), *encoded, writer.after(response)]
+    return ExtensibleReply(parts, errors, with_items=with_items)

@@ -10,6 +10,7 @@ from wire_client import message
 
 from tierlog.broker.handlers.context import CLOSE, Connection, Handler, Pending, RawReply, RequestContext
 from tierlog.broker.handlers.guard import guarded_handlers
+from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, respond_in_turns
 from tierlog.broker.security.authorizer import Authorizer
 from tierlog.metadata.acl_index import index_of
 from tierlog.metadata.acls import (
@@ -21,7 +22,7 @@ from tierlog.metadata.acls import (
 )
 from tierlog.metadata.image import ClusterImage
 from tierlog.protocol.api import BY_NAME
-from tierlog.protocol.codec import ELEMENTS_MAX, encode
+from tierlog.protocol.codec import ELEMENTS_MAX, decode, encode
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from tierlog.protocol.primitives import MalformedFrame
@@ -151,6 +152,17 @@ def test_large_encoded_reply_gets_the_denied_items() -> None:
     guarded = Guarded(lambda context, request: RawReply([encode(large, VERSION)]))
     answer = guarded(request("other", "mine"))
     assert [topic.name for topic in answer.responses] == ["mine", "other"]
+
+
+async def test_reply_that_was_encoded_in_turns_gets_the_denied_items() -> None:
+    names = [f"mine-{number}" for number in range(2 * ENTRIES_PER_TURN)]
+    items = (TopicProduceResponse(name=name) for name in names)
+    work = respond_in_turns(ProduceResponse(), VERSION, "responses", len(names), items)
+    reply = await Guarded(lambda context, request: Pending(work))(request("other", "mine"))
+    assert isinstance(reply, RawReply), "it was not decoded"
+    answer = decode(ProduceResponse, VERSION, b"".join(bytes(part) for part in reply.parts))
+    assert codes(answer) == {name: [] for name in names} | {"other": [DENIED]}
+    assert reply.errors == {DENIED: 1}
 
 
 def test_handler_knows_the_access_of_a_permitted_client() -> None:
