@@ -148,7 +148,7 @@ class Channel:
     # ---- receiving --------------------------------------------------------------------------------
 
     def read_early(self) -> None:
-        """Read what arrived together with the end of the TLS handshake."""
+        """Read what arrived before: data behind the TLS handshake, or the end of the stream behind data."""
         if self._reading:
             self._timed(self._on_readable)()
 
@@ -296,6 +296,8 @@ class Channel:
             core.on_reading_resumed(self._owner.loop.time())
             self._owner.loop.add_reader(self._fd, self._timed(self._on_readable))
             self._reading = True
+        if self._reading and self._tls_outbox is not None and self._socket.ended:
+            self._owner.loop.call_soon(self.read_early)  # the end arrived together with data
 
     def _stop_reading(self) -> None:
         if self._reading:

@@ -95,9 +95,11 @@ class Handshake:
         return None
 
     def _stepped(self, step: "asyncio.Future[bool]") -> None:
-        if self._closed or step.cancelled():
+        if step.cancelled():
             return None
-        failure = step.exception()
+        failure = step.exception()  # read also after the close: asyncio logs exceptions that are not
+        if self._closed:
+            return None
         if failure is not None:
             with contextlib.suppress(OSError):
                 self._socket.send(self._outgoing.read())  # the alert

@@ -52,6 +52,8 @@ class TlsSocket:
         self.outgoing = outgoing
         self.records: list[memoryview] = []
         """Encrypted bytes that the socket has not accepted."""
+        self.ended = False
+        """Whether the client has sent close_notify, behind which nothing is received."""
 
     def fileno(self) -> int:
         return self.raw.fileno()
@@ -74,6 +76,8 @@ class TlsSocket:
         self.raw.close()
 
     def _receive(self, buffers: Sequence[memoryview]) -> int:
+        if self.ended:
+            return 0
         target = _Target(buffers)
         blocked: OSError | None = None
         count = -1
@@ -81,29 +85,29 @@ class TlsSocket:
             count = self.raw.recv_into(_received)
         except (BlockingIOError, InterruptedError) as failure:
             blocked = failure  # the handshake may have received records
-        if count == 0:
-            return 0
-        ended = self.incoming.pending > 0 and self._decrypt(target)
+        if self.incoming.pending:
+            self._decrypt(target)
         for at in range(0, max(count, 0), FEED_BYTES):
             self.incoming.write(_received[at : min(at + FEED_BYTES, count)])
-            ended = self._decrypt(target) or ended
+            self._decrypt(target)
         if self.outgoing.pending > CONTROL_BYTES_MAX:
             raise OSError("the client requests key updates and reads nothing")
-        if target.count or ended:
-            return target.count
+        if target.count or self.ended or not count:
+            return target.count  # data first: the end is returned by the next receive
         raise blocked or BlockingIOError  # part of a record
 
-    def _decrypt(self, target: "_Target") -> bool:
-        """Decrypt all complete records. Returns whether the client has sent close_notify."""
+    def _decrypt(self, target: "_Target") -> None:
+        """Decrypt all complete records."""
         read: Any = self.session.read  # its types know no buffer
         while True:
             buffer = target.rest()
             try:
                 count: int = read(len(buffer), buffer)
             except ssl.SSLWantReadError:
-                return False
+                return
             if not count:
-                return True
+                self.ended = True
+                return
             target.count += count
             target.at += count
 

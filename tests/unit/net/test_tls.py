@@ -2,24 +2,28 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import socket
 import ssl
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from connection_harness import HEARTBEAT, METADATA, Broker, Client, until
+from connection_harness import HEARTBEAT, METADATA, Broker, Client, turns, until
 
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.base.open_files import SharedFile
 from tierlog.broker.handlers.context import ANONYMOUS, RawReply, RequestContext
 from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.net.listener import Refusal
+from tierlog.broker.net.tls_handshake import THREADS
 from tierlog.broker.security.tls_files import ListenerTls
 from tierlog.cli.certificates import LocalAuthority
 from tierlog.config.node import NodeSettings
 from tierlog.config.sources import settings_from
+from tierlog.protocol.api import APIS, encode_request
 from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tierlog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
@@ -295,6 +299,74 @@ async def test_handshake_byte_by_byte_succeeds(broker: Broker, certificates: Cer
         await until(lambda: broker.listener.connections == 1)
 
 
+class ManualTls:
+    """A client that decides which bytes arrive together."""
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+        self.loop, self.sock = asyncio.get_running_loop(), sock
+        self._incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.session = context.wrap_bio(self._incoming, self.outgoing, server_hostname="localhost")
+
+    async def shake_hands(self) -> None:
+        """The handshake except for its last flight, which stays in `outgoing`."""
+        while True:
+            try:
+                return self.session.do_handshake()
+            except ssl.SSLWantReadError:
+                await self.send()
+                self._incoming.write(await self.loop.sock_recv(self.sock, 1 << 16))
+
+    def write_request(self) -> None:
+        request = HeartbeatRequest(group_id="g", member_id="m")
+        self.session.write(encode_request(APIS[HEARTBEAT], 0, 1, "test", request))
+
+    async def send(self) -> None:
+        await self.loop.sock_sendall(self.sock, self.outgoing.read())
+
+    async def expect_end(self) -> None:
+        while await self.loop.sock_recv(self.sock, 1 << 16):
+            pass
+
+
+async def test_request_between_the_handshake_and_the_end_of_the_stream_is_handled(
+    broker: Broker, certificates: Certificates
+) -> None:
+    await broker.start(tls=certificates.tls())
+    found = await principals(broker)
+    with raw(broker) as sock:
+        client = ManualTls(sock, certificates.of_client())
+        await client.shake_hands()
+        client.write_request()
+        sock.send(client.outgoing.read())
+        sock.shutdown(socket.SHUT_WR)
+        await client.expect_end()
+    assert found == [ANONYMOUS]
+    assert broker.listener.closed == {CloseReason.CLIENT: 1}
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_close_notify_behind_a_request_ends_the_connection(
+    broker: Broker, certificates: Certificates, waits: bool
+) -> None:
+    """The client leaves the TCP connection open. Also when it is not read at first, due to in_flight."""
+    await broker.start(tls=certificates.tls(), in_flight=1)
+    futures = broker.hold_heartbeats() if waits else []
+    with raw(broker) as sock:
+        client = ManualTls(sock, certificates.of_client())
+        await client.shake_hands()
+        await client.send()
+        await until(lambda: broker.listener.connections == 1)
+        client.write_request()
+        with contextlib.suppress(ssl.SSLWantReadError):
+            client.session.unwrap()
+        await client.send()
+        if waits:
+            await until(lambda: len(futures) == 1)
+            futures[0].set_result(HeartbeatResponse())
+        await client.expect_end()
+    assert broker.listener.closed == {CloseReason.CLIENT: 1}
+
+
 async def test_damaged_record_closes_the_connection(broker: Broker, certificates: Certificates) -> None:
     await broker.start(tls=certificates.tls())
     client = await connect(broker, certificates.of_client())
@@ -311,6 +383,31 @@ async def test_closing_listener_ends_handshakes(broker: Broker, certificates: Ce
         await until(lambda: broker.listener.tls_gate.pending == 1)
         await broker.listener.close()
         assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
+
+
+async def test_failure_in_a_thread_after_the_close_is_not_logged(
+    broker: Broker, certificates: Certificates
+) -> None:
+    loop = asyncio.get_running_loop()
+    logged: list[object] = []
+    loop.set_exception_handler(lambda _, context: logged.append(context))
+    await broker.start(tls=certificates.tls())
+    gate, release = broker.listener.tls_gate, threading.Event()
+    with raw(broker) as client:
+        await until(lambda: gate.pending == 1)
+        threads = gate._threads
+        assert threads is not None
+        for _ in range(THREADS):
+            threads.submit(release.wait)
+        await until(threads._work_queue.empty)
+        client.send(b"GET / HTTP/1.1\r\n")
+        await until(lambda: not threads._work_queue.empty())
+        await broker.listener.close()
+        release.set()
+        await asyncio.to_thread(threads.shutdown)
+        await turns()
+    gc.collect()
+    assert not logged
 
 
 async def test_at_the_limit_the_oldest_handshake_ends(
