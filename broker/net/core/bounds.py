@@ -17,6 +17,10 @@ SPARE_BUFFER_BYTES = 16 * MIB
 """Size of the unused buffers that are kept for frames that arrive in parts. With them a stream of 1 MiB
 batches maps no new pages."""
 
+LOGIN_FRAMES_BYTES = 16 * MIB
+"""Memory pool of the frames that arrive in pieces from clients that have not logged in. Most frames of logins
+arrive whole and need none."""
+
 SEND_BUFFERS = 64
 """Maximum number of buffers in one sendmsg. The kernel allows 1024, but more than a few dozen do not help."""
 

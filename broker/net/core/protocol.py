@@ -23,6 +23,7 @@ from tierlog.broker.handlers.context import CLOSE, WHOLE_FRAME, Connection, Pend
 from tierlog.broker.handlers.ordering import ORDER_OF, Order
 from tierlog.broker.net.core.bounds import ABANDONED_REQUESTS_MAX, BLOCKED_AFTER_S, FRAMES_PER_TURN, Bounds
 from tierlog.broker.net.core.close_reasons import CloseReason
+from tierlog.broker.net.core.memory_pool import MemoryPool
 from tierlog.broker.net.core.receive import SIZE_PREFIX, Buffers, PartialFrame
 from tierlog.broker.net.core.send_queue import SendQueue
 from tierlog.protocol.api import BY_NAME, PRODUCE_KEY, decode_request_header
@@ -204,7 +205,8 @@ class ConnectionCore:
         self._partial: PartialFrame | None = None
         self._whole: PartialFrame | None = None  # the frame of the latest request, if it came in pieces
         self._held = _NOTHING
-        self._wanted: int | None = None  # bytes for which it waits in the memory pool
+        self._wanted: int | None = None  # bytes for which it waits in `_pool`
+        self._pool = buffers.memory_pool
         self._waiting: deque[Request] = deque()  # in order; the first has no response yet
         self._waiting_bytes = 0  # held by requests without a response
         self._appends = 0  # unacknowledged
@@ -428,8 +430,7 @@ class ConnectionCore:
 
     def _keep(self, request: Request, keeps: int) -> None:
         """Reserve memory for the bytes of the frame that a handler keeps."""
-        memory_pool = self._buffers.memory_pool
-        whole = self._whole
+        memory_pool, whole = self._buffers.memory_pool, self._whole
         request.reserved = request.size if keeps == WHOLE_FRAME else keeps
         if keeps == WHOLE_FRAME and whole is not None:
             self._whole = None  # its memory is the request's, its buffer the handler's
@@ -437,7 +438,7 @@ class ConnectionCore:
         self._shared_is_kept = self._shared_is_kept or keeps == WHOLE_FRAME
         memory_pool.used += request.reserved
         if memory_pool.used > memory_pool.limit:
-            self._wait_for_memory(0)
+            self._wait_for_memory(0, memory_pool)
 
     def unblock_later(self, request: Request) -> None:
         """`Pending.blocks_later_until` is done."""
@@ -506,20 +507,20 @@ class ConnectionCore:
     def _allocate_for(self, frame: PartialFrame) -> bool:
         """Take a buffer of the frame's size, or wait for memory."""
         size = self._frame_size(frame.buffer, 0)
-        if self._buffers.memory_pool.try_allocate(size):
+        frame.pool = self._buffers.pool_for(self.connection.authentication)
+        if is_allocated := frame.pool.try_allocate(size):
             frame.grow(size)
-            return True
-        self._wait_for_memory(size)
-        return False
+        else:
+            self._wait_for_memory(size, frame.pool)
+        return is_allocated
 
-    def _wait_for_memory(self, size: int) -> None:
+    def _wait_for_memory(self, size: int, pool: MemoryPool) -> None:
         if self._wanted is None:
-            self._wanted = size
+            self._wanted, self._pool = size, pool
             self.on(Event.MEMORY_WANTED)
-            self._buffers.memory_pool.wait_for(self, size, self._granted)
+            pool.wait_for(self, size, self._granted)
 
     def got_memory(self) -> None:
-        """The memory pool has called `granted`."""
         if self._wanted and self._partial is not None:
             self._partial.grow(self._wanted)
         self._wanted = None
@@ -581,9 +582,8 @@ class ConnectionCore:
     def close(self) -> None:
         """Release all memory. The driver cancels what `unanswered` yields first."""
         self.on(Event.CLOSED)
-        memory_pool = self._buffers.memory_pool
-        if self._wanted is not None and not memory_pool.cancel_wait(self):
-            memory_pool.release(self._wanted)
+        if self._wanted is not None and not self._pool.cancel_wait(self):
+            self._pool.release(self._wanted)
         for frame in (self._partial, self._whole):
             if frame is not None:
                 frame.release(kept=frame is self._whole)  # a handler that failed may still refer to it

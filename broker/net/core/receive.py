@@ -5,16 +5,24 @@ arrive in one piece are handled in place. The first part of any other frame is c
 frame's size, and the next read fills that buffer and the shared one with one system call. Idle connections
 have no buffer.
 
+Clients that have not logged in share a memory pool of their own, so they take no memory from those that have.
 A buffer is reused when its frames are handled. If a handler keeps one of them, a new buffer takes its place.
 """
 
 import mmap
 
-from tierlog.broker.net.core.bounds import RECEIVE_BUFFER_BYTES, SPARE_BUFFER_BYTES
+from tierlog.broker.handlers.context import Authentication
+from tierlog.broker.net.core.bounds import (
+    LOGIN_FRAMES_BYTES,
+    RECEIVE_BUFFER_BYTES,
+    SPARE_BUFFER_BYTES,
+)
 from tierlog.broker.net.core.memory_pool import MemoryPool
 
 SIZE_PREFIX = 4
 REQUEST_HEADER_BYTES_MIN = 8
+LOGGED_IN_BYTES_MAX = 2**31 - 1
+"""`Authentication.frame_bytes_max` of a client that has logged in (handlers.sasl)."""
 _SMALLEST_BUFFER_BITS = 16
 """The smallest buffer for a partial frame has 64 KiB."""
 
@@ -25,8 +33,15 @@ class Buffers:
     def __init__(self, memory_pool: MemoryPool) -> None:
         self.shared = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self.memory_pool = memory_pool
+        self.login_pool = MemoryPool(min(memory_pool.limit, LOGIN_FRAMES_BYTES))
         self._spare: dict[int, list[memoryview]] = {}  # by the binary logarithm of their size
         self._spare_bytes = 0
+
+    def pool_for(self, authentication: Authentication | None) -> MemoryPool:
+        """The memory pool of a client's frames."""
+        if authentication is None or authentication.frame_bytes_max >= LOGGED_IN_BYTES_MAX:
+            return self.memory_pool
+        return self.login_pool
 
     def replace_shared(self) -> None:
         """Take a new shared buffer, since a handler keeps views of the old one."""
@@ -53,14 +68,15 @@ class Buffers:
 class PartialFrame:
     """A partly received frame: its buffer, and how many bytes it has and needs, size prefix included."""
 
-    __slots__ = ("_buffers", "begun_at", "buffer", "have", "need", "reserved")
+    __slots__ = ("_buffers", "begun_at", "buffer", "have", "need", "pool", "reserved")
 
     def __init__(self, buffers: Buffers, begun_at: float) -> None:
         self._buffers = buffers
         self.buffer = memoryview(bytearray(SIZE_PREFIX))
         self.have = 0
         self.need = SIZE_PREFIX
-        self.reserved = 0  # bytes of the memory pool
+        self.pool = buffers.memory_pool
+        self.reserved = 0  # bytes of the pool
         self.begun_at = begun_at
 
     @property
@@ -79,7 +95,7 @@ class PartialFrame:
 
     def grow(self, size: int) -> None:
         """Take a buffer for a frame of `size` bytes, size prefix excluded. The caller has reserved them in
-        the memory pool."""
+        `pool`."""
         self.need = SIZE_PREFIX + size
         self.reserved = size
         grown = self._buffers.take(self.need)
@@ -90,7 +106,7 @@ class PartialFrame:
         """Release the memory when the frame is handled or its connection is closed. `kept`: a handler may
         still refer to the buffer, so it is not reused."""
         if self.need > SIZE_PREFIX:
-            self._buffers.memory_pool.release(self.reserved)
+            self.pool.release(self.reserved)
             self.reserved = 0
             if not kept:
                 self._buffers.recycle(self.buffer)

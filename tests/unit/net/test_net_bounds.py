@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from connection_harness import HEARTBEAT, METADATA, PRODUCE, Broker, Client, produce, turns, until
+from sasl_logins import LoginBroker, log_in
 
 from tierlog.broker.handlers.context import RawReply, RequestContext
 from tierlog.broker.net.core.bounds import (
@@ -55,6 +56,26 @@ async def test_connections_wait_for_memory_in_order_of_arrival(broker: Broker) -
     assert len(broker.records) == 4
     await until(lambda: not memory_pool.used)
     assert memory_pool.waits == 2
+
+
+async def test_clients_without_a_login_take_no_memory_from_others() -> None:
+    broker = LoginBroker(session_ms=3_600_000)
+    await broker.start(request_bytes=10_000)
+    client = await broker.connect()
+    assert (await log_in(client, "PLAIN", "ada", "lovelace")).error_code == 0
+    strangers = [await broker.connect() for _ in range(4)]
+    buffers = broker.listener.buffers
+    for stranger in strangers:
+        stranger.writer.write(struct.pack(">i", 4096) + bytes(8))
+    await until(lambda: buffers.login_pool.waiting == 1)
+    client.writer.write(large())
+    await client.receive(PRODUCE, 9)
+    for stranger in strangers:
+        stranger.writer.transport.abort()
+    await until(lambda: broker.listener.connections == 1)
+    await broker.close()
+    for pool in (buffers.login_pool, buffers.memory_pool):
+        assert (pool.used, pool.waiting) == (0, 0)
 
 
 async def test_frame_larger_than_the_memory_pool_is_received(broker: Broker) -> None:
