@@ -15,12 +15,22 @@ from typing import Any, Protocol
 from tierlog.broker.handlers.context import Connection, Pending
 from tierlog.broker.net.core.bounds import Bounds
 from tierlog.broker.net.core.close_reasons import CloseReason
-from tierlog.broker.net.core.protocol import HALT_CLOSED, HALT_YIELDED, ConnectionCore, Event, Request
+from tierlog.broker.net.core.protocol import (
+    HALT_CLOSED,
+    HALT_YIELDED,
+    SASL_AUTHENTICATE_KEY,
+    ConnectionCore,
+    Event,
+    Request,
+)
 from tierlog.broker.net.core.receive import Buffers
 from tierlog.broker.net.dispatch import Dispatcher
 from tierlog.broker.net.outbox import Outbox
 from tierlog.broker.net.tls_socket import TlsOutbox, TlsSocket
+from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.primitives import MalformedFrame
+
+_LOGIN_APIS = (BY_NAME["SaslHandshake"].key, SASL_AUTHENTICATE_KEY)
 
 
 class Stopwatch(Protocol):
@@ -100,6 +110,10 @@ class Channel:
         authentication = self.connection.authentication
         if authentication is not None and authentication.is_overdue:
             return self.close(CloseReason.AUTHENTICATION, "the login took too long")
+        if authentication is not None and authentication.closes:
+            first = core.next_to_answer  # a failed login is answered first, after its delay
+            if first is not None and first.context.api not in _LOGIN_APIS:
+                return self.close(CloseReason.AUTHENTICATION, "not logged in, and earlier requests wait")
         if not self._reading and self._client_has_left():
             if core.client_left(now):
                 return self.close(CloseReason.CLIENT)
@@ -211,9 +225,11 @@ class Channel:
             return self.close(CloseReason.STOPPING, "the request was cancelled")
         core.respond(request, parts)
         authentication = self.connection.authentication
-        if authentication is not None and authentication.closes:
-            core.close_after_responses()
         following = core.next_to_answer
+        if authentication is not None and authentication.closes:
+            if following is not None and request.context.api in _LOGIN_APIS:
+                return self.close(CloseReason.AUTHENTICATION, "a login failed while earlier requests wait")
+            core.close_after_responses()
         if following is not None and following.pending is not None and _is_done(following.pending):
             return None  # its callback runs next, and sends both responses with one system call
         return self._flush()
@@ -268,7 +284,8 @@ class Channel:
             return self.close(CloseReason.NETWORK, str(failure))
         if not out.parts:
             if core.is_ready_to_close:
-                is_login = self.connection.authentication is not None
+                authentication = self.connection.authentication
+                is_login = authentication is not None and authentication.closes
                 return self.close(CloseReason.AUTHENTICATION if is_login else CloseReason.UNANSWERED)
             if self._writing:
                 owner.loop.remove_writer(self._fd)

@@ -86,6 +86,8 @@ class Dispatcher:
         context = request.context
         made: Message | Close | None = request.message
         if isinstance(made, Close):
+            if context.connection.authentication is not None:
+                context.connection.authentication.closes = True
             return CLOSE
         if made is not None:
             return self.chain.start(context, made)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from connection_harness import HEARTBEAT, METADATA, Client
+from connection_harness import HEARTBEAT, METADATA, Client, until
 from sasl_logins import (
     API_VERSIONS,
     LoginBroker,
@@ -16,6 +16,7 @@ from sasl_logins import (
     scram_users,
 )
 
+from tierlog.broker.handlers.context import CLOSE
 from tierlog.broker.handlers.sasl import LOGIN_MAX_MS, MESSAGES_MAX, SASL_AUTHENTICATE_KEY, SASL_HANDSHAKE_KEY
 from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.protocol.errors import ErrorCode
@@ -286,6 +287,38 @@ async def test_another_user_or_mechanism_is_refused_the_second_time(mechanism: s
     assert await client.expect_close() == b""
     assert broker.connections[0].principal == "User:ada"
     assert broker.logins.counts.reauthentication_failed == 1
+    await broker.close()
+
+
+@pytest.mark.parametrize("case", ["failed", "expired"])
+async def test_earlier_request_does_not_keep_a_connection_without_login_open(case: str) -> None:
+    broker = LoginBroker(session_ms=10_000)
+    await broker.start(sweep_s=0.01)
+    futures = broker.hold_heartbeats()
+    client = await broker.connect()
+    await log_in(client, "PLAIN", "ada", "lovelace")
+    client.send(HEARTBEAT, 0, HeartbeatRequest())
+    await until(lambda: len(futures) == 1)
+    broker.clock.at_ms += 5_000 if case == "failed" else 60_000
+    if case == "failed":
+        client.send(SASL_HANDSHAKE_KEY, 1, SaslHandshakeRequest(mechanism="PLAIN"))
+        client.send(SASL_AUTHENTICATE_KEY, 2, SaslAuthenticateRequest(auth_bytes=plain.encode("ada", "no")))
+    else:
+        client.send(METADATA, 9, MetadataRequest())
+    assert await client.expect_close() == b""
+    assert futures[0].cancelled()
+    assert broker.listener.closed == {CloseReason.AUTHENTICATION: 1}
+    await broker.close()
+
+
+async def test_handler_that_closes_a_connection_with_a_session_is_no_failed_login() -> None:
+    broker = await expiring(10_000)
+    broker.on_heartbeat = lambda *_: CLOSE
+    client = await broker.connect()
+    await log_in(client, "PLAIN", "ada", "lovelace")
+    client.send(HEARTBEAT, 0, HeartbeatRequest())
+    assert await client.expect_close() == b""
+    assert broker.listener.closed == {CloseReason.UNANSWERED: 1}
     await broker.close()
 
 
