@@ -108,7 +108,7 @@ class ListenerTls:
         return True
 
     def _file_stamp(self) -> tuple[object, ...]:
-        """Changes whenever a file is replaced or modified."""
+        """Changes whenever a file is replaced or modified, also its owner or mode."""
         return tuple(
             _stamp_of(path)
             for path in (self._settings.ssl_keystore_location, self._settings.ssl_truststore_location)
@@ -193,13 +193,15 @@ def _load_key(context: ssl.SSLContext, settings: SslSettings) -> int:
 
 
 def _load_trust(context: ssl.SSLContext, settings: SslSettings) -> int | None:
+    """Load the CA certificates. Returns when the first expires; None: no setting names any. A truststore
+    without certificates is refused, so brokers that had one at startup always have one."""
     where, pem = "ssl.truststore.certificates", settings.ssl_truststore_certificates.encode()
     if settings.ssl_truststore_location:
         where = f"ssl.truststore.location: {settings.ssl_truststore_location}"
         pem = _read(where, settings.ssl_truststore_location)
         if _format_of(pem, settings.ssl_truststore_type) == PKCS12:
             pem = _pem_of_pkcs12(where, pem, settings.ssl_truststore_password)
-    if not pem:
+    elif not pem:
         return None
     try:
         certificates = x509.load_pem_x509_certificates(pem)
@@ -239,12 +241,12 @@ def _read(where: str, path: str) -> bytes:
     return data
 
 
-def _stamp_of(path: str) -> tuple[int, int, int] | None:
+def _stamp_of(path: str) -> tuple[int, ...] | None:
     try:
         status = Path(path).stat()
     except OSError:
         return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _set_ciphers(context: ssl.SSLContext, suites: tuple[str, ...]) -> None:

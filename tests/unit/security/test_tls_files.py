@@ -100,6 +100,41 @@ def test_unusable_keystore_is_refused(tmp_path: Path, content: bytes | None, mes
         tls(ssl_keystore_location=store)
 
 
+@pytest.mark.parametrize("case", ["empty", "truncated", "second is truncated"])
+def test_truststore_without_whole_certificates_is_refused(
+    authority: LocalAuthority, tmp_path: Path, case: str
+) -> None:
+    ca, trust = (tmp_path / "ca.pem").read_bytes(), tmp_path / "trust"
+    half = ca[: len(ca) // 2]
+    content = {"empty": b"", "truncated": half, "second is truncated": ca + half}[case]
+    texts = {
+        **LISTENER,
+        "ssl.keystore.location": str(authority.issue("broker", ("localhost",))),
+        "ssl.truststore.location": str(trust),
+        "ssl.truststore.type": "PEM",
+        "ssl.client.auth": "required",
+    }
+    trust.write_bytes(content)
+    with pytest.raises(InvalidSetting, match="not a file of CA certificates"):
+        NodeTls(settings_from(texts))
+    trust.write_bytes(ca)
+    node = NodeTls(settings_from(texts))
+    assert node.for_brokers is not None
+    trust.write_bytes(content)
+    listener = node.by_name["SSL"]
+    assert not listener.reload()
+    assert listener.reload_failures == 1
+    assert len(listener.context.get_ca_certs()) == len(node.for_brokers().get_ca_certs()) == 1
+
+
+def test_changed_mode_of_a_file_is_noticed(authority: LocalAuthority) -> None:
+    keystore = authority.issue("broker", ("localhost",))
+    found = tls(ssl_keystore_location=keystore)
+    assert not found.reload()
+    keystore.chmod(0o640)
+    assert found.reload()
+
+
 def test_cipher_suites_have_both_names(authority: LocalAuthority) -> None:
     keystore = authority.issue("broker", ("localhost",))
     suites = (
