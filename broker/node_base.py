@@ -27,6 +27,7 @@ from tierlog.broker.platform import Platform, production_platform, quorum_tls
 from tierlog.broker.security.distinguished_name import certificate_principal
 from tierlog.broker.security.jwks import key_set_of
 from tierlog.broker.security.jwt_tokens import token_validator
+from tierlog.broker.security.unknown_users import cluster_secret
 from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.admin_api import BASIC, BEARER, CERTIFICATE, principals
 from tierlog.config.node import CONTROLLER, NodeSettings
@@ -133,7 +134,9 @@ class NodeBase(ABC):
         )
         access = AdminAccess(roles=roles, nodes_have_certificates=bool(settings.quorum_files))
         if BASIC in ways:
-            access.passwords = ScramPasswords(lambda: self.metadata.image.scram_users)
+            access.passwords = ScramPasswords(
+                lambda: self.metadata.image.scram_users, cluster_secret(settings, self.identity.cluster_id)
+            )
         if BEARER in ways:
             keys = key_set_of(settings)
             tasks.spawn("keys of the admin API's tokens", keys.keep_fresh())

@@ -3,7 +3,7 @@ OAUTHBEARER.
 
 A SCRAM verifier needs thousands of hashes for one check, so they run in a thread, a few at a time, and the
 node remembers a keyed digest of each password that was right. A password that it remembers does not wait. An
-unknown user costs as much as a wrong password.
+unknown user costs as much as a wrong password: the thread hashes as often as for a real one.
 """
 
 import asyncio
@@ -17,10 +17,8 @@ import structlog
 from tierlog.base.clock import Clock
 from tierlog.broker.gateway.authentication import TooManyChecks
 from tierlog.broker.security.jwt_tokens import TokenRefused, TokenValidator
-from tierlog.metadata.scram import (
-    ScramMechanism,
-    ScramVerifier,
-)
+from tierlog.broker.security.unknown_users import UnknownUsers
+from tierlog.metadata.scram import ScramVerifier
 from tierlog.metadata.scram_users import (
     ScramUsers,
 )
@@ -31,12 +29,13 @@ WAITING_CHECKS_MAX = 100
 """Passwords that wait for their check. The last one waits 0.7 s if each check takes the longest, 14 ms."""
 
 REMEMBERED_MAX = 1000
-_NOBODY = ScramVerifier(salt=bytes(16), stored_key=bytes(32), server_key=bytes(32), iterations=4096)
 
 
 class ScramPasswords:
-    def __init__(self, users: Callable[[], ScramUsers]) -> None:
+    def __init__(self, users: Callable[[], ScramUsers], secret: bytes) -> None:
+        """`secret`: of the cluster, so that each node treats an unknown user alike."""
         self._users = users
+        self._unknown = UnknownUsers(users, secret)
         self._key = secrets.token_bytes(32)
         self._remembered: dict[tuple[str, bytes], ScramVerifier] = {}
         self._checks = asyncio.Semaphore(CHECKS_AT_ONCE)
@@ -45,8 +44,9 @@ class ScramPasswords:
     async def verify(self, name: str, password: str) -> bool:
         """Whether the user exists and has this password. Raises TooManyChecks."""
         credentials = self._users().get(name)
-        mechanism, verifier = ScramMechanism.SHA_256, _NOBODY
-        if credentials is not None:
+        if credentials is None:
+            mechanism, verifier = self._unknown.best_verifier(name)
+        else:
             mechanism = max(credentials)
             verifier = credentials[mechanism]
         digest = hmac.digest(self._key, password.encode(), "sha256")

@@ -1,6 +1,5 @@
 """Logins of a node: the mechanisms of each SASL listener, by its settings. Built by app.py."""
 
-import hashlib
 import secrets
 from collections.abc import Callable, Mapping
 
@@ -11,6 +10,7 @@ from tierlog.broker.handlers.sasl import LoginCounts, LoginListener
 from tierlog.broker.security.jwks import KeySet, key_set_of
 from tierlog.broker.security.jwt_tokens import TokenValidator, token_validator
 from tierlog.broker.security.mechanisms import OAUTHBEARER, PLAIN, Mechanisms
+from tierlog.broker.security.unknown_users import cluster_secret
 from tierlog.config.listeners import ListenerSettings
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.scram_users import (
@@ -26,9 +26,7 @@ class Logins:
     ) -> None:
         self._clock = clock
         self._users = users
-        # all brokers have the quorum's secret; a single broker has none, and forgets this at a restart
-        secret = settings.controller_quorum_secret or secrets.token_hex()
-        self._secret = hashlib.sha256(f"{cluster_id}\0{secret}".encode()).digest()
+        self._secret = cluster_secret(settings, cluster_id)
         self._key_sets: list[KeySet] = []
         self._by_name = {
             listener.name: self._build(listener, settings.for_listener(listener.name))

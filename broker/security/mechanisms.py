@@ -1,17 +1,18 @@
 """SASL mechanisms of a listener: one `Exchange` authenticates one client.
 
 The texts of failures are Kafka's. They tell the client nothing that depends on whether a user exists: an
-unknown user gets a salt of its own, the same each time, and fails where a wrong password fails. Called by
+unknown user has a verifier (`security.unknown_users`) and fails where a wrong password fails. Called by
 `handlers.sasl`.
 """
 
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from tierlog.broker.security.jwt_tokens import TokenRefused, TokenValidator
+from tierlog.broker.security.unknown_users import UnknownUsers
 from tierlog.metadata.scram import (
     MECHANISMS,
     ScramMechanism,
@@ -21,7 +22,7 @@ from tierlog.metadata.scram_users import (
     ScramUsers,
 )
 from tierlog.protocol.sasl import oauthbearer, plain
-from tierlog.protocol.sasl.scram import MIN_ITERATIONS, SALT_BITS, ScramFailed, ScramServer, salt_text
+from tierlog.protocol.sasl.scram import ScramFailed, ScramServer, salt_text
 
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 SCRAM = {mechanism.sasl_name: mechanism for mechanism in MECHANISMS}
@@ -68,6 +69,10 @@ class Mechanisms:
     passwords: Mapping[str, str]
     """Password by user, for PLAIN."""
     tokens: TokenValidator | None = None
+    _unknown: UnknownUsers = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_unknown", UnknownUsers(self.users, self.secret))
 
     def begin(self, mechanism: str) -> Exchange:
         """Begin an exchange of an enabled mechanism."""
@@ -81,13 +86,7 @@ class Mechanisms:
         """The user's verifier, or one that no password matches."""
         credentials = self.users().get(user)
         found = None if credentials is None else credentials.get(mechanism)
-        return found or self._no_verifier(mechanism, user)
-
-    def _no_verifier(self, mechanism: ScramMechanism, user: str) -> ScramVerifier:
-        seed = hmac.digest(self.secret, f"{mechanism.sasl_name}\0{user}".encode(), "sha512")
-        salt = salt_text(int.from_bytes(seed) >> 8 * len(seed) - SALT_BITS)
-        key = self.random_bits(8 * mechanism.key_size).to_bytes(mechanism.key_size)
-        return ScramVerifier(salt=salt, stored_key=key, server_key=key, iterations=MIN_ITERATIONS)
+        return found or self._unknown.verifier(user, mechanism)
 
 
 class _Scram:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from connection_harness import HEARTBEAT, METADATA, Client, until
+from immutables import Map
 from sasl_logins import (
     API_VERSIONS,
     LoginBroker,
@@ -14,11 +15,13 @@ from sasl_logins import (
     is_served,
     log_in,
     scram_users,
+    verifier,
 )
 
 from tierlog.broker.handlers.context import CLOSE
 from tierlog.broker.handlers.sasl import LOGIN_MAX_MS, MESSAGES_MAX, SASL_AUTHENTICATE_KEY, SASL_HANDSHAKE_KEY
 from tierlog.broker.net.core.close_reasons import CloseReason
+from tierlog.metadata.scram import ScramMechanism
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.api_versions import ApiVersionsRequest
 from tierlog.protocol.messages.heartbeat import HeartbeatRequest
@@ -84,6 +87,17 @@ async def test_unknown_user_fails_as_late_as_a_wrong_password(broker: LoginBroke
         assert response.error_code == 0
         salts.append(bytes(response.auth_bytes).split(b",")[1])
     assert salts[0] == salts[1] != salts[2]
+
+
+async def test_unknown_user_gets_the_iterations_of_a_real_one(broker: LoginBroker) -> None:
+    secret = verifier("sha256", "lovelace", salt=b"x" * 20, iterations=8192)
+    broker.users = Map({"ada": Map({ScramMechanism.SHA_256: secret})})
+    for user in ("ada", "eve"):
+        client = await broker.connect()
+        await handshake(client, SCRAM[0])
+        response = await authenticate(client, ScramClient(SCRAM[0], user, "x", "abc").start())
+        _, salt, iterations = bytes(response.auth_bytes).split(b",")
+        assert (len(salt), iterations) == (30, b"i=8192")
 
 
 async def test_removed_user_is_refused(broker: LoginBroker) -> None:
