@@ -124,6 +124,7 @@ class SaslLogin:
         self._requests = self._messages = 0
         self._mechanism = ""
         self._exchange: Exchange | None = None
+        self._is_refused = False  # the client knows, and its last message is missing
         self._user: str | None = None  # by the latest login
         self._begun_ms = listener.clock.monotonic_ms()  # the latest login
         self._expires_ms: int | None = None  # by the broker's monotonic clock
@@ -186,8 +187,8 @@ class SaslLogin:
         try:
             if self._messages > MESSAGES_MAX:
                 raise AuthenticationFailed("too many SASL messages")
-            reply, login = self._exchange.respond(message)
-            lifetime_ms = 0 if login is None else self._log_in(login, version)
+            step = self._exchange.respond(message)
+            lifetime_ms = 0 if step.login is None else self._log_in(step.login, version)
         except AuthenticationFailed as failure:
             self._fail(str(failure))
             if version < 0:
@@ -199,9 +200,16 @@ class SaslLogin:
                     auth_bytes=b"",
                 )
             )
-        if version < 0:
-            return RawReply([reply])
-        return SaslAuthenticateResponse(error_message=None, auth_bytes=reply, session_lifetime_ms=lifetime_ms)
+        reply: Reply = RawReply([step.message])
+        if version >= 0:
+            reply = SaslAuthenticateResponse(
+                error_message=None, auth_bytes=step.message, session_lifetime_ms=lifetime_ms
+            )
+        if not step.refusal:
+            return reply
+        self._count_failure(step.refusal)
+        self._is_refused = True
+        return self._refused(reply)
 
     def _log_in(self, login: Login, version: int) -> int:
         """The client is authenticated. Returns for how many ms; 0: for as long as it is connected. Raises
@@ -239,12 +247,25 @@ class SaslLogin:
 
     def _fail(self, why: str) -> None:
         self.state, self._exchange = LoginState.FAILED, None
+        if not self._is_refused:
+            self._count_failure(why)
+
+    def _count_failure(self, why: str) -> None:
         counts = self._listener.counts
         if self._user is None:
             counts.failed += 1
         else:
             counts.reauthentication_failed += 1
         self._listener.on_failure(self._connection, why)
+
+    def _refused(self, reply: Reply) -> Pending:
+        """The answer to a failure after which the client may send one more message. It may also close."""
+
+        async def answer() -> Reply:
+            await asyncio.sleep(self._listener.delay_ms / 1000)
+            return reply
+
+        return Pending(answer())
 
     def _delayed(self, reply: Reply) -> Pending:
         """The answer to a failure. The connection closes after it."""

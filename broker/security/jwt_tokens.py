@@ -60,9 +60,9 @@ class TokenValidator:
             header = jwt.get_unverified_header(token)
             algorithm, key = header.get("alg"), self.keys.find(header.get("kid"))
             if algorithm not in ALGORITHMS:
-                raise TokenRefused(f"tokens signed by {algorithm!r} are not accepted")
+                raise TokenRefused(f"tokens signed by {algorithm!r:.100} are not accepted")
             if key is None:
-                raise TokenRefused(f"the issuer has no key {header.get('kid')!r}")
+                raise TokenRefused(f"the issuer has no key {header.get('kid')!r:.100}")
             options: Any = {
                 "require": ["exp", "iat"],
                 "verify_aud": bool(self.audience),

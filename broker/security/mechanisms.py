@@ -44,10 +44,12 @@ class Login(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The answer to a message. `login`: None while the exchange continues."""
+    """The answer to a message. `login`: None while the exchange continues. `refusal`: why the client is
+    refused, for the broker's log, if the exchange ends with one more message of the client."""
 
     message: bytes
     login: Login | None = None
+    refusal: str = ""
 
 
 class Exchange(Protocol):
@@ -137,9 +139,9 @@ class _OAuthBearer:
             raise AuthenticationFailed(_invalid_credentials(OAUTHBEARER)) from failure
         try:
             claims = self._tokens.validate(token, self._now_ms)
-        except TokenRefused:
+        except TokenRefused as why:
             self._is_refused = True
-            return Step(refusal)
+            return Step(refusal, refusal=str(why) or "the token is invalid")
         if authorization and authorization != claims.subject:
             raise AuthenticationFailed(
                 "Authentication failed: Client requested an authorization id "

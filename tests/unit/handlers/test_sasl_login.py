@@ -21,6 +21,7 @@ from sasl_logins import (
 from tierlog.broker.handlers.context import CLOSE
 from tierlog.broker.handlers.sasl import LOGIN_MAX_MS, MESSAGES_MAX, SASL_AUTHENTICATE_KEY, SASL_HANDSHAKE_KEY
 from tierlog.broker.net.core.close_reasons import CloseReason
+from tierlog.broker.security.mechanisms import Step
 from tierlog.metadata.scram import ScramMechanism
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.api_versions import ApiVersionsRequest
@@ -349,7 +350,7 @@ async def test_other_requests_during_the_second_login_are_refused() -> None:
 async def test_number_of_messages_is_bounded(broker: LoginBroker) -> None:
     class Endless:
         def respond(self, message: bytes) -> Any:
-            return b"more", None
+            return Step(b"more")
 
     client = await broker.connect()
     await handshake(client, "PLAIN")

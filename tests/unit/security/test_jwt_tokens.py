@@ -13,11 +13,15 @@ from connection_harness import until
 from cryptography.hazmat.primitives import serialization
 from issuer import AUDIENCE, EC, ISSUER, OTHER_RSA, RSA, key_set, token
 from sasl_logins import LoginBroker, authenticate, handshake, is_served, log_in
+from structlog.testing import capture_logs
 
 from tierlog.base.tasks import TaskGroup
+from tierlog.broker.handlers.sasl import SASL_AUTHENTICATE_KEY
 from tierlog.broker.security.jwks import KeySet, KeySetUnavailable, keys_of
 from tierlog.broker.security.jwt_tokens import TokenRefused, TokenValidator
 from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from tierlog.protocol.sasl import oauthbearer
 
 NOW_MS = 1_700_000_000_000
 NOW = NOW_MS / 1000
@@ -148,6 +152,47 @@ async def test_refused_token_gets_the_answer_of_rfc_7628(broker: LoginBroker) ->
     assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
     assert response.error_message == '{"status":"invalid_token"}'
     assert await client.expect_close() == b""
+
+
+async def test_refused_token_counts_once_and_is_logged_with_the_reason(broker: LoginBroker) -> None:
+    expired = token(NOW - 1000)
+    with capture_logs() as logged:
+        client = await broker.connect()
+        await log_in(client, "OAUTHBEARER", "", expired)
+        assert broker.logins.counts.failed == 1
+        await authenticate(client, b"\x01")
+        assert await client.expect_close() == b""
+    assert broker.logins.counts.failed == 1
+    [line] = logged
+    assert (line["event"], line["why"]) == ("authentication failed", "the token has expired")
+    assert expired not in str(line)
+
+
+async def test_client_that_closes_at_a_refusal_has_failed(broker: LoginBroker) -> None:
+    client = await broker.connect()
+    await log_in(client, "OAUTHBEARER", "", token(NOW, kid="else"))
+    client.writer.close()
+    assert broker.logins.counts.failed == 1
+
+
+async def test_refusal_of_a_token_is_delayed() -> None:
+    broker = LoginBroker(tokens=validator(), delay_ms=60_000)
+    await broker.start()
+    client = await broker.connect()
+    await handshake(client, "OAUTHBEARER")
+    message = SaslAuthenticateRequest(auth_bytes=oauthbearer.encode(token(NOW - 1000)))
+    client.send(SASL_AUTHENTICATE_KEY, 2, message)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await client.frame()
+    assert broker.logins.counts.failed == 1
+    await broker.close()
+
+
+async def test_names_in_a_token_do_not_fill_the_log() -> None:
+    with pytest.raises(TokenRefused) as raised:
+        validator().validate(token(NOW, kid="k" * 10_000), NOW_MS)
+    assert len(str(raised.value)) < 200
 
 
 async def test_invalid_message_is_refused(broker: LoginBroker) -> None:
