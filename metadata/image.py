@@ -42,7 +42,8 @@ class BrokerImage(BrokerRegistration, frozen=True, array_like=True, kw_only=True
     """The last broker epoch in which it was unfenced. -1: it was never unfenced, or did not record the epoch
     in its directories then (`keeps_epochs`)."""
     endpoints: tuple[Endpoint, ...] = ()
-    """Addresses of its listeners; empty if it has one for all clients and brokers."""
+    """Addresses of its listeners; empty if it registered below format version 3, or by an older version of
+    tierlog with PLAINTEXT alone. Clients of all listeners then get the address for other brokers."""
 
     def address_of(self, listener: str) -> tuple[str, int] | None:
         """Host and port of the listener of this name; None if the broker has none."""

@@ -167,11 +167,11 @@ def _registration(command: c.RegisterBroker, epoch: int) -> r.BrokerRegistration
 def _endpoints(
     image: ClusterImage, first: Iterable[r.AnyRecord], command: c.RegisterBroker
 ) -> list[r.AnyRecord]:
-    """A record of the broker's listeners, if it has others than PLAINTEXT. Below format version 3, clients of
-    all listeners get the address for other brokers."""
+    """A record of the broker's listeners, if it names them. It is needed for a single PLAINTEXT, too: clients
+    of other listeners must not get that address while brokers get more listeners one by one. Below format
+    version 3, clients of all listeners get the address for other brokers."""
     raised = [record.version for record in first if isinstance(record, r.FormatVersion)]
-    is_needed = [endpoint.name for endpoint in command.endpoints] not in ([], ["PLAINTEXT"])
-    if not is_needed or max([image.format_version, *raised]) < 3:
+    if not command.endpoints or max([image.format_version, *raised]) < 3:
         return []
     return [r.BrokerEndpoints(broker_id=command.broker_id, endpoints=command.endpoints)]
 

@@ -4,9 +4,11 @@ import uuid
 from typing import Any
 
 from tierlog.metadata.controller import commands as c
+from tierlog.metadata.records import Endpoint
 from tierlog.protocol.errors import ErrorCode as E
 
 World = Any
+PLAINTEXT = Endpoint(name="PLAINTEXT", host="h", port=9092, protocol="PLAINTEXT")
 
 
 def partition(world: World) -> Any:
@@ -137,3 +139,19 @@ def test_producer_ids_never_overlap(world: World) -> None:
     assert world.do(stale).error == E.STALE_BROKER_EPOCH
     greedy = c.AllocateProducerIds(broker_id=1, broker_epoch=epoch, count=2**40)
     assert world.do(greedy).error == E.INVALID_REQUEST
+
+
+def test_broker_with_one_listener_has_no_address_for_others(world: World) -> None:
+    world.register(1, formats=(1, 3), endpoints=(PLAINTEXT,))
+    assert world.image.brokers[1].address_of("PLAINTEXT") == ("h", 9092)
+    assert world.image.brokers[1].address_of("SASL_SSL") is None
+
+
+def test_broker_that_registered_below_format_3_has_one_address_for_all(world: World) -> None:
+    world.register(1, formats=(1, 2), endpoints=(PLAINTEXT,))
+    assert world.image.brokers[1].address_of("SASL_SSL") == ("h", 9092)
+
+
+def test_broker_that_names_no_listeners_has_one_address_for_all(world: World) -> None:
+    world.register(1, formats=(1, 3))
+    assert world.image.brokers[1].address_of("SASL_SSL") == ("h", 9092)
