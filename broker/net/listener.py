@@ -32,7 +32,7 @@ from tierlog.broker.net.core.bounds import (
 from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.net.core.memory_pool import MemoryPool
 from tierlog.broker.net.core.protocol import HALT_MUTED, HALT_YIELDED
-from tierlog.broker.net.core.receive import Buffers
+from tierlog.broker.net.core.receive import Buffers, must_log_in
 from tierlog.broker.net.dispatch import Dispatcher
 from tierlog.broker.net.tls_gate import Tls, TlsGate
 from tierlog.broker.net.tls_socket import TlsSocket
@@ -141,6 +141,8 @@ class Listener:
         self.tls_gate = TlsGate(tls, self._open, self._ended)
         self._sockets: dict[str, socket.socket] = {}
         self._channels: dict[int, Channel] = {}
+        self._strangers: dict[int, Channel] = {}
+        """Open connections that had to log in, in order; those that have are removed when they are found."""
         self._throttled_connections: dict[socket.socket, tuple[str, asyncio.TimerHandle]] = {}
         self._throttled_per_address: Counter[str] = Counter()
         self._per_address: Counter[str] = Counter()
@@ -254,6 +256,7 @@ class Listener:
         """Called by a connection that closed."""
         if self._channels.pop(channel.connection.id, None) is None:
             return
+        self._strangers.pop(channel.connection.id, None)
         self._ended(channel.connection, why, detail)
 
     def _ended(self, connection: Connection, why: CloseReason, detail: str) -> None:
@@ -341,15 +344,37 @@ class Listener:
         if self._begin is not None:
             connection.authentication = self._begin(connection)
         channel = self._channels[connection.id] = Channel(self, sock, connection)
+        if connection.authentication is not None:
+            self._strangers[connection.id] = channel
         if isinstance(sock, TlsSocket):
             self.loop.call_soon(channel.read_early)
 
     def _refusal(self, host: str) -> Refusal | None:
         bounds = self.bounds
-        if len(self._channels) + self.tls_gate.pending >= bounds.connections:
-            return Refusal.ALL
         most = bounds.connections_per_address_overrides.get(host, bounds.connections_per_address)
-        return Refusal.ADDRESS if self._per_address[host] >= most else None
+        if self._per_address[host] >= most:
+            return Refusal.ADDRESS
+        is_full = len(self._channels) + self.tls_gate.pending >= bounds.connections
+        return Refusal.ALL if is_full and not self._close_oldest_stranger() else None
+
+    def _close_oldest_stranger(self) -> bool:
+        """Close the oldest connection that has not logged in, so that strangers do not shut out clients and
+        brokers. Returns whether there was one."""
+        shaking = self.tls_gate.oldest()
+        while self._strangers:
+            number, channel = next(iter(self._strangers.items()))
+            if shaking is not None and shaking.id < number:
+                break
+            del self._strangers[number]
+            if must_log_in(channel.connection.authentication):
+                self._refuse(Refusal.ALL, channel.connection.peer_host)
+                channel.close(CloseReason.AUTHENTICATION, "max.connections is reached")
+                return True
+        if shaking is None:
+            return False
+        self._refuse(Refusal.ALL, shaking.peer_host)
+        self.tls_gate.give_up(shaking)
+        return True
 
     def _throttle_connection(self, accepted: socket.socket, host: str, seconds: float) -> None:
         """Close the connection after its throttle time: clients reconnect at once if they are refused at once

@@ -81,6 +81,15 @@ class TlsGate:
         context = self._listeners[connection.listener].context
         pending[connection] = Handshake(sock, context, self._threads, done, failed)
 
+    def oldest(self) -> Connection | None:
+        """The connection whose handshake has been in progress for longest."""
+        oldest = (next(iter(pending)) for pending in self._pending.values() if pending)
+        return min(oldest, key=lambda connection: connection.id, default=None)
+
+    def give_up(self, connection: Connection) -> None:
+        """End a handshake in progress, since max.connections is reached."""
+        self._end(connection, CloseReason.TLS_HANDSHAKE, "max.connections is reached")
+
     def sweep(self, now: float, timeout_s: float) -> None:
         """End the handshakes that take too long."""
         for pending in self._pending.values():

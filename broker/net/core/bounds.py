@@ -91,7 +91,8 @@ class Bounds:
     """socket.request.max.bytes; also limits the total size of a connection's pending requests: at the limit
     the connection is not read"""
     connections: int = 10_000
-    """max.connections: a further one is closed at once"""
+    """max.connections: a further one takes the place of the oldest that has not logged in; without such a one
+    it is closed at once"""
     connections_per_address: int = 2**31 - 1
     """max.connections.per.ip"""
     connections_per_address_overrides: Mapping[str, int] = field(default_factory=dict)

@@ -27,6 +27,11 @@ _SMALLEST_BUFFER_BITS = 16
 """The smallest buffer for a partial frame has 64 KiB."""
 
 
+def must_log_in(authentication: Authentication | None) -> bool:
+    """Whether the client has to log in and has not yet. False while it logs in again."""
+    return authentication is not None and authentication.frame_bytes_max < LOGGED_IN_BYTES_MAX
+
+
 class Buffers:
     """The shared receive buffer of a listener, and spare buffers for frames that arrive in pieces."""
 
@@ -39,9 +44,7 @@ class Buffers:
 
     def pool_for(self, authentication: Authentication | None) -> MemoryPool:
         """The memory pool of a client's frames."""
-        if authentication is None or authentication.frame_bytes_max >= LOGGED_IN_BYTES_MAX:
-            return self.memory_pool
-        return self.login_pool
+        return self.login_pool if must_log_in(authentication) else self.memory_pool
 
     def replace_shared(self) -> None:
         """Take a new shared buffer, since a handler keeps views of the old one."""

@@ -242,6 +242,23 @@ async def test_connection_that_does_not_log_in_is_closed() -> None:
     await broker.close()
 
 
+async def test_strangers_do_not_shut_out_clients_that_log_in() -> None:
+    broker = LoginBroker(session_ms=10_000)
+    await broker.start(connections=2)
+    strangers = [await broker.connect() for _ in range(2)]
+    clients = []
+    for stranger in strangers:
+        client = await broker.connect()
+        assert await stranger.expect_close() == b""
+        assert (await log_in(client, "PLAIN", "ada", "lovelace")).error_code == 0
+        clients.append(client)
+    assert await (await broker.connect()).expect_close() == b""
+    for client in clients:
+        assert await is_served(client)
+    assert broker.listener.closed == {CloseReason.AUTHENTICATION: 2}
+    await broker.close()
+
+
 async def test_login_without_a_login_listener_is_refused(broker: LoginBroker) -> None:
     client = await broker.connect()
     await log_in(client, "PLAIN", "ada", "lovelace")

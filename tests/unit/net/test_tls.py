@@ -446,6 +446,20 @@ async def test_flood_of_handshakes_leaves_other_listeners_alone(
         each.close()
 
 
+async def test_handshakes_do_not_use_up_the_connections(broker: Broker, certificates: Certificates) -> None:
+    await broker.start(tls=certificates.tls(), more=["OTHER"], connections=2)
+    silent = [raw(broker) for _ in range(2)]
+    await until(lambda: broker.listener.tls_gate.pending == 2)
+    clients = [await Client.connect(*broker.addresses["OTHER"]) for _ in range(3)]
+    for client in clients[:2]:
+        assert await client.ask(METADATA, 9, MetadataRequest()) == MetadataResponse(controller_id=0)
+    assert await clients[2].expect_close() == b""
+    assert broker.listener.closed == {CloseReason.TLS_HANDSHAKE: 2}
+    assert broker.listener.refused == {Refusal.ALL: 3}
+    for each in silent:
+        each.close()
+
+
 async def test_many_handshakes_at_once_are_all_served(broker: Broker, certificates: Certificates) -> None:
     """More than one turn accepts; each client sends its request together with the end of its handshake."""
     await broker.start(tls=certificates.tls())
