@@ -15,7 +15,7 @@ import structlog
 
 from tierlog.base.clock import Clock, SystemClock
 from tierlog.base.files import Files, OsFiles
-from tierlog.base.network import Network, Unreachable
+from tierlog.base.network import Network, Peer, Unreachable, host_port
 from tierlog.base.open_files import OpenFiles
 from tierlog.base.process_limits import OTHER_DESCRIPTORS, descriptor_limit, share_of_logs
 from tierlog.base.tasks import TaskGroup
@@ -81,6 +81,7 @@ def production_platform(settings: NodeSettings) -> Platform:
         clock=SystemClock(),
         rng=random.Random(),
         network=TcpNetwork(
+            settings.inter_broker_listener,
             tls.for_brokers if tls and settings.controller_quorum_secret else None,
             inter_broker_login(settings),
         ),
@@ -94,32 +95,45 @@ def production_platform(settings: NodeSettings) -> Platform:
 
 
 class TcpNetwork:
-    """Opens connections to other brokers, for fetchers, log repair and tier starts. `tls`: the context of the
-    next one; None: without TLS. `login`: None if their listener wants none."""
+    """Opens connections to other brokers, for fetchers, log repair and tier starts."""
 
     def __init__(
-        self, tls: Callable[[], ssl.SSLContext] | None = None, login: BrokerLogin | None = None
+        self,
+        listener: str,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        login: BrokerLogin | None = None,
     ) -> None:
+        """`listener`: inter.broker.listener.name of this broker. `tls`: the context of the next connection;
+        None: without TLS. `login`: None if the listener wants none."""
+        self._listener = listener
         self._tls = tls
         self._login = login
 
-    async def connect(self, host: str, port: int, client_id: str) -> BrokerConnection:
-        peer = f"{host}:{port}"
+    async def connect(self, peer: Peer, client_id: str) -> BrokerConnection:
+        """Connect to the listener that this broker uses between brokers: its TLS and its login are for that
+        one.
+
+        In a rolling change of inter.broker.listener.name the peer may still use another one, which is `host`
+        and `port` of its registration. Those are used if the peer has no listener of this name, or did not
+        register its listeners because the cluster's format version is too low.
+        """
+        host, port = peer.address_of(self._listener) or (peer.host, peer.port)
+        address = host_port(host, port)
         loop = asyncio.get_running_loop()
         context = None if self._tls is None else self._tls()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, adapter = await loop.create_connection(
-                    lambda: _ProtocolAdapter(BrokerConnection(peer, client_id, loop)),
+                    lambda: _ProtocolAdapter(BrokerConnection(address, client_id, loop)),
                     host,
                     port,
                     ssl=context,
                     server_hostname=None if context is None else host,
                 )
         except (OSError, TimeoutError) as failure:
-            raise Unreachable(f"{peer}: {str(failure) or 'no response'}") from failure
+            raise Unreachable(f"{address}: {str(failure) or 'no response'}") from failure
         if self._login is not None:
-            await self._login.log_in(adapter.connection, peer)
+            await self._login.log_in(adapter.connection, address)
         return adapter.connection
 
 

@@ -211,7 +211,7 @@ class GroupLag:
         if broker is None or self._network is None:
             raise Unreachable(f"broker {leader} is not registered")
         if caller is None or not caller.is_open:
-            caller = await self._network.connect(broker.host, broker.port, "group lag")
+            caller = await self._network.connect(broker, "group lag")
             self._callers[leader] = caller
         return caller
 

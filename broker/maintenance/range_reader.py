@@ -62,7 +62,7 @@ class RangeReader:
         if start >= end:
             return found
         try:
-            caller = await self._network.connect(source.host, source.port, self._client_id)
+            caller = await self._network.connect(source, self._client_id)
         except Unreachable as failure:
             raise RangeUnavailable(str(failure)) from None
         try:

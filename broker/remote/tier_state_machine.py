@@ -122,7 +122,7 @@ class TierStateMachine:
         leader = self._image().brokers.get(replica.leader)
         if leader is None or self._network is None:
             raise _Rejected(f"broker {replica.leader} is not registered")
-        caller = await self._network.connect(leader.host, leader.port, f"replica-{self._broker_id}")
+        caller = await self._network.connect(leader, f"replica-{self._broker_id}")
         try:
             return await self._request(caller, replica, position, wanted)
         finally:

@@ -158,7 +158,7 @@ class ReplicaFetcher:
         if broker is None:
             raise Unreachable(f"broker {self.leader} is not registered")
         client_id = f"replica-{self._settings.node_id}"
-        self._caller = await self._deps.network.connect(broker.host, broker.port, client_id)
+        self._caller = await self._deps.network.connect(broker, client_id)
         self._interrupted = False
         return self._caller
 

@@ -114,6 +114,6 @@ class BrokerRequests(Generic[I, R]):
         if broker is None:
             raise Unreachable(f"broker {broker_id} is not registered")
         if caller is None or not caller.is_open:
-            caller = await self._network.connect(broker.host, broker.port, self._client_id)
+            caller = await self._network.connect(broker, self._client_id)
             self._callers[broker_id] = caller
         return caller

@@ -1,14 +1,13 @@
 """Every node of a cluster is restarted in turn while producers write without an error."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from deliveries import Deliveries
+from rolling_load import Load
 from waiting import until
 
 from tierlog.cli.admin import AdminApi
@@ -17,53 +16,6 @@ from tierlog.cli.local_cluster import LocalCluster
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PARTITIONS = 6
-DELIVERY_MS = 10_000
-"""Enough for retries while leadership moves, but less than a node takes to start."""
-
-
-class Load:
-    """A producer with acks=all that runs in its own thread until `stop`."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self.deliveries = Deliveries()
-        self.sent = 0
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "acks": "all",
-                "enable.idempotence": True,
-                "delivery.timeout.ms": DELIVERY_MS,
-                "linger.ms": 5,
-            }
-        )
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._ends.is_set():
-            value = b"%d record" % self.sent
-            self._producer.produce(
-                "orders", value, partition=self.sent % PARTITIONS, on_delivery=self.deliveries
-            )
-            self.sent += 1
-            self._producer.poll(0.001)
-
-    def wait_for_progress(self) -> None:
-        """Wait until each partition has acknowledged a record sent after the call."""
-        first = self.sent
-        until(
-            lambda: (
-                {n % PARTITIONS for n in list(self.deliveries.acknowledged) if n >= first}
-                == set(range(PARTITIONS))
-            ),
-            "every partition takes records",
-        )
-
-    def stop(self) -> None:
-        self._ends.set()
-        self._thread.join()
-        assert self._producer.flush(60) == 0
 
 
 @pytest.fixture
@@ -107,7 +59,7 @@ def test_no_produce_fails_in_a_rolling_restart(cluster: LocalCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic("orders", PARTITIONS, 3)])["orders"].result(30)
     until(lambda: whole(cluster), "a new cluster is whole")
-    load = Load(cluster.bootstrap)
+    load = Load({"bootstrap.servers": cluster.bootstrap}, "orders", PARTITIONS)
     try:
         load.wait_for_progress()
         for node in cluster.nodes.values():

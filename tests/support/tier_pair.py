@@ -13,6 +13,7 @@ from tier_node import START_MS, TierNode, take_role
 
 from tierlog.base.files import FileSlice, OsFiles, Space
 from tierlog.base.leader_epochs import UNKNOWN_END
+from tierlog.base.network import Peer
 from tierlog.base.types import TopicPartition
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.tier_state_machine import LIST_OFFSETS, TierStateMachine
@@ -202,8 +203,8 @@ class Caller:
     def __init__(self, leader: Replica, *, pending_upload: int = -1) -> None:
         self.leader, self.pending_upload = leader, pending_upload
 
-    async def connect(self, host: str, port: int, client_id: str) -> "Caller":
-        assert (host, port) == ("h", 1)
+    async def connect(self, peer: Peer, client_id: str) -> "Caller":
+        assert (peer.host, peer.port) == ("h", 1)
         return self
 
     async def call(self, api_key: int, version: int, request: ListOffsetsRequest, timeout_s: float) -> Any:

@@ -39,6 +39,19 @@ class Caller(Protocol):
     def close(self) -> None: ...
 
 
+class Peer(Protocol):
+    """A registered broker. `host` and `port` are those of its own inter.broker.listener.name."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    def address_of(self, listener: str) -> tuple[str, int] | None:
+        """Host and port of the listener of this name; None if the peer has none."""
+
+
 class Network(Protocol):
-    async def connect(self, host: str, port: int, client_id: str) -> Caller:
+    async def connect(self, peer: Peer, client_id: str) -> Caller:
         """Raises Unreachable."""

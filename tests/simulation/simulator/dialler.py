@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from simulator.network import Broken, Network, Refused
-from tierlog.base.network import Unreachable
+from tierlog.base.network import Peer, Unreachable
 from tierlog.protocol import replica_fetch
 from tierlog.protocol.api import APIS, FETCH_KEY, decode_response, encode_request
 from tierlog.protocol.messages.fetch import FetchRequest
@@ -28,17 +28,17 @@ class SimDialler:
     ) -> None:
         self._network, self._name, self._brokers, self._rng = network, name, brokers, rng
 
-    async def connect(self, host: str, port: int, client_id: str) -> "SimCaller":
+    async def connect(self, peer: Peer, client_id: str) -> "SimCaller":
         connection = self._rng.getrandbits(48)
 
         async def accept() -> None:
             return
 
         try:
-            await self._network.call(self._name, host, connection, accept)
+            await self._network.call(self._name, peer.host, connection, accept)
         except ConnectionError as failure:
             raise Unreachable(str(failure)) from None
-        broker = next(one for one in self._brokers.values() if one.name == host)
+        broker = next(one for one in self._brokers.values() if one.name == peer.host)
         return SimCaller(self._network, self._name, broker, connection)
 
 

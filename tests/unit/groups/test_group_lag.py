@@ -7,6 +7,7 @@ from group_broker import METADATA, Lease, OneBroker
 from loop_steps import LoopSteps
 from structlog.testing import capture_logs
 
+from tierlog.base.network import Peer
 from tierlog.base.types import TopicPartition
 from tierlog.broker.coordinators.shards import Host
 from tierlog.broker.gateway.exposition import exposition
@@ -170,7 +171,7 @@ class SilentLeader:
         self.requests: list[ListOffsetsRequest] = []
         self.closed = 0
 
-    async def connect(self, host: str, port: int, client_id: str) -> "SilentLeader":
+    async def connect(self, peer: Peer, client_id: str) -> "SilentLeader":
         return self
 
     async def call(self, api_key: int, version: int, request: ListOffsetsRequest, *_: object) -> None:

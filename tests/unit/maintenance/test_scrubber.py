@@ -12,7 +12,7 @@ from manual_clock import ManualClock
 
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.base.leader_epochs import EpochEnd
-from tierlog.base.network import Unreachable
+from tierlog.base.network import Peer, Unreachable
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.maintenance.log_repair import REPAIR_TRIES, LogRepair
 from tierlog.broker.maintenance.scrubber import Scrubber
@@ -57,10 +57,10 @@ class Peers:
         self.log_start = 0
         self._host = ""
 
-    async def connect(self, host: str, port: int, client_id: str) -> "Peers":
-        if host not in self.batches:
-            raise Unreachable(host)
-        self._host = host
+    async def connect(self, peer: Peer, client_id: str) -> "Peers":
+        if peer.host not in self.batches:
+            raise Unreachable(peer.host)
+        self._host = peer.host
         return self
 
     async def call(

@@ -50,8 +50,8 @@ def tiering_of(
 async def test_local_directory_is_the_default_store_of_a_standalone_node_only(tmp_path: Path) -> None:
     url = {"object.store.url": tmp_path.as_uri()}
     assert isinstance(store_of(tmp_path, None), LocalStore)
-    assert isinstance(store_of(tmp_path, TcpNetwork()), NoStore)
-    assert isinstance(store_of(tmp_path, TcpNetwork(), **url), LocalStore)
+    assert isinstance(store_of(tmp_path, TcpNetwork("PLAINTEXT")), NoStore)
+    assert isinstance(store_of(tmp_path, TcpNetwork("PLAINTEXT"), **url), LocalStore)
 
 
 async def test_directory_that_ignores_conditions_is_refused(
@@ -96,15 +96,15 @@ async def test_without_a_store_segments_stay_local_and_the_status_says_why(tmp_p
 async def test_former_standalone_node_logs_where_its_remote_data_is(tmp_path: Path) -> None:
     objects = tmp_path / OBJECTS_DIRECTORY
     async with TierNode(tmp_path / "node", LocalStore(objects)) as node:
-        assert await startup_errors(tiering_of(tmp_path, node.metadata, TcpNetwork())) == []
+        assert await startup_errors(tiering_of(tmp_path, node.metadata, TcpNetwork("PLAINTEXT"))) == []
         replica = await node.create("t")
         produce(replica, 40)
         await until(lambda: node.remote(replica).entries != ())
-        [reported] = await startup_errors(tiering_of(tmp_path, node.metadata, TcpNetwork()))
+        [reported] = await startup_errors(tiering_of(tmp_path, node.metadata, TcpNetwork("PLAINTEXT")))
         assert reported["partitions"] == 1
         assert f"object.store.url to the store that has it: {objects.as_uri()} " in reported["next"]
         url = {"object.store.url": objects.as_uri()}
-        assert await startup_errors(tiering_of(tmp_path, node.metadata, TcpNetwork(), **url)) == []
+        assert await startup_errors(tiering_of(tmp_path, node.metadata, TcpNetwork("PLAINTEXT"), **url)) == []
         assert await startup_errors(tiering_of(tmp_path, node.metadata, None)) == []
 
 

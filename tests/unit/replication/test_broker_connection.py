@@ -4,6 +4,7 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from uuid import UUID
 
 import pytest
 
@@ -11,6 +12,8 @@ from tierlog.base.network import Unreachable
 from tierlog.broker import platform
 from tierlog.broker.platform import TcpNetwork
 from tierlog.broker.replication.broker_connection import BUFFER_BYTES, KEPT_BUFFER_BYTES, BrokerConnection
+from tierlog.metadata.image import BrokerImage
+from tierlog.metadata.records import Endpoint
 from tierlog.protocol.api import APIS, FETCH_KEY, decode_request_header, encode_response
 from tierlog.protocol.messages.fetch import (
     FetchableTopicResponse,
@@ -33,6 +36,23 @@ def response(correlation_id: int, records: bytes) -> bytes:
     )
 
 
+def broker(host: str, port: int, **endpoints: int) -> BrokerImage:
+    """A registered broker, with the ports of its listeners on loopback."""
+    return BrokerImage(
+        broker_id=2,
+        broker_epoch=1,
+        incarnation=UUID(int=2),
+        host=host,
+        port=port,
+        admin_url="http://127.0.0.1:9644",
+        fenced=False,
+        endpoints=tuple(
+            Endpoint(name=name, host="127.0.0.1", port=number, protocol="PLAINTEXT")
+            for name, number in endpoints.items()
+        ),
+    )
+
+
 @asynccontextmanager
 async def connected(respond: Respond) -> AsyncIterator[BrokerConnection]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -46,7 +66,7 @@ async def connected(respond: Respond) -> AsyncIterator[BrokerConnection]:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()[:2]
-    connection = await TcpNetwork().connect(host, port, "test")
+    connection = await TcpNetwork("BROKERS").connect(broker(host, port), "test")
     try:
         yield connection
     finally:
@@ -182,13 +202,28 @@ async def test_closed_port_is_unreachable():
     server.close()
     await server.wait_closed()
     with pytest.raises(Unreachable):
-        await TcpNetwork().connect("127.0.0.1", port, "test")
+        await TcpNetwork("BROKERS").connect(broker("127.0.0.1", port), "test")
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "port"),
+    [
+        ({"PLAINTEXT": 1, "BROKERS": 2}, 2),  # the peer uses PLAINTEXT between brokers, and this one BROKERS
+        ({"PLAINTEXT": 1, "CLIENTS": 2}, 1),
+        ({}, 1),  # registered at a format version without the listeners of brokers
+    ],
+)
+async def test_connection_goes_to_the_listener_that_this_broker_uses_between_brokers(
+    endpoints: dict[str, int], port: int
+) -> None:
+    with pytest.raises(Unreachable, match=rf"^127\.0\.0\.1:{port}: "):
+        await TcpNetwork("BROKERS").connect(broker("127.0.0.1", 1, **endpoints), "test")
 
 
 async def test_error_of_a_connection_that_times_out_says_so(monkeypatch):
     monkeypatch.setattr(platform, "CONNECT_TIMEOUT_S", 0)  # a constant, not a collaborator
     with pytest.raises(Unreachable, match=r"^127.0.0.1:9092: no response$"):
-        await TcpNetwork().connect("127.0.0.1", 9092, "test")
+        await TcpNetwork("BROKERS").connect(broker("127.0.0.1", 9092), "test")
 
 
 async def test_response_that_ends_within_a_topic_fails_its_call():

@@ -13,7 +13,7 @@ from opened_replica import opened_replica
 
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles
-from tierlog.base.network import Unreachable
+from tierlog.base.network import Peer, Unreachable
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition
 from tierlog.broker.quotas.replication import Throttle
@@ -81,7 +81,7 @@ class Leader:
     def __init__(self) -> None:
         self.connections: list[Connection] = []
 
-    async def connect(self, host: str, port: int, client_id: str) -> Connection:
+    async def connect(self, peer: Peer, client_id: str) -> Connection:
         self.connections.append(Connection())
         return self.connections[-1]
 
