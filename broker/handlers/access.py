@@ -2,8 +2,8 @@
 
 `handlers.guard` enforces the rows before the handler runs, except those marked as `by_handler`: their
 responses depend on access in more than one place, or are encoded in several turns. A denied request gets the
-error of the resource type. If only some items of a request are denied, the others are processed, and the
-response has the error for each denied one. Authorization comes first, so a client learns nothing about
+error of the resource type. If only some items of an array (`Each`) are denied, the others are processed, and
+the response has the error for each denied one. Authorization comes first, so a client learns nothing about
 resources that it may not describe. The page docs/reference/access.md and the test matrix are made from this
 table.
 """
@@ -90,7 +90,14 @@ class Each:
         return f"each of `{self.array}`"
 
 
-Names = Whole | Field | Every | Each
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Resources that no field names: the handler finds them, and checks them itself."""
+
+    says: str
+
+
+Names = Whole | Field | Every | Each | Found
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +149,7 @@ ACCESS: Mapping[str, tuple[Row, ...]] = {
             ResourceType.TOPIC,
             Each("v3_and_below_topics", others=ErrorCode.OPERATION_NOT_ATTEMPTED),
             versions=range(4),
+            note="up to version 3; if one is denied, the others get `OPERATION_NOT_ATTEMPTED`",
         ),
         Row(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, Whole(), versions=range(4, 100)),
     ),
@@ -156,14 +164,26 @@ ACCESS: Mapping[str, tuple[Row, ...]] = {
         Row(
             AclOperation.DESCRIBE,
             ResourceType.TOPIC,
-            Each("group_ids"),
+            Found("topics of each group's members"),
             by_handler=True,
-            note="topics of the group's members: a denied one fails the group",
+            note="a denied one fails its group",
         ),
     ),
     "ConsumerGroupHeartbeat": (
         _group(AclOperation.READ),
-        Row(AclOperation.DESCRIBE, ResourceType.TOPIC, Every("subscribed_topic_names")),
+        Row(
+            AclOperation.DESCRIBE,
+            ResourceType.TOPIC,
+            Every("subscribed_topic_names"),
+            note="a denied one refuses the whole request",
+        ),
+        Row(
+            AclOperation.DESCRIBE,
+            ResourceType.TOPIC,
+            Found("topics that `subscribed_topic_regex` may match"),
+            by_handler=True,
+            note="denied topics do not match, for all members of the group until the next refresh",
+        ),
     ),
     "CreateAcls": _on_cluster(AclOperation.ALTER),
     "CreateDelegationToken": (),
@@ -203,11 +223,12 @@ ACCESS: Mapping[str, tuple[Row, ...]] = {
     ),
     "DescribeTransactions": (
         Row(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, Each("transactional_ids"), by_handler=True),
-        _topics(
+        Row(
             AclOperation.DESCRIBE,
-            "transactional_ids",
+            ResourceType.TOPIC,
+            Found("topics of each transaction"),
             by_handler=True,
-            note="topics of the transaction: only permitted ones are returned",
+            note="only permitted topics are returned",
         ),
     ),
     "DescribeUserScramCredentials": _on_cluster(AclOperation.DESCRIBE),
@@ -258,7 +279,7 @@ ACCESS: Mapping[str, tuple[Row, ...]] = {
         Row(
             AclOperation.DESCRIBE,
             ResourceType.GROUP,
-            Each("groups"),
+            Found("all groups that match the filters"),
             or_cluster=AclOperation.DESCRIBE,
             by_handler=True,
             note="only permitted groups are returned",
@@ -270,7 +291,7 @@ ACCESS: Mapping[str, tuple[Row, ...]] = {
         Row(
             AclOperation.DESCRIBE,
             ResourceType.TRANSACTIONAL_ID,
-            Each("transaction_states"),
+            Found("all transactional ids that match the filters"),
             by_handler=True,
             note="only permitted transactional ids are returned",
         ),

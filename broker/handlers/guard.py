@@ -18,6 +18,7 @@ from tierlog.broker.handlers.access import (
     Each,
     Every,
     Field,
+    Found,
     Resource,
     Row,
     Whole,
@@ -151,7 +152,7 @@ class _Guard:
                 resources = [
                     resource_of(row, request, item, self._image) for item in getattr(request, array) or ()
                 ]
-            case Each():
+            case Each() | Found():
                 resources = []
         return next((each for each in resources if each is not None and not _allows(access, row, each)), None)
 
