@@ -379,8 +379,8 @@ class Loads:
         if not any(one.rolled and one.end_offset > expected for one in replica.segments):
             self._log_manager.roll(replica)  # else the upload of the last roll is in progress
         raise TierBusy(
-            f"{replica.name}: offsets up to {end - 1} are not in the bucket yet, which never ends while "
-            "producers write"
+            f"{replica.name}: offsets up to {end - 1} are not in the bucket yet. Stop the producers of this "
+            "partition, or the upload never catches up"
         )
 
     async def _submit(self, command: StartCopy | LoadSegments) -> None:

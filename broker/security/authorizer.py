@@ -6,10 +6,9 @@ WRITE, DELETE or ALTER implies DESCRIBE, and one for ALTER_CONFIGS implies DESCR
 nothing.
 
 ACLs come from the current image, so a change applies to the next check. Decisions are kept until the ACLs
-change: a client repeats the same few. The memory that they take is bounded. The prefixes that apply to a name
-are those on the path to it in a trie: the image's sorted prefixes, each with its longest other prefix as its
-parent, which is found when it is first needed. No change of ACLs builds an index. Called by the handlers
-(`handlers.access`).
+change: a client repeats the same few. The memory that they take is bounded. Binary searches in the image's
+sorted prefixes find those that apply to a name (`prefixes_of`). No index has to be built when ACLs change.
+Called by the handlers (`handlers.access`).
 """
 
 from bisect import bisect_right
@@ -247,8 +246,9 @@ def authorized_operations(access: Access | None, resource: ResourceType, name: s
 def prefixes_of(name: str, prefixes: tuple[str, ...]) -> Iterator[str]:
     """The members of a sorted tuple that are a prefix of the name, the longest first.
 
-    The greatest member that is not above the name is the longest such prefix, or shares with the name all
-    that any other such prefix can have. A walk in a trie, whose steps are binary searches.
+    Each step finds the greatest member that is not above `key`. If that is no prefix of the name, the
+    prefixes that are left are no longer than the start that it shares with `key`. The search continues with
+    this start.
     """
     key = name
     while at := bisect_right(prefixes, key):

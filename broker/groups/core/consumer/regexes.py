@@ -22,8 +22,11 @@ REFRESH_PAUSE_MS = 10_000
 def refresh_regexes(
     group: ConsumerGroup, turn: Turn, may_describe: Callable[[str], bool] | None = None
 ) -> None:
-    """Have the regular expressions resolved if that is due, with the topics that the member whose heartbeat
-    this is may describe, as in Kafka."""
+    """Have the regular expressions resolved if that is due.
+
+    `may_describe`: access of the member that sent the heartbeat. The expressions of all members match only
+    topics that this member may describe, as in Kafka. None: all topics.
+    """
     if not group.regex_subscribers or group.resolving is not None or not _is_due(group, turn):
         return
     names: Collection[str] = turn.topics.names()
