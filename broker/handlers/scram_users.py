@@ -5,9 +5,11 @@ the SaltedPassword, which could replace the password, so that it does not reach 
 """
 
 from collections import Counter
+from collections.abc import Mapping
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.turns import in_turns, respond_in_turns
 from tierlog.metadata.controller.commands import AlterUsers, CredentialChange, UserOutcome
 from tierlog.metadata.scram import (
     MECHANISMS,
@@ -31,14 +33,15 @@ Described = describe.DescribeUserScramCredentialsResult
 
 
 def describe_users_handler(deps: Dependencies) -> Handler:
-    def handle(context: RequestContext, request: describe.DescribeUserScramCredentialsRequest) -> Reply:
+    @pending
+    async def handle(context: RequestContext, request: describe.DescribeUserScramCredentialsRequest) -> Reply:
         users = deps.metadata.image.scram_users
+        named: Mapping[str, int] = Counter(one.name for one in request.users or ())
         if not request.users:
-            results = [_described(users, user) for user in sorted(users)]
-        else:
-            named = Counter(one.name for one in request.users)
-            results = [_described(users, user, times) for user, times in named.items()]
-        return describe.DescribeUserScramCredentialsResponse(error_message="", results=results)
+            named = dict.fromkeys(sorted(users), 1)
+        results = (_described(users, user, times) for user, times in named.items())
+        response = describe.DescribeUserScramCredentialsResponse(error_message="")
+        return await respond_in_turns(response, context.version, "results", len(named), results)
 
     return handle
 
@@ -67,10 +70,10 @@ def alter_users_handler(deps: Dependencies) -> Handler:
             CredentialChange(user=one.name, mechanism=one.mechanism, verifier=None)
             for one in request.deletions
         ]
-        changes += [
-            CredentialChange(user=one.name, mechanism=one.mechanism, verifier=_verifier(one))
-            for one in request.upsertions
-        ]
+        changes += await in_turns(
+            request.upsertions,
+            lambda one: CredentialChange(user=one.name, mechanism=one.mechanism, verifier=_verifier(one)),
+        )
         reply = await deps.metadata.submit(AlterUsers(changes=tuple(changes)))
         return alter.AlterUserScramCredentialsResponse(results=[_result(outcome) for outcome in reply.users])
 

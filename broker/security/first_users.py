@@ -7,13 +7,14 @@ has verifiers and no passwords; it is removed after the registration.
 """
 
 import errno
+import os
 from collections.abc import Container, Iterable
 from pathlib import Path
 
 import msgspec
 import structlog
 
-from tierlog.base.files import Files, write_atomically
+from tierlog.base.files import Files
 from tierlog.metadata.controller.commands import CredentialChange
 
 FIRST_USERS = "first-users.json"
@@ -28,11 +29,20 @@ def is_used(files: Files, directory: Path) -> bool:
 
 
 def write_first_users(files: Files, directory: Path, users: tuple[CredentialChange, ...]) -> Path:
-    """Raises OSError."""
+    """Write the file so that only its owner can ever read it. Raises OSError."""
     files.make_directory(directory)
     path = directory / FIRST_USERS
-    write_atomically(files, path, msgspec.json.encode(users))
-    path.chmod(0o600)
+    temporary = path.with_name(f"{FIRST_USERS}.tmp")
+    files.unlink(temporary, missing_ok=True)
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    file = files.open(temporary)
+    try:
+        files.writev_at(file, [msgspec.json.encode(users)], 0)
+        files.sync(file)
+    finally:
+        files.close(file)
+    files.rename(temporary, path)
+    files.sync_directory(directory)
     return path
 
 

@@ -5,12 +5,12 @@ PEM files only: `ssl.truststore.*` and `ssl.keystore.*` with the type PEM, or li
 `sasl.username` and `sasl.password`. Called by the command line for `--client-config`.
 """
 
+import os
 import re
 import secrets
 import socket
 import ssl
 import struct
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,11 +191,11 @@ def _only_trusting(like: ssl.SSLContext, text: str | None, file: str | None) -> 
 def _load_certificate(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
     password = properties.get("ssl.key.password") or properties.get("ssl.keystore.password") or None
     chain, key = properties.get("ssl.keystore.certificate.chain"), properties.get("ssl.keystore.key")
-    if chain and key:  # OpenSSL reads files only
-        with tempfile.NamedTemporaryFile("w", suffix=".pem") as both:
+    if chain and key:  # OpenSSL reads files only, and a key must not reach a disk
+        with os.fdopen(os.memfd_create("tierlog-key", os.MFD_CLOEXEC), "w", encoding="utf-8") as both:
             both.write(f"{chain}\n{key}\n")
             both.flush()
-            context.load_cert_chain(both.name, password=password)
+            context.load_cert_chain(f"/proc/self/fd/{both.fileno()}", password=password)
         return
     store = properties.get("ssl.keystore.location") or properties.get("ssl.certificate.location")
     if store:

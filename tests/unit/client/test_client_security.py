@@ -1,8 +1,10 @@
 """Kafka's client settings for TLS and SASL, as `--client-config` reads them."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
+from certificates import Authority
 
 from tierlog.client.security import client_security, read_properties
 from tierlog.config.definitions import InvalidSetting
@@ -51,6 +53,19 @@ def test_login_of_kafkas_and_of_librdkafkas_settings() -> None:
         assert (made.mechanism, made.user, made.password) == ("SCRAM-SHA-256", "ada", "canary")
         assert made.tls is None
         assert "canary" not in repr(made)
+
+
+def test_key_of_a_client_does_not_reach_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Authority(tmp_path).issue("ada")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    made = client_security(
+        {
+            "security.protocol": "SSL",
+            "ssl.keystore.certificate.chain": files.certificate.read_text(),
+            "ssl.keystore.key": files.key.read_text(),
+        }
+    )
+    assert made.tls is not None
 
 
 def test_plain_connections_need_no_settings() -> None:

@@ -230,6 +230,7 @@ MANY = 2_500
         ("DeleteTopics", 6, {"topics": [{"name": f"t{n}"} for n in range(MANY)]}),
         ("Metadata", 12, {"topics": [{"name": f"t{n}"} for n in range(MANY)]}),
         ("DescribeTopicPartitions", 0, {"topics": [{"name": f"t{n}"} for n in range(MANY)]}),
+        ("DescribeUserScramCredentials", 0, {"users": [{"name": f"u{n}"} for n in range(MANY)]}),
     ],
 )
 async def test_thousands_of_entries_are_processed_in_turns(
@@ -238,6 +239,17 @@ async def test_thousands_of_entries_are_processed_in_turns(
     with LoopSteps() as steps:
         await cluster.ask(api, version, **request_)
     assert steps.most < steps.total / 3  # nearly all of it, if it is done in one turn
+
+
+async def test_keys_of_many_users_are_derived_in_turns(cluster: AdminCluster) -> None:
+    upsertions = [
+        {"name": f"u{n}", "mechanism": 1, "iterations": 4096, "salt": b"salt", "salted_password": bytes(32)}
+        for n in range(MANY)
+    ]
+    with LoopSteps(functions=["_verifier"]) as steps:
+        await cluster.ask("AlterUserScramCredentials", 0, deletions=[], upsertions=upsertions)
+    assert steps.total == MANY
+    assert steps.most < MANY / 3
 
 
 async def test_too_many_elements_get_an_error_if_the_api_has_one(

@@ -1,6 +1,8 @@
 """The file of first users: removed once the cluster has them, and kept for the operator otherwise."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 from structlog.testing import capture_logs
 
@@ -31,3 +33,18 @@ def test_users_that_were_not_taken_are_kept_and_named(tmp_path: Path) -> None:
     assert path.exists()
     [line] = logs
     assert (line["log_level"], line["users"], line["file"]) == ("error", ["bob"], str(path))
+
+
+def test_only_the_owner_can_read_the_file_at_any_time(tmp_path: Path) -> None:
+    modes: list[int] = []
+
+    class Observed(OsFiles):
+        def writev_at(self, fd: int, buffers: Any, position: int) -> int:
+            modes.append(os.fstat(fd).st_mode & 0o777)
+            return super().writev_at(fd, buffers, position)
+
+    file = write_first_users(Observed(), tmp_path, ())
+    assert [*modes, file.stat().st_mode & 0o777] == [0o600, 0o600]
+    assert read_first_users(OsFiles(), tmp_path) == ()
+    write_first_users(Observed(), tmp_path, ())
+    assert [one.name for one in tmp_path.iterdir()] == [file.name]
