@@ -39,7 +39,7 @@ MECHANISMS = (ScramMechanism.SHA_256, ScramMechanism.SHA_512)
 
 
 class ScramVerifier(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """Verifies a password (RFC 5802, section 3). It allows to check guesses, and not to log in."""
+    """Verifies a password (RFC 5802, section 3). Its holder can check guesses, but cannot log in."""
 
     salt: bytes
     stored_key: bytes

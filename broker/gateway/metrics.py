@@ -100,7 +100,9 @@ LOGIN_FAMILIES = {
     "kafka_server_socket_server_metrics_failed_authentication_total": "failed",
     "kafka_server_socket_server_metrics_successful_reauthentication_total": "reauthenticated",
     "kafka_server_socket_server_metrics_failed_reauthentication_total": "reauthentication_failed",
-    "kafka_server_socket_server_metrics_successful_authentication_no_reauth_total": "no_reauthentication",
+    "kafka_server_socket_server_metrics_successful_authentication_no_reauth_total": (
+        "without_reauthentication"
+    ),
     "tierlog_connections_expired_total": "expired",
 }
 """Metrics of logins, and the field of LoginCounts that each shows."""

@@ -3,8 +3,9 @@ SaslServerAuthenticator.
 
 Until a client has logged in, `SaslLogin.admits` lets only these and ApiVersions pass. After SaslHandshake v0,
 SASL messages follow without request headers. A login may expire (KIP-368): then the client must log in again
-on the same connection, as the same user with the same mechanism. Every failure is answered after a delay,
-so that guessing passwords takes long, and closes the connection.
+on the same connection, as the same user with the same mechanism. A failed login is answered after a delay,
+so that guessing passwords takes long, and closes the connection. An unexpected request, or one after the
+session has expired, closes it at once and without an answer.
 """
 
 import asyncio
@@ -59,7 +60,7 @@ class LoginCounts:
     reauthenticated: int = 0
     reauthentication_failed: int = 0
     expired: int = 0  # connections that were closed because they did not log in again
-    no_reauthentication: int = 0  # the client cannot log in again
+    without_reauthentication: int = 0  # the client cannot log in again
 
 
 class LoginListener:
@@ -222,7 +223,7 @@ class SaslLogin:
             raise AuthenticationFailed("the credentials have expired")
         if self._user is None:
             counts.successful += 1
-            counts.no_reauthentication += version < 1
+            counts.without_reauthentication += version < 1
         else:
             counts.reauthenticated += 1
         self._user, self._exchange = login.user, None

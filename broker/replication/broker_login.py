@@ -37,7 +37,8 @@ class BrokerLogin:
         handshake = await connection.call(HANDSHAKE, HANDSHAKE_VERSION, request, TIMEOUT_S)
         if handshake.error_code:
             offered = ", ".join(handshake.mechanisms)
-            raise Unreachable(f"{peer} does not offer {self.mechanism}, only {offered or 'nothing'}")
+            why = f"offers {offered}, not {self.mechanism}" if offered else "has no SASL on this listener"
+            raise Unreachable(f"{peer} {why}")
         messages = login_messages(self.mechanism, self.user, self.password, secrets.token_hex(16))
         try:
             message = next(messages)

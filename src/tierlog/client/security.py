@@ -60,8 +60,9 @@ class ClientSecurity:
     def _log_in(self, opened: socket.socket, name: str) -> None:
         handshake = _exchange(opened, name, HANDSHAKE_VERSION, SaslHandshakeRequest(mechanism=self.mechanism))
         if handshake.error_code:
-            offered = ", ".join(handshake.mechanisms) or "none"
-            raise AuthenticationFailed(f"{name} does not offer {self.mechanism}, only {offered}")
+            offered = ", ".join(handshake.mechanisms)
+            why = f"offers {offered}, not {self.mechanism}" if offered else "has no SASL on this listener"
+            raise AuthenticationFailed(f"{name} {why}")
         messages = login_messages(self.mechanism, self.user, self.password, secrets.token_hex(16))
         try:
             message = next(messages)

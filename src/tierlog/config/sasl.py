@@ -36,9 +36,9 @@ class SaslSettings(AdminSettings):
     plain_sasl_jaas_config: str = setting_field(
         SettingType.PASSWORD,
         "",
-        'Users of PLAIN in Kafka\'s form: a login module and user_NAME="password" for each;. Kafka has it '
-        "as listener.name.NAME.plain.sasl.jaas.config only. Set it, as ${file:…} or ${directory:…}, to "
-        "offer PLAIN.",
+        'Users of PLAIN in Kafka\'s form: a login module, then user_NAME="password" for each user, and a '
+        "semicolon at the end. Kafka accepts it only as listener.name.NAME.plain.sasl.jaas.config. Set it, "
+        "as ${file:…} or ${directory:…}, to offer PLAIN.",
     )
     sasl_server_max_receive_size: int = int_(
         512 * KIB,
@@ -48,8 +48,8 @@ class SaslSettings(AdminSettings):
     )
     connection_failed_authentication_delay_ms: int = int_(
         100,
-        "How long, in milliseconds, a failed client waits for the answer, and for the end of its "
-        "connection. Raise it to make guessing of passwords slower.",
+        "Delay in milliseconds of the answer to a failed login. The connection closes after the answer. "
+        "Raise it to make guessing of passwords slower.",
         minimum=0,
         maximum=60_000,
     )

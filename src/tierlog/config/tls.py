@@ -37,8 +37,8 @@ class SslSettings(TopicDefaults):
     )
     ssl_keystore_type: str = string_(
         "",
-        "Format of ssl.keystore.location. If empty, it is recognized. Set it if a file must not be anything "
-        "else.",
+        "Format of ssl.keystore.location. If empty, it is recognized. Set it to refuse a file of the other "
+        "format.",
         choices=("", PEM, PKCS12),
     )
     ssl_keystore_password: str = setting_field(
@@ -70,8 +70,8 @@ class SslSettings(TopicDefaults):
     )
     ssl_truststore_type: str = string_(
         "",
-        "Format of ssl.truststore.location. If empty, it is recognized. Set it if a file must not be "
-        "anything else.",
+        "Format of ssl.truststore.location. If empty, it is recognized. Set it to refuse a file of the other "
+        "format.",
         choices=("", PEM, PKCS12),
     )
     ssl_truststore_password: str = setting_field(

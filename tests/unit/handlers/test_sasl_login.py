@@ -22,6 +22,8 @@ from tierlog.broker.handlers.context import CLOSE
 from tierlog.broker.handlers.sasl import LOGIN_MAX_MS, MESSAGES_MAX, SASL_AUTHENTICATE_KEY, SASL_HANDSHAKE_KEY
 from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.security.mechanisms import Step
+from tierlog.client.errors import AuthenticationFailed as ClientRefused
+from tierlog.client.security import ClientSecurity
 from tierlog.metadata.scram import ScramMechanism
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.api_versions import ApiVersionsRequest
@@ -265,6 +267,21 @@ async def test_login_without_a_login_listener_is_refused(broker: LoginBroker) ->
     assert (await handshake(client, "PLAIN")).error_code == ErrorCode.ILLEGAL_SASL_STATE
     assert (await authenticate(client, b"x")).error_code == ErrorCode.ILLEGAL_SASL_STATE
     assert await is_served(client)
+
+
+@pytest.mark.parametrize("has_sasl", [False, True])
+async def test_client_says_what_the_listener_offers(has_sasl: bool) -> None:
+    class Open(LoginBroker):
+        def _begin(self, connection: Any) -> Any:
+            return None
+
+    broker = LoginBroker() if has_sasl else Open()
+    await broker.start()
+    client = ClientSecurity(mechanism="GSSAPI", user="ada", password="lovelace")
+    why = "offers SCRAM-SHA-256, SCRAM-SHA-512, PLAIN, not GSSAPI" if has_sasl else "has no SASL on this"
+    with pytest.raises(ClientRefused, match=why):
+        await asyncio.to_thread(client.open_socket, broker.address, 30)
+    await broker.close()
 
 
 async def test_client_logs_in_again_before_its_session_ends() -> None:

@@ -50,7 +50,7 @@ class Keys(NamedTuple):
 
 
 def salted_password(hash_name: str, password: str, salt: bytes, iterations: int) -> bytes:
-    """SaltedPassword of RFC 5802, which allows to log in like the password itself."""
+    """SaltedPassword of RFC 5802. Its holder can log in, as with the password itself."""
     return hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)
 
 
