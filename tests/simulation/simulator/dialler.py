@@ -29,16 +29,19 @@ class SimDialler:
         self._network, self._name, self._brokers, self._rng = network, name, brokers, rng
 
     async def connect(self, peer: Peer, client_id: str) -> "SimCaller":
+        return await self.connect_to(peer.host)
+
+    async def connect_to(self, host: str) -> "SimCaller":
         connection = self._rng.getrandbits(48)
 
         async def accept() -> None:
             return
 
         try:
-            await self._network.call(self._name, peer.host, connection, accept)
+            await self._network.call(self._name, host, connection, accept)
         except ConnectionError as failure:
             raise Unreachable(str(failure)) from None
-        broker = next(one for one in self._brokers.values() if one.name == peer.host)
+        broker = next(one for one in self._brokers.values() if one.name == host)
         return SimCaller(self._network, self._name, broker, connection)
 
 

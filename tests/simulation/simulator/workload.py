@@ -122,7 +122,7 @@ class Client:
     async def ask(self, broker: int, api_key: int, version: int, request: object) -> object:
         caller = self._callers.get(broker)
         if caller is None or not caller.is_open:
-            caller = await self._dialler.connect(self._brokers[broker].name, 9092, self.name)
+            caller = await self._dialler.connect_to(self._brokers[broker].name)
             self._callers[broker] = caller
         return await caller.call(api_key, version, request, REQUEST_TIMEOUT_S)
 
