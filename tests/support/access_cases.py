@@ -14,7 +14,7 @@ from every_request import MAKE, Place
 from waiting import until
 from wire_client import Client, message
 
-from tierlog.broker.handlers.access import ACCESS, CLUSTER, Each, Row
+from tierlog.broker.handlers.access import ACCESS, CLUSTER, Each, Found, Row
 from tierlog.metadata.acls import AclOperation, PatternType, Permission, ResourceType
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.create_acls import AclCreation, CreateAclsRequest
@@ -130,9 +130,14 @@ def rows_of(api: str, version: int) -> list[Row]:
     return [
         row
         for row in ACCESS[api]
-        if version in row.versions and (api, row.operation, row.resource) not in OPTIONAL
+        if version in row.versions
+        and (api, row.operation, row.resource) not in OPTIONAL
+        and (api, type(row.names)) not in WITHOUT_NAMES
     ]
 
+
+WITHOUT_NAMES = {("ConsumerGroupHeartbeat", Found)}
+"""Rows for names that the requests of MAKE do not lead to: the member has no regular expression."""
 
 OPTIONAL = {
     ("CreateTopics", AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC),  # only leaves out settings

@@ -250,8 +250,8 @@ class NodeSettings(AuthorizerSettings):
     )
     max_connections: int = int_(
         10_000,
-        "Maximum number of client connections; further ones are closed at once. Raise it, with "
-        "RLIMIT_NOFILE, if more clients connect.",
+        "Maximum number of client connections. At the limit the oldest one that has not logged in yet makes "
+        "room; without such, further ones are closed at once. Raise it, with RLIMIT_NOFILE, for more.",
         minimum=1,
     )
     max_connections_per_ip: int = int_(
