@@ -54,7 +54,6 @@ class AdminAccess:
     """The principal of a certificate (DER). Raises ValueError if it maps to none."""
     nodes_have_certificates: bool = False
     """Whether requests between nodes need a certificate, too."""
-    delay_s: float = FAILURE_DELAY_S
     failures: int = 0
     denied: int = 0
     _delayed: int = 0
@@ -117,7 +116,7 @@ class AdminAccess:
         if hdrs.AUTHORIZATION in request.headers:
             self._delayed += 1
             try:
-                await asyncio.sleep(self.delay_s)
+                await asyncio.sleep(FAILURE_DELAY_S)
             finally:
                 self._delayed -= 1
         ways = {

@@ -112,7 +112,7 @@ async def test_flood_of_wrong_passwords_does_not_keep_everyone_waiting(
         return may_end.wait() and False
 
     monkeypatch.setattr(credentials, "_fits", slow)
-    monkeypatch.setattr(credentials, "WAITING_CHECKS_MAX", 1, raising=False)
+    monkeypatch.setattr(credentials, "WAITING_CHECKS_MAX", 1)
     flood = [
         asyncio.create_task(status(broker, "GET", "/v1/cluster", "vera", f"wrong-{one}")) for one in range(4)
     ]

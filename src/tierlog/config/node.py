@@ -473,12 +473,6 @@ class NodeSettings(AuthorizerSettings):
     )
 
     @property
-    def listener(self) -> tuple[str, int]:
-        """Host and port to bind for clients."""
-        first = self.client_listeners[0]
-        return first.host, first.port
-
-    @property
     def advertised(self) -> tuple[str, int] | None:
         """Host and port that clients connect to; None: the bound address."""
         return self.client_listeners[0].advertised
@@ -581,7 +575,7 @@ class NodeSettings(AuthorizerSettings):
             raise InvalidSetting("controller.quorum.ssl.certificate, .key and .ca: set all three or none")
         if len(voters) > 1 and not self.controller_quorum_secret:
             raise InvalidSetting("controller.quorum.secret: needed in a quorum of several voters")
-        _ = self.listener, self.admin, self.connections_per_address, self.super_user_names
+        _ = self.admin, self.connections_per_address, self.super_user_names
         return self
 
 

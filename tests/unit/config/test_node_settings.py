@@ -121,7 +121,8 @@ def test_voters_and_addresses() -> None:
         }
     )
     assert settings.voters == {1: "http://a:1", 2: "http://b:2"}
-    assert settings.listener == ("::1", 0)
+    [listener] = settings.client_listeners
+    assert (listener.host, listener.port) == ("::1", 0)
 
 
 def test_topic_config_uses_node_defaults_and_overrides() -> None:
