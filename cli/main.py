@@ -1,7 +1,6 @@
 """Entry point of the `tierlog` command: builds the command tree, and turns errors into exit codes."""
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -28,7 +27,7 @@ from tierlog.cli.commands import (
     user,
 )
 from tierlog.cli.errors import CliError, ExitCode
-from tierlog.cli.options import Json, Settings, node_settings
+from tierlog.cli.options import ConfigFile, Json, Settings, node_settings
 
 app = typer.Typer(
     name="tierlog",
@@ -60,17 +59,7 @@ app.command("dev")(dev.dev)
 
 @app.command()
 def server(
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            "-c",
-            envvar="TIERLOG_CONFIG",
-            exists=True,
-            dir_okay=False,
-            help="TOML file with settings by their Kafka names.",
-        ),
-    ] = None,
+    config: ConfigFile = None,
     sets: Settings = None,
     as_json: Json = False,
 ) -> None:

@@ -89,6 +89,17 @@ ValidateOnly = Annotated[
     bool, typer.Option("--validate-only", help="Validate the request, and change nothing.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        envvar="TIERLOG_CONFIG",
+        exists=True,
+        dir_okay=False,
+        help="TOML file with settings by their Kafka names.",
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(

@@ -1,12 +1,11 @@
 """`tierlog storage …`: prepares the log directory of a node before its first start."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tierlog.cli.errors import CliError, usage
-from tierlog.cli.options import Json, Settings, node_settings
+from tierlog.cli.options import ConfigFile, Json, Settings, node_settings
 from tierlog.cli.output import print_outcome
 
 app = typer.Typer(no_args_is_help=True, help="Prepare a node before its first start.")
@@ -19,17 +18,7 @@ def _storage() -> None:
 
 @app.command("format")
 def format_(
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            "-c",
-            envvar="TIERLOG_CONFIG",
-            exists=True,
-            dir_okay=False,
-            help="TOML file with settings by their Kafka names, as of `tierlog server`.",
-        ),
-    ] = None,
+    config: ConfigFile = None,
     sets: Settings = None,
     add_scram: Annotated[
         list[str] | None,
