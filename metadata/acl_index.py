@@ -95,12 +95,13 @@ class AclIndex(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cost_of(index: AclIndex, wanted: AclFilter) -> int:
-    """The number of `patterns_to_read`."""
+    """About how many resource patterns and principals are read for the filter."""
     if _names_one(wanted):
-        return 1
+        rules = index.patterns.get((wanted.resource, wanted.pattern, wanted.name or ""), _NO_RULES)
+        return max(len(rules), 1) if wanted.principal is None else 1
     if wanted.principal is not None:
         return sum(len(of_holder) for _, of_holder in _holders_of(index, wanted, wanted.principal))
-    return len(index.patterns)
+    return len(index)
 
 
 def patterns_to_read(index: AclIndex, wanted: AclFilter) -> Iterator[ResourcePattern]:

@@ -6,7 +6,8 @@ is submitted to the shard, unless its core has been discarded since. Owned by `g
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
 import structlog
 
@@ -30,6 +31,8 @@ MATCHES_MAX = 500
 an expression that is built against the matcher about 10 ms."""
 COMPILATION_COST = 100
 """Compiling an expression takes as long as this many matches."""
+CHECKS_PER_TURN = 1_000
+"""Topics whose access is checked in one turn: about 5 ms."""
 
 _log = structlog.get_logger("tierlog.groups")
 
@@ -50,7 +53,11 @@ class Computations:
                 self._start(shard, lambda: assign(effect), in_thread=cost > ASSIGNMENT_COST_MAX)
             case ResolveRegexes():
                 cost = len(effect.patterns) * (COMPILATION_COST + len(effect.names))
-                self._start(shard, lambda: resolve(effect), in_thread=cost > MATCHES_MAX)
+                is_large = cost > MATCHES_MAX
+                if is_large and effect.may_describe is not None:
+                    self._tasks.spawn(f"computation of {shard.name}", _resolve_in_turns(shard, effect))
+                else:
+                    self._start(shard, lambda: resolve(effect), in_thread=is_large)
 
     def _start(self, shard: Shard[Coordinator], compute: Callable[[], Computed], *, in_thread: bool) -> None:
         if in_thread:
@@ -62,6 +69,21 @@ class Computations:
 async def _compute_in_thread(shard: Shard[Coordinator], compute: Callable[[], Computed]) -> None:
     core = shard.core
     event = await asyncio.to_thread(compute)
+    if shard.core is core:
+        shard.submit(event)
+
+
+async def _resolve_in_turns(shard: Shard[Coordinator], request: ResolveRegexes) -> None:
+    """Match in a thread, and check the access to what is matched in turns of the event loop."""
+    core, may_describe = shard.core, request.may_describe or bool
+    matched = await asyncio.to_thread(_match, request, request.names)
+    permitted = set[str]()
+    for number, name in enumerate(await asyncio.to_thread(_all_topics, matched), 1):
+        if may_describe(name):
+            permitted.add(name)
+        if number % CHECKS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    event = await asyncio.to_thread(_only, matched, permitted)
     if shard.core is core:
         shard.submit(event)
 
@@ -81,6 +103,14 @@ def assign(request: ComputeAssignment) -> AssignmentComputed:
 
 
 def resolve(request: ResolveRegexes) -> RegexesResolved:
+    """The topics that each expression matches and the member may describe."""
+    names = request.names
+    return _match(
+        request, names if request.may_describe is None else list(filter(request.may_describe, names))
+    )
+
+
+def _match(request: ResolveRegexes, names: Collection[str]) -> RegexesResolved:
     """An expression that is not valid here matches no topic. A record can have one: Kafka's RE2 accepts
     larger ones."""
     found: dict[str, frozenset[str]] = {}
@@ -91,5 +121,14 @@ def resolve(request: ResolveRegexes) -> RegexesResolved:
             _log.warning("a regular expression is invalid", group=request.group_id, error=str(error))
             found[pattern] = frozenset()
         else:
-            found[pattern] = frozenset(filter(matches, request.names))
+            found[pattern] = frozenset(filter(matches, names))
     return RegexesResolved(request=request, topics=found)
+
+
+def _all_topics(resolved: RegexesResolved) -> frozenset[str]:
+    return frozenset[str]().union(*resolved.topics.values())
+
+
+def _only(resolved: RegexesResolved, permitted: set[str]) -> RegexesResolved:
+    topics = {pattern: names & permitted for pattern, names in resolved.topics.items()}
+    return replace(resolved, topics=topics)

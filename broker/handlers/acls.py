@@ -8,8 +8,10 @@ message. If the APIs were not advertised, clients would report that the broker i
 import asyncio
 from collections.abc import Iterator
 from enum import IntEnum
-from itertools import compress
+from itertools import chain, compress
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
@@ -44,11 +46,11 @@ NO_AUTHORIZER_ON_BROKER = "No Authorizer is configured on the broker"
 
 ACLS_PER_COMMAND = 500
 """ACLs that the controller adds in one turn of its event loop: about 20 ms."""
-PATTERNS_PER_COMMAND = 10_000
-"""Resource patterns that the controller reads in one turn for the filters of a command. The last filter may
-exceed it, because one may read all: with 50,000 ACLs that takes about 0.1 s."""
+PATTERNS_PER_COMMAND = 5_000
+"""Resource patterns that the controller reads in one turn for the filters of a command: about 10 ms. For a
+filter that would read more, this broker finds the ACLs itself, and the command names each of them."""
 PATTERNS_PER_TURN = 2_000
-"""Resource patterns that DescribeAcls reads in one turn: some ms."""
+"""Resource patterns that are read in one turn: some ms."""
 FILTER_COST = 50
 """Patterns that could be read in the time that a filter takes which reads none."""
 FILTERS_MAX = 1_000
@@ -170,15 +172,60 @@ def delete_acls_handler(deps: Dependencies) -> Handler:
             refused = FilterOutcome(error=ErrorCode.POLICY_VIOLATION, message=message)
             results = [_filter_result(refused, ())] * len(request.filters)
             return delete_acls.DeleteAclsResponse(filter_results=results)
-        results, index = [], deps.metadata.image.acls
+        results, index = list[delete_acls.DeleteAclsFilterResult](), deps.metadata.image.acls
         filters = map(_filter, request.filters)
         for some in weighted_slices(
             filters, PATTERNS_PER_COMMAND, lambda each: FILTER_COST + cost_of(index, each)
         ):
-            results += await _delete(deps, tuple(some))
+            if cost_of(index, some[-1]) < PATTERNS_PER_COMMAND:
+                results += await _delete(deps, tuple(some))
+                continue
+            if len(some) > 1:
+                results += await _delete(deps, tuple(some[:-1]))
+            results.append(await _delete_in_turns(deps, some[-1]))
         return delete_acls.DeleteAclsResponse(filter_results=results)
 
     return handle
+
+
+async def _delete_in_turns(deps: Dependencies, wanted: AclFilter) -> delete_acls.DeleteAclsFilterResult:
+    """Delete what a filter selects that reads many ACLs. It selects those which exist when this is called."""
+    try:
+        wanted = valid_filter(wanted)
+    except Refusal as refusal:
+        return _filter_result(FilterOutcome(error=refusal.error, message=refusal.message), ())
+    index = (await deps.metadata.current()).acls
+    found = await in_turns(_selected_slowly(index, wanted), lambda entries: entries, PATTERNS_PER_TURN)
+    deleted = list[delete_acls.DeleteAclsMatchingAcl]()
+    for some in weighted_slices(chain.from_iterable(found), ACLS_PER_COMMAND):
+        for result in await _delete(deps, tuple(map(_exactly, some))):
+            if result.error_code:
+                return result
+            deleted += result.matching_acls
+        await asyncio.sleep(0)
+    return delete_acls.DeleteAclsFilterResult(matching_acls=deleted)
+
+
+def _selected_slowly(index: AclIndex, wanted: AclFilter) -> Iterator[list[AccessControlEntry]]:
+    """The selected entries of each resource pattern and principal that has to be read."""
+    for pattern in patterns_to_read(index, wanted):
+        if wanted.principal is not None or not wanted.selects_pattern(*pattern):
+            yield list(selected_entries(index, pattern, wanted))
+            continue
+        for principal in index.patterns[pattern]:
+            yield list(selected_entries(index, pattern, replace(wanted, principal=principal)))
+
+
+def _exactly(entry: AccessControlEntry) -> AclFilter:
+    return AclFilter(
+        resource=entry.resource,
+        pattern=entry.pattern,
+        name=entry.name,
+        principal=entry.principal,
+        host=entry.host,
+        operation=entry.operation,
+        permission=entry.permission,
+    )
 
 
 async def _delete(

@@ -80,7 +80,7 @@ class _Handlers:
                 client_host=f"/{context.connection.peer_host}",
                 free_bytes=self._service.member_free_bytes,
                 generated_member_id=generated,
-                may_describe=None if access is None else partial(_may_describe, access),
+                may_describe=None if access is None else partial(_may_describe, access, keep=False),
             ),
             _heartbeat_response,
         )
@@ -149,8 +149,8 @@ class _Handlers:
         return DescribedGroup(group_id=group_id, error_code=found, error_message=message)
 
 
-def _may_describe(access: Access, topic: str) -> bool:
-    return access.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
+def _may_describe(access: Access, topic: str, keep: bool = True) -> bool:
+    return access.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, topic, keep)
 
 
 def _heartbeat_response(response: Any) -> ConsumerGroupHeartbeatResponse:

@@ -94,9 +94,10 @@ class RawReply:
 
 @dataclass(frozen=True, slots=True)
 class ExtensibleReply(RawReply):
-    """An encoded response with an array of items. `with_items` returns it with more items behind its own."""
+    """An encoded response with an array of items. `with_items` returns it with more items behind its own, and
+    takes its place."""
 
-    with_items: Callable[[list[Any]], RawReply] = field(kw_only=True)
+    with_items: "Callable[[list[Any]], ExtensibleReply]" = field(kw_only=True)
 
 
 class Close(Enum):

@@ -7,6 +7,7 @@ join phase, an assignment or durability is a future of the group shard; no task 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import compress
 from typing import Any
 
 from tierlog.broker.coordinators.core.effects import ErrorResponse
@@ -23,15 +24,17 @@ from tierlog.broker.groups.core.events import (
     SyncResponse,
 )
 from tierlog.broker.groups.group_service import GroupService
+from tierlog.broker.handlers.cluster import CHECKS_PER_TURN
 from tierlog.broker.handlers.committed_offsets import ask_coordinator, may_describe_group, offset_handlers
 from tierlog.broker.handlers.context import Handler, Pending, RawReply, Reply, RequestContext
 from tierlog.broker.handlers.turns import (
     ResponseEncoder,
     before_later_requests,
+    in_turns,
     respond_in_turns,
     weighted_slices,
 )
-from tierlog.broker.security.authorizer import authorized_operations
+from tierlog.broker.security.authorizer import Access, authorized_operations
 from tierlog.metadata.acls import CLUSTER_NAME, AclOperation, ResourceType
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.codec import array_writer, nested_array_writer
@@ -235,23 +238,22 @@ class _Handlers:
             )
         return DescribedGroup(error_code=found, group_id=group_id) if isinstance(found, ErrorCode) else found
 
-    def list_groups(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+    def list_groups(self, context: RequestContext, request: ListGroupsRequest) -> Reply | Pending:
         error, groups = self._service.list_groups()
         states = {state.lower() for state in request.states_filter}  # KIP-518
         types = {name.lower() for name in request.types_filter}  # KIP-848
-        sees_all = context.access is None or context.access.allows(
+        listed = [
+            ListedGroup(group_id=group_id, protocol_type=kind, group_state=state, group_type=group_type)
+            for group_id, kind, state, group_type in groups
+            if (not states or state.lower() in states) and (not types or group_type in types)
+        ]
+        response, access = ListGroupsResponse(error_code=error), context.access
+        if access is not None and not access.allows(
             AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME
-        )
-        return ListGroupsResponse(
-            error_code=error,
-            groups=[
-                ListedGroup(group_id=group_id, protocol_type=kind, group_state=state, group_type=group_type)
-                for group_id, kind, state, group_type in groups
-                if (not states or state.lower() in states)
-                and (not types or group_type in types)
-                and (sees_all or may_describe_group(context.access, group_id))
-            ],
-        )
+        ):
+            return before_later_requests(_list_permitted(context.version, response, listed, access))
+        response.groups = listed
+        return response
 
     def delete(self, context: RequestContext, request: DeleteGroupsRequest) -> Pending:
         return Pending(self._delete(context, request))
@@ -272,6 +274,19 @@ class _Handlers:
             lambda token: DeleteGroup(token=token, group_id=group_id),
             lambda response: DeletableGroupResult(group_id=group_id, error_code=_error(response)),
         )
+
+
+async def _list_permitted(
+    version: int, response: ListGroupsResponse, groups: list[ListedGroup], access: Access
+) -> Reply:
+    """The response with the groups that the client may describe."""
+    permitted = await in_turns(
+        groups,
+        lambda group: access.allows(AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id, keep=False),
+        CHECKS_PER_TURN,
+    )
+    found = list(compress(groups, permitted))
+    return await respond_in_turns(response, version, "groups", len(found), found)
 
 
 async def _describe_in_turns(

@@ -1,12 +1,14 @@
 """Guard: checks the access that a request needs (`handlers.access`) before its handler runs.
 
 Denied items are taken out of the request, the handler answers the others, and the response gets an item with
-the error for each denied one. Built by `handlers.table` only if the node has an authorizer, so that other
-nodes check nothing.
+the error for each denied one. Large requests are checked in turns if all later ones of their connection wait
+for them (Order.CHANGE). Built by `handlers.table` only if the node has an authorizer, so that other nodes
+check nothing.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 from tierlog.base.types import InvariantViolation
@@ -36,11 +38,14 @@ from tierlog.broker.handlers.context import (
 )
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.error_responses import array_of_items, error_item, error_reply
+from tierlog.broker.handlers.ordering import ORDER_OF, Order
+from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, respond_in_turns, weighted_slices
 from tierlog.broker.security.authorizer import Access, Authorizer
 from tierlog.metadata.acls import AclOperation, ResourceType
 from tierlog.protocol.api import APIS, CLIENT_ELEMENTS_MAX, PRODUCE_KEY, Api
 from tierlog.protocol.codec import decode
 from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.schema import Message
 
 
 class _DeniedItem(NamedTuple):
@@ -48,6 +53,13 @@ class _DeniedItem(NamedTuple):
 
     item: Any
     error: ErrorCode
+
+
+class _Denials(NamedTuple):
+    """Denied items, which are no longer in the request, and its arrays with what they were before."""
+
+    items: list[_DeniedItem]
+    changed: list[tuple[str, Any]]
 
 
 class _QuickCheck(NamedTuple):
@@ -77,6 +89,8 @@ class _Guard:
         self._deps = deps
         self._authorizer = authorizer
         self._rows = tuple(row for row in ACCESS[self._api.name] if not row.by_handler)
+        self._arrays = tuple(row.names.array for row in self._rows if isinstance(row.names, Each))
+        self._may_wait = ORDER_OF.get(key) is Order.CHANGE
         self._is_init_producer_id = self._api.name == "InitProducerId"
         is_simple = bool(self._rows) and all(
             row.resource is not None and isinstance(row.names, Each | Field) for row in ACCESS[self._api.name]
@@ -90,6 +104,8 @@ class _Guard:
     def handle(self, context: RequestContext, request: Any) -> Reply | Pending:
         connection = context.connection
         access = context.access = Access(self._authorizer, connection.principal, connection.peer_host)
+        if self._may_wait and any(_is_long(getattr(request, array)) for array in self._arrays):
+            return Pending(self._check_in_turns(access, context, request))
         checks = self._quick.get(context.version)
         if checks is None or not self._allows_all(checks, context, request):
             return self._check_each(access, context, request)
@@ -117,28 +133,77 @@ class _Guard:
         return True
 
     def _check_each(self, access: Access, context: RequestContext, request: Any) -> Reply | Pending:
-        denied: list[_DeniedItem] = []
-        changed: list[tuple[str, Any]] = []
+        checks = self._checks(access, context, request)
+        try:
+            while True:
+                next(checks)
+        except StopIteration as done:
+            found = done.value
+        if not isinstance(found, _Denials):
+            return found  # type: ignore[no-any-return]
+        if not found.items:
+            return self._handler(context, request)
+        return self._handle_rest(context, request, found.items, found.changed)
+
+    async def _check_in_turns(self, access: Access, context: RequestContext, request: Any) -> Reply:
+        checks = self._checks(access, context, request)
+        try:
+            while True:
+                next(checks)
+                await asyncio.sleep(0)
+        except StopIteration as done:
+            found = done.value
+        if not isinstance(found, _Denials):
+            return found  # type: ignore[no-any-return]
+        reply: Any = self._api.response()
+        if not found.items or any(getattr(request, array) for array, _ in found.changed):
+            try:
+                reply = self._handler(context, request)
+                if isinstance(reply, Pending):
+                    reply = await reply
+                if isinstance(reply, Exception):
+                    raise reply
+            except BaseException:
+                _restore(request, found.changed)
+                raise
+        if not found.items or not isinstance(reply, Message | RawReply):
+            return reply  # type: ignore[no-any-return]
+        if isinstance(reply, ExtensibleReply):
+            return await self._extended(context, reply, found.items)
+        message, array, kind = self._decoded(context, reply)
+        items = getattr(message, array)
+        return await respond_in_turns(
+            message,
+            context.version,
+            array,
+            len(items) + len(found.items),
+            chain(items, (_error_item(context, kind, each) for each in found.items)),
+        )
+
+    def _checks(
+        self, access: Access, context: RequestContext, request: Any
+    ) -> Generator[None, None, "Reply | _Denials"]:
+        """Check the access, and yield after every ENTRIES_PER_TURN items. Returns the refusal, or what is
+        denied."""
+        denials = _Denials([], [])
         for row in self._rows:
             if context.version not in row.versions:
                 continue
             if isinstance(row.names, Each):
-                found = self._denied_items(row, row.names.array, access, request)
+                found = yield from self._denied_items(row, row.names.array, access, request)
                 if found and row.names.others is not None:
                     return self._refuse_all_items(context, request, row.names, found)
                 if found:
                     items = getattr(request, row.names.array)
-                    changed.append((row.names.array, items))
+                    denials.changed.append((row.names.array, items))
                     without = {id(each.item) for each in found}
                     setattr(request, row.names.array, [each for each in items if id(each) not in without])
-                    denied += found
+                    denials.items.extend(found)
             elif (refused := self._refused_resource(row, access, request)) is not None:
                 return self._refuse(context, request, refused.type)
         if self._is_init_producer_id and (refused_type := _refused_producer(access, request)) is not None:
             return self._refuse(context, request, refused_type)
-        if not denied:
-            return self._handler(context, request)
-        return self._handle_rest(context, request, denied, changed)
+        return denials
 
     def _refused_resource(self, row: Row, access: Access, request: Any) -> Resource | None:
         """A resource of the request as a whole that is denied."""
@@ -156,11 +221,16 @@ class _Guard:
                 resources = []
         return next((each for each in resources if each is not None and not _allows(access, row, each)), None)
 
-    def _denied_items(self, row: Row, array: str, access: Access, request: Any) -> list[_DeniedItem]:
-        denied = []
-        for item in getattr(request, array) or ():
+    def _denied_items(
+        self, row: Row, array: str, access: Access, request: Any
+    ) -> Generator[None, None, list[_DeniedItem]]:
+        denied, items = list[_DeniedItem](), getattr(request, array) or ()
+        keep = not _is_long(items)
+        for number, item in enumerate(items, 1):
+            if number % ENTRIES_PER_TURN == 0:
+                yield
             resource = resource_of(row, request, item, self._image)
-            if resource is not None and not _allows(access, row, resource):
+            if resource is not None and not _allows(access, row, resource, keep):
                 denied.append(_DeniedItem(item, DENIED[resource.type]))
         return denied
 
@@ -203,8 +273,7 @@ class _Guard:
             return self._with_denied(context, reply, denied)
 
         def restore() -> None:
-            for array, items in reversed(changed):
-                setattr(request, array, items)
+            _restore(request, changed)
 
         if not any(getattr(request, array) for array, _ in changed):
             has_acks = context.api != PRODUCE_KEY or request.acks != 0
@@ -228,17 +297,43 @@ class _Guard:
             return CLOSE
         if isinstance(reply, Close):
             return reply
-        array, kind = array_of_items(self._api.response, context.version)
-        items = [
-            error_item(context, kind, each.item, each.error, MESSAGES.get(each.error)) for each in denied
-        ]
-        if isinstance(reply, ExtensibleReply):
-            return reply.with_items(items)  # to decode a large reply would take too long
+        if isinstance(reply, ExtensibleReply):  # to decode a large reply would take too long
+            _, kind = array_of_items(self._api.response, context.version)
+            return reply.with_items([_error_item(context, kind, each) for each in denied])
+        message, array, kind = self._decoded(context, reply)
+        items = [_error_item(context, kind, each) for each in denied]
+        setattr(message, array, [*getattr(message, array), *items])
+        return message
+
+    async def _extended(
+        self, context: RequestContext, reply: ExtensibleReply, denied: list[_DeniedItem]
+    ) -> RawReply:
+        _, kind = array_of_items(self._api.response, context.version)
+        for some in weighted_slices(denied):
+            reply = reply.with_items([_error_item(context, kind, each) for each in some])
+            await asyncio.sleep(0)
+        return reply
+
+    def _decoded(self, context: RequestContext, reply: Message | RawReply) -> tuple[Message, str, Any]:
+        """The response, and its array with an item for each one of the request: field and type."""
         if isinstance(reply, RawReply):
             body = b"".join(part if isinstance(part, bytes) else bytes(part) for part in reply.parts)  # type: ignore[arg-type]
             reply = decode(self._api.response, context.version, body, elements_max=CLIENT_ELEMENTS_MAX)
-        setattr(reply, array, [*getattr(reply, array), *items])
-        return reply
+        return reply, *array_of_items(self._api.response, context.version)
+
+
+def _is_long(items: Any) -> bool:
+    return items is not None and len(items) > ENTRIES_PER_TURN
+
+
+def _restore(request: Any, changed: list[tuple[str, Any]]) -> None:
+    """Put the denied items back, because the error response is for the whole request."""
+    for array, items in reversed(changed):
+        setattr(request, array, items)
+
+
+def _error_item(context: RequestContext, kind: Any, denied: _DeniedItem) -> Any:
+    return error_item(context, kind, denied.item, denied.error, MESSAGES.get(denied.error))
 
 
 def _quick_check(api: Api, row: Row) -> _QuickCheck:
@@ -253,8 +348,8 @@ def _quick_check(api: Api, row: Row) -> _QuickCheck:
     return _QuickCheck(row.operation, row.resource, "", array, name_field, "topic_id" in names)
 
 
-def _allows(access: Access, row: Row, resource: Resource) -> bool:
-    if access.allows(row.operation, resource.type, resource.name):
+def _allows(access: Access, row: Row, resource: Resource, keep: bool = True) -> bool:
+    if access.allows(row.operation, resource.type, resource.name, keep):
         return True
     return row.or_cluster is not None and access.allows(row.or_cluster, *CLUSTER)
 

@@ -1,11 +1,12 @@
 """DescribeTopicPartitions (v0, KIP-966): topics page by page, with their eligible leader replicas."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from tierlog.base.types import NO_LEADER, TopicPartition
-from tierlog.broker.handlers.cluster import is_topic_name
-from tierlog.broker.handlers.context import Handler, Pending, RequestContext
+from tierlog.broker.handlers.cluster import CHECKS_PER_TURN, is_topic_name
+from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.partition_describer import PartitionDescriber
 from tierlog.broker.handlers.turns import respond_in_turns
@@ -38,22 +39,28 @@ def describe_topic_partitions_handler(deps: Dependencies) -> Handler:
     def handle(context: RequestContext, request: DescribeTopicPartitionsRequest) -> Pending:
         limit = max(min(deps.settings.max_request_partition_size_limit, request.response_partition_limit), 1)
         describer = PartitionDescriber(deps, context.connection.listener)
-        names, denied = _names(deps, request), list[str]()
-        if (access := context.access) is not None:
-            permitted = {
-                name for name in names if access.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, name)
-            }
-            denied = [name for name in names if name not in permitted] if request.topics else []
-            names = [name for name in names if name in permitted]
-        entries, next_cursor = _page(describer.image, request, names, limit)
-        entries += [_Entry(name, None, is_denied=True) for name in denied]
-        response = DescribeTopicPartitionsResponse(next_cursor=next_cursor)
-        topics = (_described(describer, access, entry) for entry in entries)
-        return Pending(
-            respond_in_turns(response, context.version, "topics", len(entries), topics, weigh=_weight)
-        )
+        return Pending(_respond(context, request, describer, _names(deps, request), limit))
 
     return handle
+
+
+async def _respond(
+    context: RequestContext,
+    request: DescribeTopicPartitionsRequest,
+    describer: PartitionDescriber,
+    names: list[str],
+    limit: int,
+) -> Reply:
+    access = context.access
+    entries, next_cursor = await _page(describer.image, request, names, access, limit)
+    return await respond_in_turns(
+        DescribeTopicPartitionsResponse(next_cursor=next_cursor),
+        context.version,
+        "topics",
+        len(entries),
+        (_described(describer, access, entry) for entry in entries),
+        weigh=_weight,
+    )
 
 
 def _names(deps: Dependencies, request: DescribeTopicPartitionsRequest) -> list[str]:
@@ -69,16 +76,29 @@ def _names(deps: Dependencies, request: DescribeTopicPartitionsRequest) -> list[
     return sorted(name for name in requested if name >= cursor.topic_name)
 
 
-def _page(
-    image: ClusterImage, request: DescribeTopicPartitionsRequest, names: list[str], limit: int
+async def _page(
+    image: ClusterImage,
+    request: DescribeTopicPartitionsRequest,
+    names: list[str],
+    access: Access | None,
+    limit: int,
 ) -> tuple[list[_Entry], Cursor | None]:
-    """Up to `limit` partitions, and where the next page begins. Unknown topics do not count towards the
-    limit. They are listed only if the request named them."""
+    """Up to `limit` partitions, and where the next page begins. Topics that are unknown or denied do not
+    count towards the limit, and are listed only if the request named them. The denied ones come last. Access
+    is checked as the page is filled, as in Kafka, and in turns, because all may be denied."""
     left = limit
-    entries: list[_Entry] = []
-    for name in names:
+    entries, denied = list[_Entry](), list[_Entry]()
+    for number, name in enumerate(names, 1):
+        if number % CHECKS_PER_TURN == 0:
+            await asyncio.sleep(0)
+        if access is not None and not access.allows(
+            AclOperation.DESCRIBE, ResourceType.TOPIC, name, keep=False
+        ):
+            if request.topics:
+                denied.append(_Entry(name, None, is_denied=True))
+            continue
         if left <= 0:
-            return entries, Cursor(topic_name=name, partition_index=0)
+            return entries + denied, Cursor(topic_name=name, partition_index=0)
         found = image.topic(name)
         if found is None:
             if request.topics:
@@ -89,19 +109,19 @@ def _page(
         end = min(len(found.partitions), first + left)
         entries.append(_Entry(name, found, first, end))
         if end < len(found.partitions):
-            return entries, Cursor(topic_name=name, partition_index=end)
+            return entries + denied, Cursor(topic_name=name, partition_index=end)
         left -= max(end - first, 0)
-    return entries, None
+    return entries + denied, None
 
 
 def _described(
     describer: PartitionDescriber, access: Access | None, entry: _Entry
 ) -> DescribeTopicPartitionsResponseTopic:
-    operations = authorized_operations(access, ResourceType.TOPIC, entry.name)
     if entry.is_denied:
         return DescribeTopicPartitionsResponseTopic(
             error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=entry.name
         )
+    operations = authorized_operations(access, ResourceType.TOPIC, entry.name)
     if entry.topic is None:
         return _unknown(entry.name, operations)
     return DescribeTopicPartitionsResponseTopic(

@@ -359,8 +359,8 @@ def _listed(found: Transaction) -> list_transactions.TransactionState:
     )
 
 
-def _may_describe(access: Access, transactional_id: str) -> bool:
-    return access.allows(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+def _may_describe(access: Access, transactional_id: str, keep: bool = True) -> bool:
+    return access.allows(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id, keep)
 
 
 def _filter(
@@ -383,7 +383,7 @@ def _filter(
             return False
         if id_matches is not None and not id_matches(each.transactional_id):
             return False
-        return access is None or _may_describe(access, each.transactional_id)
+        return access is None or _may_describe(access, each.transactional_id, keep=False)
 
     return matches
 

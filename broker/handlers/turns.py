@@ -114,17 +114,21 @@ async def respond_in_turns(
     count_errors = counter_of(kind, errors)
     encoded: list[Part] = []
 
-    def with_items(more: list[Any]) -> RawReply:
-        if more and count_errors is not None:
-            count_errors(kind(**{array: more}))
-        before, after = writer.before(response, count + len(more)), writer.after(response)
-        return RawReply([before, *encoded, writer.elements(more), after], errors)
-
     while some:
         encoded.append(writer.elements(some))
         if count_errors is not None:
             count_errors(kind(**{array: some}))
         await asyncio.sleep(0)
         some = next(rest, [])
-    parts = [writer.before(response, count), *encoded, writer.after(response)]
-    return ExtensibleReply(parts, errors, with_items=with_items)
+
+    def with_items(more: list[Any]) -> ExtensibleReply:
+        nonlocal count
+        if more:
+            count += len(more)
+            encoded.append(writer.elements(more))
+            if count_errors is not None:
+                count_errors(kind(**{array: more}))
+        parts = [writer.before(response, count), *encoded, writer.after(response)]
+        return ExtensibleReply(parts, errors, with_items=with_items)
+
+    return with_items([])

@@ -94,16 +94,24 @@ class Authorizer:
         self._parents: dict[ResourceType, dict[str, str | None]] = {}
 
     def allows(
-        self, principal: str, host: str, operation: AclOperation, resource: ResourceType, name: str
+        self,
+        principal: str,
+        host: str,
+        operation: AclOperation,
+        resource: ResourceType,
+        name: str,
+        keep: bool = True,
     ) -> bool:
-        """Whether the principal, connected from this address, may do this."""
+        """Whether the principal, connected from this address, may do this. `keep`: keep the decision, because
+        it may be needed again soon."""
         if self._metadata.image.acls is not self._acls:
             self._forget()
         key = principal, host, operation, resource, name
         decision = self._decisions.get(key)
         if decision is None:
             decision = principal in self._super_users or self._decide(*key)
-            self._keep(key, decision)
+            if keep:
+                self._keep(key, decision)
         return decision
 
     def _keep(self, key: _Decision, decision: bool) -> None:
@@ -224,15 +232,17 @@ class Access:
         self._principal = principal
         self._host = host
 
-    def allows(self, operation: AclOperation, resource: ResourceType, name: str) -> bool:
-        return self._authorizer.allows(self._principal, self._host, operation, resource, name)
+    def allows(self, operation: AclOperation, resource: ResourceType, name: str, keep: bool = True) -> bool:
+        """Whether the client may do this. Decisions about long lists are not to be kept: they would push out
+        those of all other clients."""
+        return self._authorizer.allows(self._principal, self._host, operation, resource, name, keep)
 
     def allows_any(self, operation: AclOperation, resource: ResourceType) -> bool:
         return self._authorizer.allows_any(self._principal, self._host, operation, resource)
 
     def operations(self, resource: ResourceType, name: str) -> int:
         """Bits of the operations that the client may do (KIP-430)."""
-        allowed = (each for each in OPERATIONS_OF[resource] if self.allows(each, resource, name))
+        allowed = (each for each in OPERATIONS_OF[resource] if self.allows(each, resource, name, keep=False))
         return sum(1 << operation for operation in allowed)
 
 

@@ -256,12 +256,15 @@ class ComputeAssignment(ServiceEffect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolveRegexes(ServiceEffect):
-    """Match the regular expressions of a group with the names of all topics, and submit RegexesResolved."""
+    """Match the regular expressions of a group with the names of all topics, and submit RegexesResolved.
+
+    `may_describe`: as in ConsumerHeartbeat. It may only be called by the event loop."""
 
     group_id: str
     version: int
     patterns: frozenset[str]
     names: Collection[str]
+    may_describe: Callable[[str], bool] | None = None
 
 
 # ---- responses ------------------------------------------------------------------------------------

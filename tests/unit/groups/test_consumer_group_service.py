@@ -3,14 +3,17 @@
 import asyncio
 import dataclasses
 import uuid
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from group_broker import SETTINGS, OneBroker
 from loop_steps import LoopSteps
 
+from tierlog.base.tasks import TaskGroup
 from tierlog.broker.groups import computations
 from tierlog.broker.groups.core.consumer.assignors import ASSIGNORS
-from tierlog.broker.groups.core.events import ComputeAssignment, ResolveRegexes
+from tierlog.broker.groups.core.events import ComputeAssignment, RegexesResolved, ResolveRegexes
 from tierlog.metadata.controller.commands import (
     AlterConfigs,
     ConfigChange,
@@ -117,6 +120,40 @@ def test_expressions_match_whole_names_and_invalid_ones_match_none() -> None:
     )
     found = computations.resolve(request)
     assert found.topics == {"a.*": {"ab"}, "b": {"b"}, "[": frozenset()}
+
+
+@pytest.mark.parametrize("most", [0, 1 << 30], ids=["in turns", "at once"])
+async def test_expressions_match_topics_that_the_member_may_describe(
+    broker: OneBroker, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(computations, "MATCHES_MAX", most)
+    monkeypatch.setattr(computations, "CHECKS_PER_TURN", 10)
+    names = [f"a{number:03}" for number in range(100)]
+    checks = 0
+
+    def may_describe(name: str) -> bool:
+        nonlocal checks
+        checks += 1
+        return name.endswith("0")
+
+    tasks = TaskGroup(lambda name, failure: pytest.fail(f"{name}: {failure}"))
+    results = asyncio.Queue[computations.Computed]()
+    shard: Any = SimpleNamespace(name="s", core=object(), submit=results.put_nowait)
+    request = ResolveRegexes(
+        group_id="g",
+        version=2,
+        patterns=frozenset({"a.*", "a00.", "["}),
+        names=(*names, "b"),
+        may_describe=may_describe,
+    )
+    with LoopSteps(__file__, functions=["may_describe"]) as steps:
+        computations.Computations(tasks).perform(shard, request)
+        found = await results.get()
+    await tasks.close()
+    assert isinstance(found, RegexesResolved) and found.request is request
+    tens = {name for name in names if name.endswith("0")}
+    assert found.topics == {"a.*": tens, "a00.": {"a000"}, "[": frozenset()}
+    assert (checks, steps.most) == ((100, 10) if most == 0 else (101, 101))
 
 
 async def test_settings_of_a_group_count_with_the_next_heartbeat(broker: OneBroker) -> None:

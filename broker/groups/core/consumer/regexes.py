@@ -6,7 +6,7 @@ resolved together, when a member sends a heartbeat, and not within REFRESH_PAUSE
 change makes the group assign its partitions again.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from tierlog.broker.groups.core.consumer.formats import RegularExpression
 from tierlog.broker.groups.core.consumer.group import ConsumerGroup
@@ -29,16 +29,14 @@ def refresh_regexes(
     """
     if not group.regex_subscribers or group.resolving is not None or not _is_due(group, turn):
         return
-    names: Collection[str] = turn.topics.names()
-    if may_describe is not None:
-        names = frozenset(filter(may_describe, names))
     group.regex_version += 1
     group.names_changed = False
     group.resolving = ResolveRegexes(
         group_id=group.group_id,
         version=group.regex_version,
         patterns=frozenset(group.regex_subscribers),
-        names=names,
+        names=turn.topics.names(),
+        may_describe=may_describe,
     )
     turn.effects.append(group.resolving)
 

@@ -1,0 +1,179 @@
+"""Access checks for thousands of names: a bounded number between two turns of the event loop, and no decision
+about them is kept."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from admin_cluster import AdminCluster
+from loop_steps import LoopSteps
+from wire_client import message
+
+from tierlog.broker.handlers.context import Connection, Handler, Pending, RawReply, RequestContext
+from tierlog.broker.handlers.groups import group_handlers
+from tierlog.broker.handlers.guard import guarded_handlers
+from tierlog.broker.handlers.topic_partitions import describe_topic_partitions_handler
+from tierlog.broker.handlers.turns import ENTRIES_PER_TURN
+from tierlog.broker.security.authorizer import OPERATIONS_OF, Access, Authorizer
+from tierlog.metadata.acl_index import index_of
+from tierlog.metadata.acls import (
+    AccessControlEntry,
+    AclOperation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from tierlog.metadata.image import ClusterImage
+from tierlog.protocol.api import BY_NAME
+from tierlog.protocol.codec import decode
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
+
+COUNT = 5_000
+NAMES = [f"{'mine' if n % 100 == 0 else 'other'}{n:04}" for n in range(COUNT)]
+TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+MINE = [name for name in NAMES if name.startswith("mine")]
+
+
+class Node:
+    """An authorizer that permits all operations on topics and groups whose name begins with `mine`."""
+
+    def __init__(self) -> None:
+        entries = [
+            AccessControlEntry(
+                resource=resource,
+                pattern=PatternType.PREFIXED,
+                name="mine",
+                principal="User:ANONYMOUS",
+                host="*",
+                operation=AclOperation.ALL,
+                permission=Permission.ALLOW,
+            )
+            for resource in (ResourceType.TOPIC, ResourceType.GROUP)
+        ]
+        self.image = ClusterImage(cluster_id="c", acls=index_of(entries))
+        self.authorizer = Authorizer(self)
+        self.most = 0
+
+    def guarded(self, name: str, handler: Handler) -> Handler:
+        deps: Any = SimpleNamespace(metadata=self)
+        key = BY_NAME[name].key
+        return guarded_handlers({key: handler}, deps, self.authorizer)[key]
+
+    async def ask(self, name: str, handler: Handler, fields: dict[str, Any]) -> Any:
+        """The response. `most`: decisions between two turns."""
+        api = BY_NAME[name]
+        context = RequestContext(api.key, api.max_version, 1, "c", Connection(1, "h", 1))
+        context.access = Access(self.authorizer, "User:ANONYMOUS", "h")
+        with LoopSteps("broker/security", functions=["allows"]) as steps:
+            reply = handler(context, message(name, fields))
+            if isinstance(reply, Pending):
+                reply = await reply
+        self.most = steps.most // 2  # both Access and Authorizer have it
+        if isinstance(reply, RawReply):
+            body = b"".join(bytes(part) for part in reply.parts)  # type: ignore[arg-type]
+            reply = decode(api.response, api.max_version, body)
+        return reply
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def delete_groups(context: RequestContext, request: Any) -> Pending:
+    async def work() -> DeleteGroupsResponse:
+        await asyncio.sleep(0)
+        return DeleteGroupsResponse(
+            results=[DeletableGroupResult(group_id=group_id) for group_id in request.groups_names]
+        )
+
+    return Pending(work())
+
+
+async def test_items_of_a_large_change_are_checked_in_turns(node: Node) -> None:
+    guarded = node.guarded("DeleteGroups", delete_groups)
+    answer = await node.ask("DeleteGroups", guarded, {"groups_names": NAMES})
+    codes = {result.group_id: result.error_code for result in answer.results}
+    denied = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert codes == {name: 0 if name in MINE else denied for name in NAMES}
+    assert len(answer.results) == COUNT
+    assert 0 < node.most <= ENTRIES_PER_TURN
+    assert not node.authorizer._decisions
+
+
+async def test_large_change_without_a_permitted_item_does_not_reach_the_handler(node: Node) -> None:
+    guarded = node.guarded("DeleteGroups", lambda context, request: pytest.fail("it was called"))
+    names = [name for name in NAMES if name not in MINE]
+    answer = await node.ask("DeleteGroups", guarded, {"groups_names": names})
+    assert [result.group_id for result in answer.results] == names
+    assert {result.error_code for result in answer.results} == {ErrorCode.GROUP_AUTHORIZATION_FAILED}
+
+
+async def test_large_change_is_passed_on_as_it_is_if_all_is_permitted(node: Node) -> None:
+    guarded = node.guarded("DeleteGroups", delete_groups)
+    names = [f"mine{n}" for n in range(COUNT)]
+    answer = await node.ask("DeleteGroups", guarded, {"groups_names": names})
+    assert [(one.group_id, one.error_code) for one in answer.results] == [(name, 0) for name in names]
+    assert node.most <= ENTRIES_PER_TURN
+
+
+async def test_large_change_is_whole_again_if_the_handler_fails(node: Node) -> None:
+    async def work() -> Any:
+        raise RuntimeError("broken")
+
+    seen: list[Any] = []
+
+    def fail(context: RequestContext, request: Any) -> Pending:
+        assert request.groups_names == MINE
+        seen.append(request)
+        return Pending(work())
+
+    with pytest.raises(RuntimeError, match="broken"):
+        await node.ask("DeleteGroups", node.guarded("DeleteGroups", fail), {"groups_names": NAMES})
+    assert seen[0].groups_names == NAMES
+
+
+async def test_groups_are_listed_in_turns(node: Node) -> None:
+    service: Any = SimpleNamespace(
+        list_groups=lambda: (ErrorCode.NONE, [(name, "consumer", "Empty", "classic") for name in NAMES])
+    )
+    handler = group_handlers(service)[BY_NAME["ListGroups"].key]
+    answer = await node.ask("ListGroups", handler, {"states_filter": [], "types_filter": []})
+    assert [group.group_id for group in answer.groups] == MINE
+    assert 0 < node.most <= COUNT / 2
+    assert len(node.authorizer._decisions) == 1  # about the cluster
+
+
+async def test_topics_of_a_page_are_checked_as_it_is_filled(node: Node, cluster: AdminCluster) -> None:
+    for name in ("mine1", "mine3"):
+        await cluster.create(name, (1,))
+    await cluster.create("mind", (1,))
+    handler = describe_topic_partitions_handler(cluster.dependencies)
+    denied = ["mind", *(f"n{number}" for number in range(COUNT))]
+    fields: dict[str, Any] = {
+        "topics": [{"name": name} for name in ("mine1", "mine3", *denied)],
+        "response_partition_limit": 1,
+    }
+    first = await node.ask("DescribeTopicPartitions", handler, fields)
+    assert [topic.name for topic in first.topics] == ["mine1", "mind"]
+    assert first.next_cursor.topic_name == "mine3"
+    operations = len(OPERATIONS_OF[ResourceType.TOPIC])
+    assert node.most <= 3 + operations
+    fields["cursor"] = {"topic_name": "mine3", "partition_index": 0}
+    second = await node.ask("DescribeTopicPartitions", handler, fields)
+    assert [topic.name for topic in second.topics] == ["mine3", *sorted(denied[1:])]
+    assert second.next_cursor is None
+    assert [topic.error_code for topic in second.topics] == [0, *[TOPIC_DENIED] * COUNT]
+    assert node.most <= COUNT / 2
+    assert not node.authorizer._decisions
+
+
+async def test_cursor_does_not_name_a_denied_topic(node: Node, cluster: AdminCluster) -> None:
+    for name in ("mine1", "mine2", "secret"):
+        await cluster.create(name, (1,))
+    handler = describe_topic_partitions_handler(cluster.dependencies)
+    page = await node.ask("DescribeTopicPartitions", handler, {"topics": [], "response_partition_limit": 2})
+    assert [topic.name for topic in page.topics] == ["mine1", "mine2"]
+    assert page.next_cursor is None
