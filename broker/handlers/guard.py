@@ -1,8 +1,8 @@
 """Guard: checks the access that a request needs (`handlers.access`) before its handler runs.
 
 Denied items are taken out of the request, the handler answers the others, and the response gets an item with
-the error for each denied one. Large requests are checked in turns if all later ones of their connection wait
-for them (Order.CHANGE). Built by `handlers.table` only if the node has an authorizer, so that other nodes
+the error for each denied one. Requests with many items are checked in turns, and all later ones of their
+connection wait for them. Built by `handlers.table` only if the node has an authorizer, so that other nodes
 check nothing.
 """
 
@@ -39,7 +39,12 @@ from tierlog.broker.handlers.context import (
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.error_responses import array_of_items, error_item, error_reply
 from tierlog.broker.handlers.ordering import ORDER_OF, Order
-from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, respond_in_turns, weighted_slices
+from tierlog.broker.handlers.turns import (
+    ENTRIES_PER_TURN,
+    before_later_requests,
+    respond_in_turns,
+    weighted_slices,
+)
 from tierlog.broker.security.authorizer import Access, Authorizer
 from tierlog.metadata.acls import AclOperation, ResourceType
 from tierlog.protocol.api import APIS, CLIENT_ELEMENTS_MAX, PRODUCE_KEY, Api
@@ -90,7 +95,8 @@ class _Guard:
         self._authorizer = authorizer
         self._rows = tuple(row for row in ACCESS[self._api.name] if not row.by_handler)
         self._arrays = tuple(row.names.array for row in self._rows if isinstance(row.names, Each))
-        self._may_wait = ORDER_OF.get(key) is Order.CHANGE
+        self._is_change = ORDER_OF.get(key) is Order.CHANGE
+        self._may_wait = key != PRODUCE_KEY  # it keeps its frame, and its connection bounds its size
         self._is_init_producer_id = self._api.name == "InitProducerId"
         is_simple = bool(self._rows) and all(
             row.resource is not None and isinstance(row.names, Each | Field) for row in ACCESS[self._api.name]
@@ -105,7 +111,8 @@ class _Guard:
         connection = context.connection
         access = context.access = Access(self._authorizer, connection.principal, connection.peer_host)
         if self._may_wait and any(_is_long(getattr(request, array)) for array in self._arrays):
-            return Pending(self._check_in_turns(access, context, request))
+            work = self._check_in_turns(access, context, request)
+            return Pending(work) if self._is_change else before_later_requests(work)
         checks = self._quick.get(context.version)
         if checks is None or not self._allows_all(checks, context, request):
             return self._check_each(access, context, request)

@@ -13,6 +13,7 @@ from wire_client import message
 from tierlog.broker.handlers.context import Connection, Handler, Pending, RawReply, RequestContext
 from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.handlers.guard import guarded_handlers
+from tierlog.broker.handlers.ordering import ORDER_OF, Order
 from tierlog.broker.handlers.topic_partitions import describe_topic_partitions_handler
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN
 from tierlog.broker.security.authorizer import OPERATIONS_OF, Access, Authorizer
@@ -29,6 +30,7 @@ from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.codec import decode
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
+from tierlog.protocol.messages.offset_commit import OffsetCommitResponse, OffsetCommitResponseTopic
 
 COUNT = 5_000
 NAMES = [f"{'mine' if n % 100 == 0 else 'other'}{n:04}" for n in range(COUNT)]
@@ -61,10 +63,13 @@ class Node:
         key = BY_NAME[name].key
         return guarded_handlers({key: handler}, deps, self.authorizer)[key]
 
-    async def ask(self, name: str, handler: Handler, fields: dict[str, Any]) -> Any:
+    async def ask(
+        self, name: str, handler: Handler, fields: dict[str, Any], version: int | None = None
+    ) -> Any:
         """The response. `most`: decisions between two turns."""
         api = BY_NAME[name]
-        context = RequestContext(api.key, api.max_version, 1, "c", Connection(1, "h", 1))
+        version = api.max_version if version is None else version
+        context = RequestContext(api.key, version, 1, "c", Connection(1, "h", 1))
         context.access = Access(self.authorizer, "User:ANONYMOUS", "h")
         with LoopSteps("broker/security", functions=["allows"]) as steps:
             reply = handler(context, message(name, fields))
@@ -73,7 +78,7 @@ class Node:
         self.most = steps.most // 2  # both Access and Authorizer have it
         if isinstance(reply, RawReply):
             body = b"".join(bytes(part) for part in reply.parts)  # type: ignore[arg-type]
-            reply = decode(api.response, api.max_version, body)
+            reply = decode(api.response, version, body)
         return reply
 
 
@@ -101,6 +106,36 @@ async def test_items_of_a_large_change_are_checked_in_turns(node: Node) -> None:
     assert len(answer.results) == COUNT
     assert 0 < node.most <= ENTRIES_PER_TURN
     assert not node.authorizer._decisions
+
+
+def commit(context: RequestContext, request: Any) -> OffsetCommitResponse:
+    names = [topic.name for topic in request.topics]
+    return OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name=name) for name in names])
+
+
+@pytest.mark.parametrize("name", ["OffsetCommit", "DeleteGroups"])
+async def test_later_requests_wait_for_a_large_one(node: Node, name: str) -> None:
+    api = BY_NAME[name]
+    fields = (
+        {"groups_names": NAMES}
+        if name == "DeleteGroups"
+        else {"group_id": "mine", "topics": [{"name": topic} for topic in NAMES]}
+    )
+    context = RequestContext(api.key, min(api.max_version, 9), 1, "c", Connection(1, "h", 1))
+    guarded = node.guarded(name, delete_groups if name == "DeleteGroups" else commit)
+    reply = guarded(context, message(name, fields))
+    assert isinstance(reply, Pending)
+    is_ordered = ORDER_OF[api.key] is Order.CHANGE
+    assert (reply.blocks_later_until is None) == is_ordered
+    await reply
+
+
+async def test_topics_of_a_large_commit_are_checked_in_turns(node: Node) -> None:
+    fields = {"group_id": "mine", "topics": [{"name": name} for name in NAMES]}
+    answer = await node.ask("OffsetCommit", node.guarded("OffsetCommit", commit), fields, version=9)
+    assert [topic.name for topic in answer.topics] == MINE + [name for name in NAMES if name not in MINE]
+    assert 0 < node.most <= ENTRIES_PER_TURN
+    assert len(node.authorizer._decisions) == 1  # about the group
 
 
 async def test_large_change_without_a_permitted_item_does_not_reach_the_handler(node: Node) -> None:
