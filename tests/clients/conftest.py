@@ -34,6 +34,26 @@ def kcat() -> str:
 
 
 @pytest.fixture(scope="session")
+def kcat_with_scram(kcat: str) -> str:
+    """kcat, if its librdkafka can log in with SCRAM to Kafka 4 and tierlog."""
+    version = re.search(r"librdkafka (\d+)\.(\d+)\.(\d+)", ran["kcat"])
+    if version is None or tuple(map(int, version.groups())) < (2, 6, 1):
+        ran["kcat with SCRAM"] = "NOT RUN: librdkafka before 2.6.1 sends a nonce that Kafka 4 refuses too"
+        pytest.skip(ran["kcat with SCRAM"])
+    return kcat
+
+
+@pytest.fixture(scope="session")
+def kcat_with_oidc(kcat: str) -> str:
+    """kcat, if its librdkafka can ask an issuer for tokens."""
+    command = [kcat, "-X", "sasl.oauthbearer.method=oidc", "-X", "dump"]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        ran["kcat with OAUTHBEARER"] = "NOT RUN: its librdkafka is built without libcurl"
+        pytest.skip(ran["kcat with OAUTHBEARER"])
+    return kcat
+
+
+@pytest.fixture(scope="session")
 def java_classpath() -> Iterator[str]:
     """The jars by Maven, fetched on the first use."""
     if shutil.which("java") is None or shutil.which("mvn") is None:
@@ -50,29 +70,41 @@ def java_classpath() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def go_copy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The program in go/copy, compiled. The versions of its modules are in go.mod and go.sum."""
+def go_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the compiled programs in go/. go.mod and go.sum have the versions of their modules."""
     if shutil.which("go") is None:
         ran["franz-go"] = "NOT RUN: go is not installed"
         pytest.skip(ran["franz-go"])
-    target = tmp_path_factory.mktemp("go") / "copy"
-    _made("franz-go", ["go", "build", "-C", str(HERE / "go"), "-o", str(target), "./copy"])
+    target = tmp_path_factory.mktemp("go")
+    _made("franz-go", ["go", "build", "-C", str(HERE / "go"), "-o", str(target), "./..."])
     ran["franz-go"] = "ran, " + re.findall(r"franz-go (v\S+)", (HERE / "go" / "go.mod").read_text())[0]
-    return str(target)
+    return target
 
 
 @pytest.fixture(scope="session")
-def node_copy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """node/copy.js beside its modules, whose versions are in package-lock.json."""
+def go_copy(go_programs: Path) -> str:
+    """The program that copies a topic."""
+    return str(go_programs / "copy")
+
+
+@pytest.fixture(scope="session")
+def node_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of node/ beside their modules, whose versions are in package-lock.json."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         ran["KafkaJS"] = "NOT RUN: node and npm are not both installed"
         pytest.skip(ran["KafkaJS"])
-    directory = tmp_path_factory.mktemp("node") / "copy"
+    directory = tmp_path_factory.mktemp("node") / "programs"
     shutil.copytree(HERE / "node", directory, ignore=shutil.ignore_patterns("node_modules"))
     _made("KafkaJS", ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(directory)])
     pinned = json.loads((directory / "package.json").read_text())["dependencies"]
     ran["KafkaJS"] = "ran, " + pinned["kafkajs"]
-    return str(directory / "copy.js")
+    return directory
+
+
+@pytest.fixture(scope="session")
+def node_copy(node_programs: Path) -> str:
+    """The program that copies a topic."""
+    return str(node_programs / "copy.js")
 
 
 def _made(client: str, command: list[str]) -> None:
