@@ -4,19 +4,21 @@ Responses are received into one buffer, which is reused, and a follower appends 
 Therefore a response's bytes are valid only until the next response is received, as `Caller` says. A caller
 that passes `follow_up` sends its next request in the turn of the event loop that received the response. Used
 by the replica fetchers.
+
+A login that expires is renewed between two calls (KIP-368), so that the peer does not close the connection.
 """
 
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import structlog
 
 from tierlog.base.network import Unreachable
 from tierlog.protocol import replica_fetch
-from tierlog.protocol.api import APIS, FETCH_KEY, decode_response, encode_request
+from tierlog.protocol.api import APIS, BY_NAME, FETCH_KEY, decode_response, encode_request
 from tierlog.protocol.primitives import MalformedFrame
 
 BUFFER_BYTES = 64 << 10
@@ -27,6 +29,8 @@ KEPT_BUFFER_BYTES = 16 << 20
 
 FRAME_BYTES_MAX = 1 << 30
 """No broker sends a larger response: the peer is not a broker."""
+
+LOGIN_KEYS = (BY_NAME["SaslHandshake"].key, BY_NAME["SaslAuthenticate"].key)
 
 _log = structlog.get_logger("tierlog.fetchers")
 
@@ -53,6 +57,13 @@ class _Call:
         self.deadline = 0.0
 
 
+class _Postponed:
+    """The result of a call whose next request waits until the login is renewed."""
+
+    def __init__(self, request: Any) -> None:
+        self.request = request
+
+
 class BrokerConnection:
     def __init__(self, peer: str, client_id: str, loop: asyncio.AbstractEventLoop) -> None:
         self._peer = peer
@@ -64,6 +75,9 @@ class BrokerConnection:
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._filled = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._renew_at: float | None = None
+        self._renew: Callable[[], Awaitable[None]] | None = None
+        self._renewed: asyncio.Future[None] | None = None  # while the login is renewed
 
     @property
     def is_open(self) -> bool:
@@ -77,16 +91,48 @@ class BrokerConnection:
         timeout_s: float,
         follow_up: Callable[[Any], Any] | None = None,
     ) -> Any:
-        call = _Call(api_key, version, timeout_s, follow_up, self._loop.create_future())
-        self._send(call, request)
-        try:
-            return await call.response
-        except asyncio.CancelledError:
-            self._abort("the caller was cancelled")  # else its response would be taken for the next call's
-            raise
+        while True:
+            if self._renew_at is not None and api_key not in LOGIN_KEYS:
+                await self._renew_if_due()
+            call = _Call(api_key, version, timeout_s, follow_up, self._loop.create_future())
+            self._send(call, request)
+            try:
+                result = await call.response
+            except asyncio.CancelledError:
+                self._abort(
+                    "the caller was cancelled"
+                )  # else its response would be taken for the next call's
+                raise
+            if not isinstance(result, _Postponed):
+                return result
+            request = result.request
 
     def close(self) -> None:
         self._abort("closed")
+
+    # --- logins that expire
+
+    def renew_after(self, delay_s: float, renew: Callable[[], Awaitable[None]]) -> None:
+        """Have the login renewed before the first call that is made after this time. `renew` makes calls of
+        LOGIN_KEYS, for which no other call is in the way. It raises Unreachable if the login fails."""
+        self._renew_at, self._renew = self._loop.time() + delay_s, renew
+
+    def _is_login_due(self) -> bool:
+        return self._renew_at is not None and self._loop.time() >= self._renew_at
+
+    async def _renew_if_due(self) -> None:
+        """Calls that are in progress get their responses first. New ones wait."""
+        while self._renewed is not None:
+            await asyncio.shield(self._renewed)
+        renew = self._renew
+        if renew is None or not self._is_login_due():
+            return
+        renewed = self._renewed = self._loop.create_future()
+        try:
+            await renew()
+        finally:
+            self._renewed = None
+            renewed.set_result(None)  # if it failed, those that wait find the connection closed
 
     def _send(self, call: _Call, request: Any) -> None:
         """Raises Unreachable."""
@@ -181,7 +227,10 @@ class BrokerConnection:
         try:
             next_request = None if call.follow_up is None else call.follow_up(message)
             if next_request is not None:
-                self._send(call, next_request)
+                if self._is_login_due():
+                    call.response.set_result(_Postponed(next_request))
+                else:
+                    self._send(call, next_request)
                 return
         except Exception as failure:
             call.response.set_exception(failure)
@@ -219,6 +268,7 @@ class BrokerConnection:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._renew_at = self._renew = None
         calls, self._calls = self._calls, deque()
         for call in calls:
             self._fail(call, why)

@@ -3,8 +3,10 @@ of `broker.platform`."""
 
 import secrets
 from dataclasses import dataclass, field
+from functools import partial
 
-from tierlog.base.network import Caller, Unreachable
+from tierlog.base.network import Unreachable
+from tierlog.broker.replication.broker_connection import BrokerConnection
 from tierlog.config.node import NodeSettings
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -16,6 +18,12 @@ TIMEOUT_S = 5.0
 HANDSHAKE, AUTHENTICATE = BY_NAME["SaslHandshake"].key, BY_NAME["SaslAuthenticate"].key
 HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 2
 
+RENEWED_AFTER = 0.85
+"""Part of a login's lifetime after which it is renewed, the least that clients of Kafka wait."""
+
+RENEWED_AFTER_MIN_S = 1.1
+"""A broker accepts a login of the same connection once a second."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLogin:
@@ -23,16 +31,22 @@ class BrokerLogin:
     user: str
     password: str = field(repr=False)
 
-    async def log_in(self, connection: Caller, peer: str) -> None:
-        """Raises Unreachable: the caller tries again later, as if the broker were down. By then the user may
+    async def log_in(self, connection: BrokerConnection, peer: str) -> None:
+        """Log in, and have the connection do so again before the login expires.
+
+        Raises Unreachable: the caller tries again later, as if the broker were down. By then the user may
         exist."""
         try:
-            await self._log_in(connection, peer)
+            lifetime_ms = await self._log_in(connection, peer)
         except BaseException:
             connection.close()
             raise
+        if lifetime_ms > 0:
+            delay_s = max(lifetime_ms / 1000 * RENEWED_AFTER, RENEWED_AFTER_MIN_S)
+            connection.renew_after(delay_s, partial(self.log_in, connection, peer))
 
-    async def _log_in(self, connection: Caller, peer: str) -> None:
+    async def _log_in(self, connection: BrokerConnection, peer: str) -> int:
+        """Returns for how many ms the login is valid; 0: for as long as the connection is open."""
         request = SaslHandshakeRequest(mechanism=self.mechanism)
         handshake = await connection.call(HANDSHAKE, HANDSHAKE_VERSION, request, TIMEOUT_S)
         if handshake.error_code:
@@ -40,6 +54,7 @@ class BrokerLogin:
             why = f"offers {offered}, not {self.mechanism}" if offered else "has no SASL on this listener"
             raise Unreachable(f"{peer} {why}")
         messages = login_messages(self.mechanism, self.user, self.password, secrets.token_hex(16))
+        lifetime_ms = 0
         try:
             message = next(messages)
             while True:
@@ -47,9 +62,10 @@ class BrokerLogin:
                 answer = await connection.call(AUTHENTICATE, AUTHENTICATE_VERSION, step, TIMEOUT_S)
                 if answer.error_code:
                     raise Unreachable(f"{peer} refuses the login of {self.user}: {answer.error_message}")
+                lifetime_ms = answer.session_lifetime_ms
                 message = messages.send(bytes(answer.auth_bytes))
         except StopIteration:
-            return
+            return lifetime_ms
         except ScramFailed as failure:
             raise Unreachable(f"{peer}: {failure}") from None
 

@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
+from scraping import wait_for_metric
 
 from tierlog.cli.certificates import LocalAuthority
 from tierlog.cli.local_cluster import LocalCluster
@@ -30,7 +31,7 @@ def test_brokers_replicate_over_sasl(tmp_path: Path) -> None:
         "listeners": "BROKERS://127.0.0.1:0,CLIENTS://127.0.0.1:0",
         "listener.security.protocol.map": "BROKERS:SASL_PLAINTEXT,CLIENTS:PLAINTEXT",
         "sasl.jaas.config": 'ScramLoginModule required username="broker" password="canary-of-broker";',
-        "connections.max.reauth.ms": 3_600_000,
+        "connections.max.reauth.ms": 2_000,
     }
     (tmp_path / "password").write_text("canary-of-broker\n")
     first_user = f"SCRAM-SHA-512=[name=broker,password-file={tmp_path / 'password'}]"
@@ -49,6 +50,7 @@ def test_brokers_replicate_over_sasl(tmp_path: Path) -> None:
         admin = AdminClient(login)
         topic = NewTopic("replicated", 3, 3, config={"min.insync.replicas": "3"})
         admin.create_topics([topic])["replicated"].result(30)
+        started = {node.bootstrap: len(node.log_path.read_text()) for node in cluster}
         failures: list[object] = []
         producer = Producer({**login, "acks": "all"})
         for number in range(RECORDS):
@@ -63,6 +65,10 @@ def test_brokers_replicate_over_sasl(tmp_path: Path) -> None:
         while found < RECORDS:
             found += len(consumer.consume(RECORDS, 10))
         consumer.close()
+        for node in cluster:  # followers log in again on their connections, which stay open
+            name = "kafka_server_socket_server_metrics_successful_reauthentication_total"
+            wait_for_metric(node, 5, name, listener="BROKERS")
+            assert "cannot reach a leader" not in node.log_path.read_text()[started[node.bootstrap] :]
     for node in cluster:
         assert "canary" not in node.log_path.read_text()
         assert not (node.data_dir / "first-users.json").exists()
