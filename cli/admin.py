@@ -10,7 +10,7 @@ from http.client import HTTPException
 from typing import Any
 
 from tierlog.base.network import host_port
-from tierlog.cli.client_config import client_config
+from tierlog.cli.client_config import accept_challenge, admin_login, bootstrap_servers
 from tierlog.cli.errors import CliError, ExitCode, unknown_broker, unreachable, usage
 from tierlog.cli.options import DEFAULT_ADMIN
 from tierlog.cli.output import print_status
@@ -24,7 +24,7 @@ TOPIC_HINT = "List topics with `tierlog topic list`; see offsets and settings wi
 HEALTH_HINT = "Check the cluster with `tierlog cluster health`, and see the node's log."
 CREDENTIALS_HINT = (
     "Set TIERLOG_ADMIN_USER and TIERLOG_ADMIN_PASSWORD_FILE, TIERLOG_ADMIN_TOKEN, or the certificate in "
-    "TIERLOG_ADMIN_CERTIFICATE and TIERLOG_ADMIN_KEY."
+    "TIERLOG_ADMIN_CERTIFICATE and TIERLOG_ADMIN_KEY, or give a --client-config with a login."
 )
 HINTS = {
     401: CREDENTIALS_HINT,
@@ -120,7 +120,8 @@ class AdminApi:
 
     def _request(self, method: str, url: str, body: bytes | None, *, redirected: bool = False) -> Any:
         try:
-            request = urllib.request.Request(url, body, admin_credentials(url), method=method)
+            credentials = admin_credentials(url) or admin_login(url)
+            request = urllib.request.Request(url, body, credentials, method=method)
         except (OSError, ValueError) as wrong:
             raise usage(str(wrong)) from None
         # also without a body, which proves to the node that no page of another site makes a browser send
@@ -133,6 +134,9 @@ class AdminApi:
             location = refused.headers.get("Location")
             if refused.code == 307 and location and not redirected:  # urllib follows redirects only for GET
                 return self._request(method, location, body, redirected=True)
+            challenges = refused.headers.get_all("WWW-Authenticate", [])
+            if refused.code == 401 and not credentials and accept_challenge(url, challenges):
+                return self._request(method, url, body, redirected=redirected)
             code = ExitCode.NOT_FOUND if refused.code == 404 else ExitCode.FAILED
             is_tier = refused.code == 503 and TIER_PATHS in url
             hint = STORE_HINT if is_tier else HINTS.get(refused.code, HEALTH_HINT)
@@ -186,7 +190,7 @@ def admin_target(admin: str | None, bootstrap: str | None = None) -> Target:
     local cluster's, or the default address. Raises CliError if `bootstrap` does not respond."""
     if admin is not None:
         return Target(admin)
-    bootstrap = bootstrap or client_config()[0]
+    bootstrap = bootstrap or bootstrap_servers()
     if bootstrap is not None:
         return Target(",".join(_admin_urls_of(bootstrap)), f"of the cluster at {bootstrap}")
     return local_target(lambda plan: ",".join(plan.admin_urls.values()), DEFAULT_ADMIN)

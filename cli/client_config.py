@@ -1,36 +1,128 @@
-"""The file of `--client-config`: Kafka's client settings for the connections of the command that runs."""
+"""The file of `--client-config`: Kafka's client settings for the connections of the command that runs.
 
-from contextvars import ContextVar
+A secure local cluster has such a file, which is used for its addresses if the option is not given. The login
+in the file also serves for the admin API, if that wants a password.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from tierlog.cli.errors import usage
+from tierlog.cli.errors import CliError, usage
+from tierlog.client.admin import basic_credentials, is_confidential
 from tierlog.client.connection import OpenSocket, open_socket
 
 if TYPE_CHECKING:
-    pass
+    from tierlog.cli.cluster_files import ClusterPlan
+    from tierlog.client.security import ClientSecurity
 
-_file: ContextVar[Path | None] = ContextVar("client_config", default=None)
 HINT = "Use the settings of Kafka's clients: security.protocol, sasl.mechanism, sasl.jaas.config, ssl.…"
 
 
+@dataclass(slots=True)
+class _Chosen:
+    """Files of the command that runs. Threads of the command share them."""
+
+    file: Path | None = None
+    local: Path | None = None
+    """Directory of the local cluster that the command names. None: the one that was started last."""
+    challenged: set[str] = field(default_factory=set)
+    """Servers of admin APIs that have asked for a password."""
+
+
+_chosen = _Chosen()
+
+
 def remember(file: Path | None) -> Path | None:
-    """Keep the file for `client_config`. Called with the option of each command, also if it is not given."""
-    _file.set(file)
+    """Keep the file for the command. Called with the option of each command, also if it is not given."""
+    _chosen.file, _chosen.local = file, None
+    _chosen.challenged.clear()
     return file
 
 
-def client_config() -> tuple[str | None, OpenSocket]:
-    """bootstrap.servers of the file, and how it opens connections. Without a file, plain ones. Raises
-    CliError."""
-    file = _file.get()
+def use_local(directory: Path) -> None:
+    """Keep the local cluster that a command without the option was given."""
+    _chosen.file, _chosen.local = None, directory
+
+
+def bootstrap_servers() -> str | None:
+    """bootstrap.servers of the file. Raises CliError."""
+    return None if _chosen.file is None else _properties(_chosen.file).get("bootstrap.servers")
+
+
+def socket_opener(bootstrap: str) -> OpenSocket:
+    """How connections to these brokers are opened; plain ones without a file. Raises CliError."""
+    file = _chosen.file
     if file is None:
-        return None, open_socket
-    from tierlog.client.security import client_security, read_properties
+        file = _local_file(bootstrap.split(","), lambda plan: plan.bootstrap.split(","))
+    return open_socket if file is None else _security(file).open_socket
+
+
+def admin_login(url: str) -> dict[str, str]:
+    """The header with the login for the admin API at the URL: at once for the local cluster, and with a file
+    only after the API has asked for a password (`accept_challenge`). Raises CliError."""
+    server, file = _server(url), _chosen.file
+    if file is None:
+        file = _local_file([server], lambda plan: plan.admin_urls.values())
+    elif server not in _chosen.challenged:
+        file = None
+    security = None if file is None else _security(file)
+    if security is None or not security.mechanism or not is_confidential(url):
+        return {}
+    return basic_credentials(security.user, security.password)
+
+
+def accept_challenge(url: str, challenges: Iterable[str]) -> bool:
+    """Whether a request may be repeated with `admin_login`. `challenges`: the headers WWW-Authenticate."""
+    wants_password = any(one.lower().startswith("basic") for one in challenges)
+    if _chosen.file is None or not wants_password or _server(url) in _chosen.challenged:
+        return False
+    _chosen.challenged.add(_server(url))
+    return True
+
+
+def _server(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _local_file(addresses: Iterable[str], known: "Callable[[ClusterPlan], Iterable[str]]") -> Path | None:
+    """The file of the local cluster, if it is secure and has all these addresses."""
+    from tierlog.cli import cluster_files
+
+    directory = _chosen.local or cluster_files.last_started()
+    plan = None if directory is None else cluster_files.load(directory)
+    if directory is None or plan is None or not plan.secure:
+        return None
+    from tierlog.cli.local_security import LocalSecurity
+
+    own = set(known(plan))
+    is_local = all(address.strip() in own for address in addresses)
+    file = LocalSecurity(directory).client_file
+    return file if is_local and file.exists() else None
+
+
+def _security(file: Path) -> "ClientSecurity":
+    from tierlog.client.security import client_security
     from tierlog.config.definitions import InvalidSetting
 
     try:
-        properties = read_properties(file)
-        return properties.get("bootstrap.servers"), client_security(properties).open_socket
+        return client_security(_properties(file))
     except InvalidSetting as wrong:
-        raise usage(f"{file}: {wrong}".replace(f"{file}: {file}:", f"{file}:"), hint=HINT) from None
+        raise _invalid(file, wrong) from None
+
+
+def _properties(file: Path) -> dict[str, str]:
+    from tierlog.client.security import read_properties
+    from tierlog.config.definitions import InvalidSetting
+
+    try:
+        return read_properties(file)
+    except InvalidSetting as wrong:
+        raise _invalid(file, wrong) from None
+
+
+def _invalid(file: Path, wrong: Exception) -> CliError:
+    return usage(f"{file}: {wrong}".replace(f"{file}: {file}:", f"{file}:"), hint=HINT)

@@ -49,13 +49,14 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
     """`settings`: for every node, over those that a cluster needs. `temporary`: `cluster down` removes the
-    directory."""
+    directory. `secure`: with TLS, users and ACLs (`local_security`)."""
 
     cluster_id: str
     secret: str
     nodes: tuple[NodePlan, ...]
     settings: dict[str, str] = {}
     temporary: bool = False
+    secure: bool = False
 
     @property
     def bootstrap(self) -> str:
@@ -109,6 +110,7 @@ def new_plan(
     base_port: int = 0,
     settings: Mapping[str, object] | None = None,
     temporary: bool = False,
+    secure: bool = False,
 ) -> ClusterPlan:
     """Plan `count` brokers with ids from 1. They also vote, unless there are `voters`: controller nodes with
     the ids that follow.
@@ -137,6 +139,7 @@ def new_plan(
         ),
         settings=settings_as_text(settings or {}),
         temporary=temporary,
+        secure=secure,
     )
 
 

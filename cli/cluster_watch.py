@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tierlog.cli import cluster_files, cluster_processes
+from tierlog.cli.client_config import use_local
 from tierlog.cli.cluster_files import ClusterPlan
 from tierlog.cli.cluster_processes import ProcessState
 from tierlog.cli.health import Health, assess
@@ -41,6 +42,7 @@ WIDE_ONLY = ("pid", "metadata")
 
 def poll(directory: Path, plan: ClusterPlan) -> tuple[dict[int, ProcessState], Observation]:
     """State of all processes, and an observation of the nodes that are up."""
+    use_local(directory)
     processes = cluster_processes.states(directory, plan)
     up = {one: url for one, url in plan.admin_urls.items() if processes[one] is ProcessState.UP}
     return processes, observe(up.values())

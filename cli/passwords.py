@@ -65,6 +65,19 @@ def new_salt() -> bytes:
     return salt_text(secrets.randbits(SALT_BITS))
 
 
+def new_verifier(mechanism: str, password: str, iterations: int) -> ScramVerifier:
+    """Credential of a new user, with a random salt."""
+    salt, hash_name = new_salt(), HASHES[mechanism]
+    return _verifier(hash_name, salted_password(hash_name, password, salt, iterations), salt, iterations)
+
+
+def _verifier(hash_name: str, salted: bytes, salt: bytes, iterations: int) -> ScramVerifier:
+    keys = keys_of(hash_name, salted)
+    return ScramVerifier(
+        salt=salt, stored_key=keys.stored_key, server_key=keys.server_key, iterations=iterations
+    )
+
+
 def parse_add_scram(text: str) -> tuple[str, ScramMechanism, ScramVerifier]:
     """The user and the credential of Kafka's `SCRAM-SHA-256=[name=…,password=…,iterations=…]`. `salt` and
     `saltedpassword` are base64, as in Kafka; `password-file` is in addition. Raises CliError."""
@@ -102,11 +115,7 @@ def parse_add_scram(text: str) -> tuple[str, ScramMechanism, ScramVerifier]:
         if password is None:
             password = read_password(options["password-file"], user=options["name"])
         salted = salted_password(hash_name, _checked(password), salt, iterations)
-    keys = keys_of(hash_name, salted)
-    verifier = ScramVerifier(
-        salt=salt, stored_key=keys.stored_key, server_key=keys.server_key, iterations=iterations
-    )
-    return options["name"], MECHANISMS[name], verifier
+    return options["name"], MECHANISMS[name], _verifier(hash_name, salted, salt, iterations)
 
 
 _KEYS = ("name", "password-file", "password", "iterations", "salt", "saltedpassword")

@@ -13,9 +13,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
+from tierlog.cli.local_security import ADMIN, LocalSecurity
 from tierlog.config.sources import ENVIRONMENT_PREFIX, as_text
 
 START_TIMEOUT_S = 60.0
@@ -39,6 +41,8 @@ class TierlogBroker:
         object_store: URL of the object store; default: the directory `object_dir`.
         environment: variables added to those of this process, without its TIERLOG_… variables.
         detached: the broker outlives this process, and does not receive Ctrl-C of its terminal.
+        secure: a listener with TLS, users and ACLs, and an admin API that needs a password. `client_settings`
+            has what clients need; `users` are created in addition to the administrator.
     """
 
     def __init__(
@@ -49,6 +53,8 @@ class TierlogBroker:
         object_store: str | None = None,
         environment: Mapping[str, str] | None = None,
         detached: bool = False,
+        secure: bool = False,
+        users: Collection[str] = (),
         python: str = sys.executable,
     ) -> None:
         self.directory = Path(directory)
@@ -62,6 +68,8 @@ class TierlogBroker:
         self._environment = dict(environment or {})
         self._detached = detached
         self._python = python
+        self._security = LocalSecurity(self.directory) if secure else None
+        self._users = tuple(users)
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
         """Size of the log when the process started."""
@@ -90,6 +98,8 @@ class TierlogBroker:
         if self.running:
             return self
         self.data_dir.mkdir(parents=True, exist_ok=True)
+        if self._security is not None:
+            self._security.prepare([self.data_dir], self.bootstrap, self._users)
         with self.log_path.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
@@ -111,7 +121,28 @@ class TierlogBroker:
             raise
         self.admin_url = response["admin"]
         self.bootstrap = response["bootstrap"] or self.bootstrap  # a controller node has none
+        if self._security is not None:
+            self._security.write_client_file(self.bootstrap)
         return self
+
+    def client_settings(self, user: str = ADMIN, password: str | None = None) -> dict[str, Any]:
+        """Settings of clients that use librdkafka, such as confluent-kafka. `user`: the administrator, one of
+        `users`, or with a `password` one that the test has created."""
+        if self._security is None:
+            return {"bootstrap.servers": self.bootstrap}
+        return self._security.librdkafka_settings(self.bootstrap, user, password)
+
+    def python_client_settings(self, user: str = ADMIN, password: str | None = None) -> dict[str, Any]:
+        """Keyword arguments of the clients of kafka-python and aiokafka; `user` as in `client_settings`."""
+        if self._security is None:
+            return {"bootstrap_servers": self.bootstrap}
+        return self._security.python_settings(self.bootstrap, user, password)
+
+    @property
+    def client_file(self) -> Path | None:
+        """Kafka's client settings of the administrator, for Java clients and `tierlog --client-config`. None
+        if the broker is not secure."""
+        return None if self._security is None else self._security.client_file
 
     def kill(self) -> None:
         """Send SIGKILL, as a crash: data that was not synced is only in the page cache."""
@@ -176,7 +207,8 @@ class TierlogBroker:
         command += [] if self._detached else ["--exit-with-parent"]
         command += ["--port", str(self.port), "--admin-port", self.admin_url.rpartition(":")[2]]
         command += ["--data-dir", str(self.data_dir), "--object-store", self._object_store]
-        for name, value in self.settings.items():
+        secure = {} if self._security is None else self._security.settings(self.port)
+        for name, value in {**secure, **self.settings}.items():
             command += ["--set", f"{name}={as_text(value)}"]
         return command
 

@@ -99,9 +99,8 @@ class BrokerConnection:
             try:
                 result = await call.response
             except asyncio.CancelledError:
-                self._abort(
-                    "the caller was cancelled"
-                )  # else its response would be taken for the next call's
+                # else its response would be taken for the next call's
+                self._abort("the caller was cancelled")
                 raise
             if not isinstance(result, _Postponed):
                 return result

@@ -42,6 +42,14 @@ OptionalNodes = Annotated[
     list[int] | None,
     typer.Argument(metavar="[NODE]...", help="Ids of nodes. Default: all.", autocompletion=_node_ids),
 ]
+Secure = Annotated[
+    bool,
+    typer.Option(
+        "--secure",
+        help="Create a cluster with TLS, users (SCRAM) and ACLs, and a file with the administrator's client "
+        "settings.",
+    ),
+]
 
 
 def up(
@@ -80,21 +88,19 @@ def up(
         ),
     ] = None,
     sets: Settings = None,
+    secure: Secure = False,
     detach: Annotated[bool, typer.Option("--detach", help="Return once all nodes serve.")] = False,
     as_json: Json = False,
 ) -> None:
     """Start a local cluster and show its state. Ctrl-C stops all nodes."""
     from tierlog.cli import cluster_files, cluster_processes, cluster_watch
 
-    directory, plan = _planned(data_dir, nodes, voters, port, node_settings(sets))
-    _check_settings(plan)
+    directory, plan = _planned(data_dir, nodes, voters, port, node_settings(sets), secure=secure)
+    _check_settings(directory, plan)
     make_directory(directory, "--data-dir")
     if not detach and _running(directory, plan) and not as_json:
         print_status("some nodes are already running; Ctrl-C will stop all nodes")
-    if len(plan.voters) == 2:
-        print_status("with two voters, the quorum stops when one of them fails; use one or three")
-    elif len(plan.voters) % 2 == 0:
-        print_status(f"{len(plan.voters)} voters tolerate no more failures than {len(plan.voters) - 1}")
+    _warn_of_even_voters(len(plan.voters))
     with cluster_watch.interruptible():
         try:
             with cluster_files.rollback_on_failure(directory, plan):
@@ -102,9 +108,7 @@ def up(
             if as_json:
                 print_json(_document(directory, plan))
             else:
-                print_status(started_message(plan))
-            if detach and not as_json:
-                print_status(next_steps(directory, plan))
+                _print_started(directory, plan, detached=detach)
             if not detach:
                 cluster_watch.watch(directory, plan, quiet=as_json)
         except KeyboardInterrupt:
@@ -114,12 +118,39 @@ def up(
             raise
 
 
+def _print_started(directory: Path, plan: "ClusterPlan", *, detached: bool) -> None:
+    print_status(started_message(plan))
+    if plan.secure:
+        print_status(login_message(directory))
+    if detached:
+        print_status(next_steps(directory, plan))
+
+
+def _warn_of_even_voters(voters: int) -> None:
+    if voters == 2:
+        print_status("with two voters, the quorum stops when one of them fails; use one or three")
+    elif voters % 2 == 0:
+        print_status(f"{voters} voters tolerate no more failures than {voters - 1}")
+
+
 def started_message(plan: "ClusterPlan") -> str:
     controllers = (
         f"; {counted(len(plan.controllers_only), 'controller node')}" if plan.controllers_only else ""
     )
     serve = "serves" if len(plan.brokers) == 1 else "serve"
     return f"{counted(len(plan.brokers), 'broker')} {serve} Kafka clients at {plan.bootstrap}{controllers}"
+
+
+def login_message(directory: Path) -> str:
+    """How clients and commands log in to a secure cluster."""
+    from tierlog.cli.local_security import LocalSecurity
+
+    file = LocalSecurity(directory).client_file
+    return (
+        f"It needs TLS and a login. Client settings of the administrator: {file}\n"
+        "Commands with your account use this file by themselves. Kafka's tools take it as --command-config, "
+        f"and commands of others need: export TIERLOG_CLIENT_CONFIG={file}"
+    )
 
 
 def next_steps(directory: Path, plan: "ClusterPlan") -> str:
@@ -216,7 +247,13 @@ def status(data_dir: DataDir = None, as_json: Json = False) -> None:
 
 
 def _planned(
-    data_dir: Path | None, nodes: int | None, voters: int | None, port: int | None, settings: dict[str, str]
+    data_dir: Path | None,
+    nodes: int | None,
+    voters: int | None,
+    port: int | None,
+    settings: dict[str, str],
+    *,
+    secure: bool,
 ) -> "tuple[Path, ClusterPlan]":
     """The cluster in the directory, or a new one. Raises CliError if the options contradict the existing
     one."""
@@ -241,6 +278,9 @@ def _planned(
             if requested not in (None, present):
                 hint = "Omit the option, or create another cluster with another --data-dir."
                 raise usage(f"the cluster in {data_dir} has --{what} {present}, not {requested}", hint)
+        if secure and not plan.secure:
+            hint = "docs/howto/secure-a-cluster.md closes it; --data-dir with another directory creates one."
+            raise usage(f"the cluster in {data_dir} was created without --secure", hint)
         return data_dir.absolute(), cluster_files.with_settings(plan, settings)
     plan = cluster_files.new_plan(
         nodes or 3,
@@ -248,6 +288,7 @@ def _planned(
         base_port=cluster_files.DEFAULT_BASE_PORT if port is None else port,
         settings=settings,
         temporary=data_dir is None,
+        secure=secure,
     )
     if in_use := cluster_files.ports_in_use(plan.ports):
         listed = ", ".join(map(str, in_use))
@@ -256,7 +297,7 @@ def _planned(
     return made, plan
 
 
-def _check_settings(plan: "ClusterPlan") -> None:
+def _check_settings(directory: Path, plan: "ClusterPlan") -> None:
     """Validate the settings before anything is saved or started. Raises CliError."""
     from tierlog.cli.commands.dev import DEV_SETTINGS
     from tierlog.cli.node import read_settings
@@ -264,6 +305,10 @@ def _check_settings(plan: "ClusterPlan") -> None:
     node = plan.nodes[0]
     own = {"node.id": str(node.id), "process.roles": ",".join(node.roles)}
     own["controller.quorum.secret"] = plan.secret
+    if plan.secure:
+        from tierlog.cli.local_security import LocalSecurity
+
+        own |= LocalSecurity(directory).settings(node.port, login="to be created")
     read_settings(defaults={**DEV_SETTINGS, **own}, environment={}, options=plan.all_settings())
 
 
@@ -331,10 +376,12 @@ def _require_ended(directory: Path, plan: "ClusterPlan", node_ids: list[int]) ->
 
 def _document(directory: Path, plan: "ClusterPlan") -> dict[str, object]:
     from tierlog.cli import cluster_files, cluster_processes
+    from tierlog.cli.local_security import LocalSecurity
 
     return {
         "cluster_id": plan.cluster_id,
         "directory": str(directory),
+        "client_config": str(LocalSecurity(directory).client_file) if plan.secure else None,
         "bootstrap": plan.bootstrap,
         "nodes": [
             {

@@ -325,6 +325,7 @@ cluster up --data-dir {file}/below
 cluster up --set novalue --data-dir {tmp}/cluster
 cluster up --set no.such.setting=1 --data-dir {tmp}/cluster
 cluster up --set num.partitions=many --data-dir {tmp}/cluster
+cluster up --secure --set super.users=ada --data-dir {tmp}/cluster
 cluster down
 cluster down --data-dir {tmp}
 cluster down --data-dir {file}

@@ -5,30 +5,20 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    NewTopic,
-    ResourcePatternType,
-    ResourceType,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
-)
+from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
 from rolling_load import Load
+from secured_cluster import allow, create_users, login, login_of_broker
 from waiting import until
 
 from tierlog.cli.admin import AdminApi
 from tierlog.cli.cluster_files import free_ports
 from tierlog.cli.local_cluster import LocalCluster
+from tierlog.cli.local_security import STANDARD_AUTHORIZER
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 PARTITIONS = 3
 PASSWORDS = {"broker": "canary-of-broker", "admin": "canary-of-admin", "billing": "canary-of-billing"}
-STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
 class Nodes:
@@ -53,12 +43,7 @@ class Nodes:
         bootstrap: dict[str, object] = {"bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in ports)}
         if user is None:
             return bootstrap
-        return bootstrap | {
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "SCRAM-SHA-512",
-            "sasl.username": user,
-            "sasl.password": PASSWORDS[user],
-        }
+        return bootstrap | {"security.protocol": "SASL_PLAINTEXT", **login(user, PASSWORDS[user])}
 
     def roll(self, load: Load, change: Mapping[str, object], *listeners: str) -> None:
         """Restart one node after the other with changed settings. A value of None removes one."""
@@ -88,7 +73,7 @@ def test_open_cluster_is_closed_without_downtime(tmp_path: Path, monkeypatch: py
         admin = AdminClient(nodes.client())
         admin.create_topics([NewTopic("orders", PARTITIONS, 3)])["orders"].result(30)
         until(nodes.in_sync, "a new cluster is in sync")
-        create_users(admin)
+        create_users(admin, PASSWORDS)
         load = Load(nodes.client(), "orders", PARTITIONS)
         try:
             nodes.roll(load, {}, "PLAINTEXT", "SASL_PLAINTEXT")
@@ -98,8 +83,10 @@ def test_open_cluster_is_closed_without_downtime(tmp_path: Path, monkeypatch: py
 
         load = Load(nodes.client("billing"), "orders", PARTITIONS)
         try:
-            login = f'ScramLoginModule required username="broker" password="{PASSWORDS["broker"]}";'
-            between = {"inter.broker.listener.name": "SASL_PLAINTEXT", "sasl.jaas.config": login}
+            between = {
+                "inter.broker.listener.name": "SASL_PLAINTEXT",
+                "sasl.jaas.config": login_of_broker(PASSWORDS["broker"]),
+            }
             nodes.roll(load, between)
             nodes.roll(load, {}, "SASL_PLAINTEXT")
             authorizer = {
@@ -112,7 +99,7 @@ def test_open_cluster_is_closed_without_downtime(tmp_path: Path, monkeypatch: py
             monkeypatch.setenv("TIERLOG_ADMIN_USER", "admin")
             monkeypatch.setenv("TIERLOG_ADMIN_PASSWORD", PASSWORDS["admin"])
             nodes.roll(load, authorizer)
-            create_acl(AdminClient(nodes.client("admin")))
+            allow(AdminClient(nodes.client("admin")), "billing", AclOperation.WRITE, "orders")
             nodes.roll(load, {"allow.everyone.if.no.acl.found": None})
         finally:
             load.stop()
@@ -122,29 +109,6 @@ def test_open_cluster_is_closed_without_downtime(tmp_path: Path, monkeypatch: py
         billing = AdminClient(nodes.client("billing"))
         denied = billing.create_topics([NewTopic("others", 1, 3)])["others"]
         assert denied.exception(30).args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
-
-
-def create_users(admin: AdminClient) -> None:
-    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-    created = admin.alter_user_scram_credentials(
-        [UserScramCredentialUpsertion(user, info, secret.encode()) for user, secret in PASSWORDS.items()]
-    )
-    for each in created.values():
-        each.result(30)
-
-
-def create_acl(admin: AdminClient) -> None:
-    """Let billing write to the topic."""
-    binding = AclBinding(
-        ResourceType.TOPIC,
-        "orders",
-        ResourcePatternType.LITERAL,
-        "User:billing",
-        "*",
-        AclOperation.WRITE,
-        AclPermissionType.ALLOW,
-    )
-    admin.create_acls([binding])[binding].result(30)
 
 
 def check(load: Load) -> int:

@@ -52,15 +52,23 @@ def admin_credentials(url: str) -> dict[str, str]:
     token, user = os.environ.get("TIERLOG_ADMIN_TOKEN"), os.environ.get("TIERLOG_ADMIN_USER")
     if not token and not user:
         return {}
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
+    if not is_confidential(url):
         raise ValueError(
             "a password or token is sent only over TLS: give an https:// address, or unset "
             "TIERLOG_ADMIN_USER and TIERLOG_ADMIN_TOKEN"
         )
-    if token:
-        return {"Authorization": f"Bearer {token}"}
-    pair = f"{user}:{_password()}".encode()
+    return {"Authorization": f"Bearer {token}"} if token else basic_credentials(user or "", _password())
+
+
+def is_confidential(url: str) -> bool:
+    """Whether a password may be sent to the URL: over TLS, or within this machine."""
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme == "https" or _is_loopback(parts.hostname or "")
+
+
+def basic_credentials(user: str, password: str) -> dict[str, str]:
+    """The header of RFC 7617."""
+    pair = f"{user}:{password}".encode()
     return {"Authorization": f"Basic {b64encode(pair).decode()}"}
 
 

@@ -128,7 +128,8 @@ def read_properties(file: Path) -> dict[str, str]:
 def _unescaped(text: str) -> str:
     special = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
     unicode = re.sub(r"\\u([0-9a-fA-F]{4})", lambda found: chr(int(found[1], 16)), text)
-    return re.sub(r"\\(.)", lambda found: special.get(found[1], found[1]), unicode)
+    text = re.sub(r"\\(.)", lambda found: special.get(found[1], found[1]), unicode)
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")  # joins pairs
 
 
 def client_security(properties: Mapping[str, str]) -> ClientSecurity:

@@ -47,6 +47,12 @@ def test_saved_plan_is_loaded(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "cluster.json").stat().st_mode & 0o077 == 0  # it holds the secret
 
 
+def test_open_cluster_cannot_be_continued_as_a_secure_one(tmp_path: Path) -> None:
+    cluster_files.save(tmp_path, cluster_files.new_plan(1))
+    ended = call("cluster", "up", "--secure", "--data-dir", str(tmp_path))
+    assert ended.code == ExitCode.USAGE and "secure-a-cluster.md" in ended.stderr
+
+
 def test_nodes_have_distinct_ids_and_ports() -> None:
     chosen = cluster_files.new_plan(3, base_port=9092)
     assert [(node.id, node.port, node.admin_port) for node in chosen.nodes] == [
