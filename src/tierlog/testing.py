@@ -7,6 +7,17 @@ Each broker is a process with its own free ports and temporary directories. Fixt
 (one broker for the session, fastest), `tierlog_broker` (a new broker for each test) and
 `tierlog_broker_factory` (any number of brokers, with settings). A broker can be killed, stopped and restarted
 on the same ports and data. The end of its log is attached to the report of a failed test.
+
+A secure broker has TLS, users (SCRAM-SHA-512) and ACLs; clients take their settings from it::
+
+    def test_reports_cannot_write(tierlog_broker_factory):
+        broker = tierlog_broker_factory(secure=True, users=["reports"])
+        admin = AdminClient(broker.client_settings())  # a super user
+        producer = Producer(broker.client_settings("reports"))
+
+`python_client_settings` has those of kafka-python and aiokafka, and `client_file` those of Java clients and
+of `tierlog --client-config`. Without `secure`, both methods return the bootstrap servers alone, so that a
+test can run with both.
 """
 
 import tempfile
@@ -22,7 +33,8 @@ __all__ = ["TierlogBrokerFactory", "BrokerFailed", "TierlogBroker"]
 
 _BROKERS: pytest.StashKey[list[TierlogBroker]] = pytest.StashKey()
 TierlogBrokerFactory = Callable[..., TierlogBroker]
-"""`factory(settings=None, *, start=True, object_store=None, environment=None) -> TierlogBroker`."""
+"""`factory(settings=None, *, start=True, secure=False, users=(), object_store=None, environment=None) ->
+TierlogBroker`. `users`: created in a secure broker, in addition to the administrator."""
 
 
 @pytest.fixture

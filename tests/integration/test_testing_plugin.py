@@ -1,12 +1,20 @@
 """The pytest plugin as another project uses it: its fixtures and its failure reports."""
 
+import asyncio
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from aiokafka import AIOKafkaProducer
+from cli_process import run
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
+from kafka import KafkaProducer
+from secured_cluster import allow, error_of_record
+from waiting import until
 
 from tierlog.testing import BrokerFailed, TierlogBroker, TierlogBrokerFactory
 
@@ -87,6 +95,50 @@ def test_wrong_setting_fails_with_the_brokers_message(
 ) -> None:
     with pytest.raises(BrokerFailed, match=r"did you mean \'num\.partitions\'"):
         tierlog_broker_factory({"num.partition": 3})
+
+
+def test_secure_broker_serves_its_users_alone(tierlog_broker_factory: TierlogBrokerFactory) -> None:
+    broker = tierlog_broker_factory(secure=True, users=["ada"])
+    admin = AdminClient(broker.client_settings())
+    admin.create_topics([NewTopic("t", 1)])["t"].result(30)
+    assert error_of_record(broker.client_settings(), "t") is None
+    ada = broker.client_settings("ada")
+    assert error_of_record(ada, "t") == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    allow(admin, "ada", AclOperation.WRITE, "t")
+    until(lambda: error_of_record(ada, "t") is None, "the broker applies the ACL")
+    stranger = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    with pytest.raises(KafkaException):
+        stranger.list_topics(timeout=5)
+    broker.restart()
+    assert error_of_record(broker.client_settings("ada"), "t") is None
+    file = broker.client_file
+    assert file is not None
+    listed = run("topic", "list", "--client-config", file)
+    assert listed.returncode == 0 and "t" in listed.stdout.split()
+
+
+async def test_python_clients_log_in_to_a_secure_broker(tierlog_broker_factory: TierlogBrokerFactory) -> None:
+    broker = tierlog_broker_factory({"auto.create.topics.enable": True}, secure=True)
+    settings = broker.python_client_settings()
+    assert await asyncio.to_thread(send, settings) == 0
+    async with AIOKafkaProducer(**settings) as producer:
+        assert (await producer.send_and_wait("t", b"two")).offset == 1
+
+
+def send(settings: dict[str, Any]) -> int:
+    """Offset of a record that kafka-python sends."""
+    producer = KafkaProducer(**settings)
+    try:
+        return int(producer.send("t", b"one").get(30).offset)
+    finally:
+        producer.close()
+
+
+def test_settings_of_an_open_broker_are_its_address(tierlog_session_broker: TierlogBroker) -> None:
+    address = tierlog_session_broker.bootstrap
+    assert tierlog_session_broker.client_settings() == {"bootstrap.servers": address}
+    assert tierlog_session_broker.python_client_settings() == {"bootstrap_servers": address}
+    assert tierlog_session_broker.client_file is None
 
 
 def test_broker_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
