@@ -133,6 +133,10 @@ def _evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
             return replace(image, acls=image.acls.with_entries([record.entry]))
         case r.AclRemoved():
             return replace(image, acls=image.acls.without_entries([record.entry]))
+        case r.TokenRecord():
+            return replace(image, tokens=image.tokens.set(record.token.token_id, record.token))
+        case r.TokenRemoved():
+            return replace(image, tokens=image.tokens.delete(record.token_id))
         case r.FormatVersion():
             return replace(image, format_version=record.version)
         case r.FeatureLevel():

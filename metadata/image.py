@@ -16,6 +16,7 @@ from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.acl_index import (
     AclIndex,
 )
+from tierlog.metadata.delegation_tokens import DelegationToken
 from tierlog.metadata.delete_queue import DeleteQueue
 from tierlog.metadata.records import (
     BrokerRegistration,
@@ -158,6 +159,8 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     the partition, and nothing of it is deleted."""
     acls: AclIndex = AclIndex()
     scram_users: ScramUsers = Map()
+    tokens: Map[str, DelegationToken] = Map()
+    """Delegation tokens by id."""
     time_ms: int = 0
     """The quorum's time, from the newest record with a time, while deletions are queued; otherwise 0. It
     starts at a controller's wall clock time, advances with the monotonic clock of the active controller, and

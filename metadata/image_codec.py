@@ -19,6 +19,7 @@ from tierlog.metadata.acl_index import (
 from tierlog.metadata.acls import (
     AccessControlEntry,
 )
+from tierlog.metadata.delegation_tokens import DelegationToken
 from tierlog.metadata.delete_queue import DeletedTopic, DeleteQueue, QueuedDelete
 from tierlog.metadata.image import BrokerImage, ClusterImage, RemotePartition, TopicImage
 from tierlog.metadata.records import ConfigScope, Endpoint, PartitionRecord, QuotaEntity, share_epochs
@@ -149,6 +150,7 @@ class _SnapshotSince12(_SnapshotWithFirstEpoch, frozen=True, array_like=True, kw
     acls: list[AccessControlEntry] = []
     scram_users: list[_ScramLine] = []
     endpoints: list[tuple[int, tuple[Endpoint, ...]]] = []
+    tokens: list[DelegationToken] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -207,14 +209,20 @@ def encode_image(image: ClusterImage) -> bytes:
     acls = sorted(image.acls, key=lambda entry: entry.order)
     users = [_ScramLine(user, sorted(one.items())) for user, one in sorted(image.scram_users.items())]
     endpoints = [(one, broker.endpoints) for one, broker in sorted(image.brokers.items()) if broker.endpoints]
+    tokens = [image.tokens[token_id] for token_id in sorted(image.tokens)]
     return _encoder.encode(
-        _SnapshotSince12(**asdict(with_epoch), acls=acls, scram_users=users, endpoints=endpoints)
+        _SnapshotSince12(
+            **asdict(with_epoch), acls=acls, scram_users=users, endpoints=endpoints, tokens=tokens
+        )
     )
 
 
 def _has_format_3(image: ClusterImage) -> bool:
-    """Whether a node that supports only format version 2 would lose ACLs, users or addresses."""
-    return bool(image.acls or image.scram_users) or any(one.endpoints for one in image.brokers.values())
+    """Whether a node that supports only format version 2 would lose ACLs, users, tokens or
+    addresses."""
+    return bool(image.acls or image.scram_users or image.tokens) or any(
+        one.endpoints for one in image.brokers.values()
+    )
 
 
 def _has_format_2(image: ClusterImage) -> bool:
@@ -315,6 +323,7 @@ def decode_image(data: bytes | memoryview) -> ClusterImage:
         first_leader_epoch=snapshot.first_leader_epoch,
         acls=index_of(snapshot.acls),
         scram_users=Map({line.user: Map(line.credentials) for line in snapshot.scram_users}),
+        tokens=Map({token.token_id: token for token in snapshot.tokens}),
         deleting=frozenset(snapshot.deleting),
         unread_manifests=Map(
             {

@@ -15,6 +15,7 @@ from msgspec.structs import force_setattr, replace
 
 from tierlog.base.types import NO_LEADER
 from tierlog.metadata.acls import AccessControlEntry
+from tierlog.metadata.delegation_tokens import DelegationToken
 from tierlog.metadata.scram import ScramMechanism, ScramVerifier
 
 
@@ -484,6 +485,18 @@ class BrokerEndpoints(Record, frozen=True, array_like=True, kw_only=True, tag=65
     endpoints: tuple[Endpoint, ...]
 
 
+class TokenRecord(Record, frozen=True, array_like=True, kw_only=True, tag=66):
+    """Adds a delegation token, or changes when it expires. Since format version 3."""
+
+    token: DelegationToken
+
+
+class TokenRemoved(Record, frozen=True, array_like=True, kw_only=True, tag=67):
+    """Since format version 3."""
+
+    token_id: str
+
+
 class FormatVersion(Record, frozen=True, array_like=True, kw_only=True, tag=50):
     """Later records and snapshots may use the features of this format version (KIP-584)."""
 
@@ -526,6 +539,8 @@ AnyRecord = (
     | AclAdded
     | AclRemoved
     | BrokerEndpoints
+    | TokenRecord
+    | TokenRemoved
     | FormatVersion
     | FeatureLevel
 )

@@ -14,6 +14,7 @@ import msgspec
 
 from tierlog.base.types import NO_LEADER
 from tierlog.metadata.acls import AccessControlEntry, AclFilter
+from tierlog.metadata.delegation_tokens import DelegationToken
 from tierlog.metadata.records import ConfigScope, Endpoint, PageRef, RemoteSegment
 from tierlog.metadata.scram import ScramVerifier
 from tierlog.protocol.errors import ErrorCode
@@ -454,6 +455,29 @@ class AclsDeleted(Acknowledged, frozen=True, kw_only=True, tag=True):
     filters: tuple[FilterOutcome, ...] = ()
 
 
+# --- delegation tokens (KIP-48), since format version 3
+
+
+class CreateToken(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
+    token: DelegationToken
+
+
+class AlterToken(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
+    """Have a token expire at `expires_ms`, or at its maximum if that is earlier; None removes it.
+    `principal`: of the client. `now_ms`: by the wall clock of the broker. `renews`: by
+    RenewDelegationToken."""
+
+    token_id: str
+    principal: str
+    now_ms: int
+    expires_ms: int | None
+    renews: bool
+
+
+class RemoveExpiredTokens(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
+    now_ms: int
+
+
 # --- producer ids
 
 
@@ -667,6 +691,9 @@ AnyCommand = (
     | AlterUsers
     | CreateAcls
     | DeleteAcls
+    | CreateToken
+    | AlterToken
+    | RemoveExpiredTokens
     | AllocateProducerIds
     | StartCopy
     | FinishCopy

@@ -20,6 +20,7 @@ from tierlog.metadata.controller import (
     remote_loads,
     remote_splices,
     replicas,
+    tokens,
     topics,
     users,
 )
@@ -89,6 +90,8 @@ def _decide(
             return quotas.alter(image, command)
         case c.AlterUsers() | c.CreateAcls() | c.DeleteAcls():
             return _decide_security(image, command)
+        case c.CreateToken() | c.AlterToken() | c.RemoveExpiredTokens():
+            return _decide_tokens(image, command)
         case c.AllocateProducerIds():
             return brokers.allocate_producer_ids(image, command)
         case c.StartCopy():
@@ -132,3 +135,16 @@ def _decide_security(
             return acls.create(image, command)
         case c.DeleteAcls():
             return acls.delete(image, command)
+
+
+def _decide_tokens(
+    image: ClusterImage, command: c.CreateToken | c.AlterToken | c.RemoveExpiredTokens
+) -> Decision[c.AnyReply]:
+    """Raises Refusal."""
+    match command:
+        case c.CreateToken():
+            return tokens.create(image, command)
+        case c.AlterToken():
+            return tokens.alter(image, command)
+        case c.RemoveExpiredTokens():
+            return tokens.remove_expired(image, command)

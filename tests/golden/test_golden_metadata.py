@@ -25,6 +25,7 @@ from tierlog.metadata.acls import (
     Permission,
     ResourceType,
 )
+from tierlog.metadata.delegation_tokens import DelegationToken
 from tierlog.metadata.delete_queue import ALONE, DeletedTopic, DeleteQueue, QueuedDelete
 from tierlog.metadata.image_codec import decode_image, encode_image
 from tierlog.metadata.quorum.storage import decode_snapshot_file, encode_snapshot_file
@@ -494,6 +495,30 @@ ENDPOINTS = (
     r.Endpoint(name="INTERNAL", host="10.0.0.1", port=9093, protocol="SSL"),
     r.Endpoint(name="CLIENTS", host="one.example", port=9092, protocol="SASL_SSL"),
 )
+TOKENS = (
+    DelegationToken(
+        token_id="AAAAAAAAAAAAAAAAAAAAAA",
+        owner="User:ada",
+        requester="User:scheduler",
+        renewers=("User:bob",),
+        issued_ms=1_700_000_000_000,
+        expires_ms=1_700_086_400_000,
+        max_ms=1_700_604_800_000,
+    ),
+    DelegationToken(
+        token_id="AAAAAAAAAAAAAAAAAAAABA",
+        owner="User:bob",
+        requester="User:bob",
+        renewers=(),
+        issued_ms=1,
+        expires_ms=2,
+        max_ms=3,
+    ),
+)
+RECORDS_OF_TOKENS: tuple[r.AnyRecord, ...] = (
+    r.TokenRecord(token=TOKENS[0]),
+    r.TokenRemoved(token_id=TOKENS[1].token_id),
+)
 RECORDS_OF_ENDPOINTS: tuple[r.AnyRecord, ...] = (r.BrokerEndpoints(broker_id=1, endpoints=ENDPOINTS),)
 IMAGE_16 = replace(
     IMAGE_15,
@@ -504,6 +529,7 @@ IMAGE_16 = replace(
         {"ada": Map({ScramMechanism.SHA_256: VERIFIER}), "Ada": Map({ScramMechanism.SHA_512: VERIFIER})}
     ),
 )
+IMAGE_17 = replace(IMAGE_16, tokens=Map({token.token_id: token for token in TOKENS}))
 KINDS = (
     "-with-defaults",
     "-with-marks",
@@ -555,7 +581,8 @@ def contents() -> dict[str, bytes]:
         "records-of-acls.msgpack": r.encode_records(RECORDS_OF_ACLS),
         "records-of-users.msgpack": r.encode_records(RECORDS_OF_USERS),
         "records-of-endpoints.msgpack": r.encode_records(RECORDS_OF_ENDPOINTS),
-        "image-of-acls.msgpack": encode_image(IMAGE_16),
+        "records-of-tokens.msgpack": r.encode_records(RECORDS_OF_TOKENS),
+        "image-of-tokens.msgpack": encode_image(IMAGE_17),
         "segment-v1.wal": MAGIC + encode_frames(WAL[:2]) + encode_frames(WAL[2:]),
         "file-v1.snapshot": encode_snapshot_file(SNAPSHOT),
     }
@@ -570,7 +597,7 @@ def test_every_record_type_is_in_the_golden_file() -> None:
     golden = RECORDS + RECORDS_SINCE + RECORDS_OF_QUOTAS + RECORDS_OF_CLUSTERS + RECORDS_OF_DELETIONS
     golden += RECORDS_OF_DROPPED + RECORDS_OF_DIVERGED + RECORDS_OF_SPLICES + RECORDS_OF_ADOPTED
     golden += RECORDS_OF_FEATURES + RECORDS_OF_LOADS + RECORDS_OF_ACLS + RECORDS_OF_USERS
-    golden += RECORDS_OF_ENDPOINTS
+    golden += RECORDS_OF_ENDPOINTS + RECORDS_OF_TOKENS
     assert {type(record).__struct_config__.tag for record in golden} == {
         record.__struct_config__.tag for record in get_args(r.AnyRecord)
     }
@@ -618,6 +645,9 @@ def test_golden_files_are_readable() -> None:
         assert decode_image((GOLDEN / f"image-of-first-epoch{kind}.msgpack").read_bytes()) == IMAGE_14
     assert decode_image((GOLDEN / "image-of-loads.msgpack").read_bytes()) == IMAGE_15
     assert decode_image((GOLDEN / "image-of-acls.msgpack").read_bytes()) == IMAGE_16
+    assert decode_image((GOLDEN / "image-of-tokens.msgpack").read_bytes()) == IMAGE_17
+    of_tokens = (GOLDEN / "records-of-tokens.msgpack").read_bytes()
+    assert r.decode_records(of_tokens) == RECORDS_OF_TOKENS
     of_endpoints = (GOLDEN / "records-of-endpoints.msgpack").read_bytes()
     assert r.decode_records(of_endpoints) == RECORDS_OF_ENDPOINTS
     of_users = (GOLDEN / "records-of-users.msgpack").read_bytes()
