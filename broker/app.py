@@ -59,6 +59,7 @@ from tierlog.broker.replication.replica_fetcher import ReplicaFetchers
 from tierlog.broker.replication.replica_manager import ReplicaManager, ReportEmpty
 from tierlog.broker.replication.replica_reporter import ReplicaReporter
 from tierlog.broker.security.authorizer import authorizer_of
+from tierlog.broker.security.delegation_tokens import delegation_tokens_of
 from tierlog.broker.security.first_users import forget_first_users, read_first_users
 from tierlog.broker.storage.unclean_restart import (
     clear_boot_id,
@@ -256,6 +257,7 @@ class Broker(NodeBase):
             quotas=self.quotas,
             stats=self.stats,
             authorizer=authorizer_of(self.settings, self.metadata),
+            delegation_tokens=delegation_tokens_of(self.settings, self.metadata, self.clock),
             lease=self._lease(),
             throttles=self.throttles,
             submit_isr_change=self.alter_partition_manager.submit,
@@ -264,7 +266,7 @@ class Broker(NodeBase):
         )
         self.markers = MarkerWriter(dependencies, self.groups)
         self.logins = Logins(
-            self.settings, lambda: self._image().scram_users, self.clock, self.identity.cluster_id
+            self.settings, self.metadata, self.clock, self.identity.cluster_id, dependencies.delegation_tokens
         )
         self.listener = self.platform.listener(
             build_handlers(dependencies, coordinator_handlers(self.groups, self.transactions, self.markers)),

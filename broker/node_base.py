@@ -38,6 +38,7 @@ from tierlog.metadata.quorum.balancing import BalanceSettings
 from tierlog.metadata.quorum.node import TICK_MS, MetadataNode
 from tierlog.metadata.quorum.observer import MetadataObserver
 from tierlog.metadata.quorum.storage import MetadataStorage, StorageThread, ThreadedStorage
+from tierlog.metadata.quorum.token_expiry import remove_expired_tokens
 from tierlog.metadata.raft.settings import RaftSettings
 
 _log = structlog.get_logger("tierlog")
@@ -118,6 +119,10 @@ class NodeBase(ABC):
 
         self._parts.push_async_callback(self._stop_metadata)
         await self.metadata.start()
+        if isinstance(self.metadata, MetadataNode):
+            interval_s = settings.delegation_token_expiry_check_interval_ms / 1000
+            removal = remove_expired_tokens(self.metadata, self.clock, interval_s)
+            metadata_tasks.spawn("expired delegation tokens", removal)
 
     def _admin_access(self, tasks: TaskGroup) -> AdminAccess | None:
         """The users of the admin API; None: everyone may use it."""

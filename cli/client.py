@@ -204,6 +204,16 @@ _HINTS = {
     "GROUP_AUTHORIZATION_FAILED": _ACCESS_HINT,
     "CLUSTER_AUTHORIZATION_FAILED": _ACCESS_HINT,
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": _ACCESS_HINT,
+    "DELEGATION_TOKEN_AUTHORIZATION_FAILED": "Tokens of others need the operation CREATE_TOKENS on the user, "
+    "which an administrator can permit with `tierlog acl create --user`.",
+    "DELEGATION_TOKEN_AUTH_DISABLED": "Set delegation.token.secret.key on all brokers first: "
+    "docs/explanation/security.md.",
+    "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED": "Log in by a password or a certificate, not by a token, on a "
+    "listener with SASL or client certificates.",
+    "DELEGATION_TOKEN_EXPIRED": "Create another one with `tierlog token create`.",
+    "DELEGATION_TOKEN_OWNER_MISMATCH": "Its owner, its requester and its renewers may change it: see "
+    "`tierlog token describe`.",
+    "DELEGATION_TOKEN_NOT_FOUND": "List tokens with `tierlog token list`.",
     "MESSAGE_TOO_LARGE": "The topic's max.message.bytes limits the size of a batch.",
 }
 

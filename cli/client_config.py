@@ -54,10 +54,18 @@ def bootstrap_servers() -> str | None:
 
 def socket_opener(bootstrap: str) -> OpenSocket:
     """How connections to these brokers are opened; plain ones without a file. Raises CliError."""
-    file = _chosen.file
-    if file is None:
-        file = _local_file(bootstrap.split(","), lambda plan: plan.bootstrap.split(","))
+    file = _file_for(bootstrap)
     return open_socket if file is None else _security(file).open_socket
+
+
+def client_properties(bootstrap: str) -> dict[str, str]:
+    """The settings by which connections to these brokers are opened. Raises CliError."""
+    file = _file_for(bootstrap)
+    return {} if file is None else _properties(file)
+
+
+def _file_for(bootstrap: str) -> Path | None:
+    return _chosen.file or _local_file(bootstrap.split(","), lambda plan: plan.bootstrap.split(","))
 
 
 def admin_login(url: str) -> dict[str, str]:
@@ -69,7 +77,7 @@ def admin_login(url: str) -> dict[str, str]:
     elif server not in _chosen.challenged:
         file = None
     security = None if file is None else _security(file)
-    if security is None or not security.mechanism or not is_confidential(url):
+    if security is None or not security.mechanism or security.by_token or not is_confidential(url):
         return {}
     return basic_credentials(security.user, security.password)
 

@@ -22,6 +22,7 @@ from tierlog.cli.commands import (
     spark,
     storage,
     tier,
+    token,
     topic,
     txn,
     user,
@@ -79,6 +80,7 @@ app.add_typer(tier.app, name="tier")
 app.add_typer(quota.app, name="quota")
 app.add_typer(user.app, name="user")
 app.add_typer(acl.app, name="acl")
+app.add_typer(token.app, name="token")
 app.add_typer(group.app, name="group")
 app.add_typer(txn.app, name="txn")
 app.add_typer(spark.app, name="spark")

@@ -26,6 +26,7 @@ DENIED: Mapping[ResourceType, ErrorCode] = {
     ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ResourceType.DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+    ResourceType.USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
 """The error of a denied resource."""
 
@@ -186,7 +187,15 @@ ACCESS: Mapping[str, tuple[Row, ...]] = {
         ),
     ),
     "CreateAcls": _on_cluster(AclOperation.ALTER),
-    "CreateDelegationToken": (),
+    "CreateDelegationToken": (
+        Row(
+            AclOperation.CREATE_TOKENS,
+            ResourceType.USER,
+            Found("the principal of `owner_principal_name`, such as `User:ada`"),
+            by_handler=True,
+            note="if it is not the client's own",
+        ),
+    ),
     "CreatePartitions": (_topics(AclOperation.ALTER),),
     "CreateTopics": (
         _topics(AclOperation.CREATE, or_cluster=AclOperation.CREATE),
@@ -209,7 +218,22 @@ ACCESS: Mapping[str, tuple[Row, ...]] = {
         Row(AclOperation.DESCRIBE, ResourceType.CLUSTER, Whole(), by_handler=True, note=_OPERATIONS_NOTE),
     ),
     "DescribeConfigs": (Row(AclOperation.DESCRIBE_CONFIGS, None, Each("resources"), by_handler=True),),
-    "DescribeDelegationToken": (),
+    "DescribeDelegationToken": (
+        Row(
+            AclOperation.DESCRIBE,
+            ResourceType.DELEGATION_TOKEN,
+            Found("the id of each token of `owners`"),
+            by_handler=True,
+            note="only permitted tokens are returned, and those that the client owns, created or may renew",
+        ),
+        Row(
+            AclOperation.DESCRIBE_TOKENS,
+            ResourceType.USER,
+            Found("the owner of each token of `owners`"),
+            by_handler=True,
+            note="enough instead of the operation on the token",
+        ),
+    ),
     "DescribeGroups": (Row(AclOperation.DESCRIBE, ResourceType.GROUP, Each("groups"), by_handler=True),),
     "DescribeLogDirs": _on_cluster(AclOperation.DESCRIBE),
     "DescribeProducers": (_topics(AclOperation.READ),),

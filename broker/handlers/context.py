@@ -48,6 +48,7 @@ class Connection:
     peer_port: int
     listener: str = "PLAINTEXT"  # its name
     principal: str = ANONYMOUS
+    by_token: bool = False  # logged in by a delegation token
     authentication: Authentication | None = None  # None: nothing is left to do
     client_software: str = "unknown"
     client_software_version: str = "unknown"

@@ -20,6 +20,7 @@ from tierlog.broker.replication.dynamic_settings import DynamicSettings
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.security.authorizer import Authorizer
+from tierlog.broker.security.delegation_tokens import DelegationTokens, no_delegation_tokens
 from tierlog.broker.transactions.verifier import TransactionVerifier
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.quorum.client import MetadataClient
@@ -48,6 +49,7 @@ class Dependencies:
     stats: RequestStats = field(default_factory=RequestStats)
     batch_validator: BatchValidator = field(default_factory=BatchValidator)
     authorizer: Authorizer | None = None  # None: every client may do everything
+    delegation_tokens: DelegationTokens = field(default_factory=no_delegation_tokens)
     lease: Lease | None = None  # None: a standalone broker needs no lease
     verifier: TransactionVerifier | None = None
     throttles: ReplicationThrottles = field(default_factory=lambda: ReplicationThrottles(NodeSettings()))

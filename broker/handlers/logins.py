@@ -1,18 +1,20 @@
 """Logins of a node: the mechanisms of each SASL listener, by its settings. Built by app.py."""
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.context import Authentication, Connection
 from tierlog.broker.handlers.sasl import LoginCounts, LoginListener
+from tierlog.broker.security.delegation_tokens import DelegationTokens
 from tierlog.broker.security.jwks import KeySet, key_set_of
 from tierlog.broker.security.jwt_tokens import TokenValidator, token_validator
 from tierlog.broker.security.mechanisms import OAUTHBEARER, PLAIN, Mechanisms
 from tierlog.broker.security.unknown_users import cluster_secret
 from tierlog.config.listeners import ListenerSettings
 from tierlog.config.node import NodeSettings
+from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.scram_users import (
     ScramUsers,
 )
@@ -22,11 +24,17 @@ class Logins:
     """`begin` begins the login of a connection; a connection of a listener without SASL needs none."""
 
     def __init__(
-        self, settings: NodeSettings, users: Callable[[], ScramUsers], clock: Clock, cluster_id: str
+        self,
+        settings: NodeSettings,
+        metadata: MetadataClient,
+        clock: Clock,
+        cluster_id: str,
+        delegation_tokens: DelegationTokens,
     ) -> None:
         self._clock = clock
-        self._users = users
+        self._metadata = metadata
         self._secret = cluster_secret(settings, cluster_id)
+        self._delegation_tokens = delegation_tokens if delegation_tokens.enabled else None
         self._key_sets: list[KeySet] = []
         self._by_name = {
             listener.name: self._build(listener, settings.for_listener(listener.name))
@@ -56,6 +64,7 @@ class Logins:
             Mechanisms(
                 enabled=enabled,
                 users=self._users,
+                delegation_tokens=self._delegation_tokens,
                 secret=self._secret,
                 random_bits=secrets.randbits,
                 now_ms=self._clock.now_ms,
@@ -67,6 +76,9 @@ class Logins:
             delay_ms=settings.connection_failed_authentication_delay_ms,
             session_ms=settings.connections_max_reauth_ms,
         )
+
+    def _users(self) -> ScramUsers:
+        return self._metadata.image.scram_users
 
     def _tokens(self, settings: NodeSettings) -> TokenValidator:
         keys = key_set_of(settings)

@@ -41,7 +41,7 @@ ORDERS: Mapping[str, Order] = {
     "ConsumerGroupDescribe": Order.AFTER_APPENDS,  # as DescribeGroups
     "ConsumerGroupHeartbeat": Order.FREE,  # may wait for an assignment, but takes effect when it arrives
     "CreateAcls": Order.CHANGE,
-    "CreateDelegationToken": Order.CHANGE,  # refused (handlers.table)
+    "CreateDelegationToken": Order.CHANGE,
     "CreatePartitions": Order.CHANGE,
     "CreateTopics": Order.CHANGE,
     "DeleteAcls": Order.CHANGE,
@@ -52,7 +52,7 @@ ORDERS: Mapping[str, Order] = {
     "DescribeClientQuotas": Order.FREE,
     "DescribeCluster": Order.FREE,
     "DescribeConfigs": Order.FREE,
-    "DescribeDelegationToken": Order.FREE,  # refused (handlers.table)
+    "DescribeDelegationToken": Order.FREE,
     "DescribeGroups": Order.AFTER_APPENDS,  # the first commit of a group creates it
     "DescribeLogDirs": Order.AFTER_APPENDS,  # sizes
     "DescribeProducers": Order.AFTER_APPENDS,
@@ -62,7 +62,7 @@ ORDERS: Mapping[str, Order] = {
     "DescribeUserScramCredentials": Order.FREE,
     "ElectLeaders": Order.CHANGE,
     "EndTxn": Order.CHANGE,
-    "ExpireDelegationToken": Order.FREE,  # refused (handlers.table)
+    "ExpireDelegationToken": Order.CHANGE,
     "Fetch": Order.AFTER_APPENDS,  # once started it delays no request: it may wait for other producers
     "FindCoordinator": Order.FREE,
     "Heartbeat": Order.FREE,
@@ -81,7 +81,7 @@ ORDERS: Mapping[str, Order] = {
     "OffsetFetch": Order.AFTER_APPENDS,
     "OffsetForLeaderEpoch": Order.AFTER_APPENDS,
     "Produce": Order.APPEND,
-    "RenewDelegationToken": Order.FREE,  # refused (handlers.table)
+    "RenewDelegationToken": Order.CHANGE,
     "SaslAuthenticate": Order.CHANGE,  # a failure is answered after a delay
     "SaslHandshake": Order.FREE,
     "SyncGroup": Order.FREE,  # waits for the leader's assignment

@@ -5,7 +5,8 @@ Until a client has logged in, `SaslLogin.admits` lets only these and ApiVersions
 SASL messages follow without request headers. A login may expire (KIP-368): then the client must log in again
 on the same connection, as the same user with the same mechanism. A failed login is answered after a delay,
 so that guessing passwords takes long, and closes the connection. An unexpected request, or one after the
-session has expired, closes it at once and without an answer.
+session has expired, closes it at once and without an answer. So does one after the delegation token of the
+login was removed or has expired.
 """
 
 import asyncio
@@ -129,6 +130,7 @@ class SaslLogin:
         self._user: str | None = None  # by the latest login
         self._begun_ms = listener.clock.monotonic_ms()  # the latest login
         self._expires_ms: int | None = None  # by the broker's monotonic clock
+        self._token_id: str | None = None  # the delegation token that the latest login used
 
     # ---- which requests are answered ------------------------------------------------------------
 
@@ -158,6 +160,9 @@ class SaslLogin:
                 self._begun_ms = now
             return True
         if self._expires_ms is not None and now >= self._expires_ms:
+            self._listener.counts.expired += 1
+            return False
+        if self._token_id is not None and not self._listener.mechanisms.has_token(self._token_id):
             self._listener.counts.expired += 1
             return False
         return True
@@ -226,10 +231,11 @@ class SaslLogin:
             counts.without_reauthentication += version < 1
         else:
             counts.reauthenticated += 1
-        self._user, self._exchange = login.user, None
+        self._user, self._exchange, self._token_id = login.user, None, login.token_id
         self.state, self.reads_raw, self.frame_bytes_max = LoginState.DONE, False, NO_LIMIT
         connection = self._connection
         connection.principal = f"User:{login.user}"
+        connection.by_token = login.token_id is not None
         if lifetime_ms is None:
             self._expires_ms, connection.authentication = None, None
             return 0

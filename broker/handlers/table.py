@@ -2,7 +2,6 @@
 the connection."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from tierlog.base.types import require
 from tierlog.broker.handlers.acls import acl_handlers
@@ -20,12 +19,12 @@ from tierlog.broker.handlers.configs import (
     alter_configs_handler,
     incremental_alter_configs_handler,
 )
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler
+from tierlog.broker.handlers.delegation_tokens import token_handlers
 from tierlog.broker.handlers.delete_records import delete_records_handler
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.describe_configs import describe_configs_handler, list_config_resources_handler
 from tierlog.broker.handlers.describe_producers import describe_producers_handler
-from tierlog.broker.handlers.error_responses import error_reply
 from tierlog.broker.handlers.features import features_of, update_features_handler
 from tierlog.broker.handlers.fetch import fetch_handler
 from tierlog.broker.handlers.guard import guarded_handlers
@@ -48,17 +47,10 @@ from tierlog.broker.handlers.topics import (
     delete_topics_handler,
 )
 from tierlog.protocol.api import APIS, BY_NAME
-from tierlog.protocol.errors import ErrorCode
-from tierlog.protocol.messages.create_delegation_token import CreateDelegationTokenResponse
 
 SERVED = frozenset(ORDERS)
 """APIs that a node advertises and the reference documents; `build_handlers` checks that each has a
 handler."""
-
-NOT_ALLOWED = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-"""Kafka's response over PLAINTEXT, even if delegation tokens are disabled."""
-
-NO_TIMESTAMP = -1
 
 
 def build_handlers(deps: Dependencies, coordinators: Mapping[int, Handler]) -> dict[int, Handler]:
@@ -93,7 +85,7 @@ def build_handlers(deps: Dependencies, coordinators: Mapping[int, Handler]) -> d
         "UnregisterBroker": unregister_broker_handler(deps),
         "UpdateFeatures": update_features_handler(deps),
     }
-    by_name |= acl_handlers(deps) | token_handlers() | sasl_handlers()
+    by_name |= acl_handlers(deps) | token_handlers(deps) | sasl_handlers()
     handlers = {BY_NAME[name].key: handler for name, handler in by_name.items()}
     handlers.update(coordinators)
     api_versions = BY_NAME["ApiVersions"].key
@@ -104,35 +96,3 @@ def build_handlers(deps: Dependencies, coordinators: Mapping[int, Handler]) -> d
         handlers = guarded_handlers(handlers, deps, deps.authorizer)
     require({APIS[key].name for key in handlers} == SERVED, "the handlers differ from the documented APIs")
     return handlers
-
-
-def token_handlers() -> dict[str, Handler]:
-    """Delegation tokens (v1-3, KIP-48) of a node that does not support them.
-
-    Each request gets the error that Kafka returns in that case, so that clients stop at once with its
-    message. If these APIs were not advertised, clients would report that the broker is too old.
-    """
-    return {
-        "CreateDelegationToken": _create_token,
-        "RenewDelegationToken": _without_tokens,
-        "ExpireDelegationToken": _without_tokens,
-        "DescribeDelegationToken": _without_tokens,
-    }
-
-
-def _without_tokens(context: RequestContext, request: Any) -> Reply:
-    return error_reply(context, request, NOT_ALLOWED, None)
-
-
-def _create_token(context: RequestContext, request: Any) -> Reply:
-    kind, _, name = context.connection.principal.partition(":")
-    return CreateDelegationTokenResponse(
-        error_code=NOT_ALLOWED,
-        principal_type=kind,
-        principal_name=name,
-        token_requester_principal_type=kind,
-        token_requester_principal_name=name,
-        issue_timestamp_ms=NO_TIMESTAMP,
-        expiry_timestamp_ms=NO_TIMESTAMP,
-        max_timestamp_ms=NO_TIMESTAMP,
-    )

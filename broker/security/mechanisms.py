@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from tierlog.broker.security.delegation_tokens import DelegationTokens
 from tierlog.broker.security.jwt_tokens import TokenRefused, TokenValidator
 from tierlog.broker.security.unknown_users import UnknownUsers
 from tierlog.metadata.scram import (
@@ -37,10 +38,12 @@ class AuthenticationFailed(Exception):
 
 
 class Login(NamedTuple):
-    """An authenticated client. `expires_at_ms`: when its token expires, in wall clock time."""
+    """An authenticated client. `expires_at_ms`: when its token expires, in wall clock time. `token_id`: of
+    its delegation token; the user is the owner."""
 
     user: str
     expires_at_ms: int | None = None
+    token_id: str | None = None
 
 
 class Step(NamedTuple):
@@ -71,6 +74,9 @@ class Mechanisms:
     passwords: Mapping[str, str]
     """Password by user, for PLAIN."""
     tokens: TokenValidator | None = None
+    """Of OAUTHBEARER."""
+    delegation_tokens: DelegationTokens | None = None
+    """For SCRAM; None if the broker has none."""
     _unknown: UnknownUsers = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -90,12 +96,22 @@ class Mechanisms:
         found = None if credentials is None else credentials.get(mechanism)
         return found or self._unknown.verifier(user, mechanism)
 
+    def has_token(self, token_id: str) -> bool:
+        """Whether a delegation token is still valid."""
+        return self.delegation_tokens is not None and self.delegation_tokens.valid(token_id) is not None
+
 
 class _Scram:
     def __init__(self, mechanism: ScramMechanism, mechanisms: Mechanisms) -> None:
         self._name = mechanism.sasl_name
         nonce = salt_text(mechanisms.random_bits(_NONCE_BITS)).decode()
-        self._server = ScramServer(self._name, nonce, lambda user: mechanisms.verifier_of(mechanism, user))
+        self._tokens = tokens = mechanisms.delegation_tokens
+        self._server = ScramServer(
+            self._name,
+            nonce,
+            lambda user: mechanisms.verifier_of(mechanism, user),
+            None if tokens is None else lambda token_id: tokens.verifier(token_id, mechanism),
+        )
 
     def respond(self, message: bytes) -> Step:
         try:
@@ -103,7 +119,15 @@ class _Scram:
         except ScramFailed as failure:
             raise AuthenticationFailed(_invalid_credentials(self._name)) from failure
         user = self._server.user
-        return Step(reply, None if user is None else Login(user))
+        if user is None:
+            return Step(reply)
+        return Step(reply, self._login_by_token(user) if self._server.by_token else Login(user))
+
+    def _login_by_token(self, token_id: str) -> Login:
+        token = None if self._tokens is None else self._tokens.valid(token_id)
+        if token is None:  # it was removed, or has expired, since the first message
+            raise AuthenticationFailed(_invalid_credentials(self._name))
+        return Login(token.owner.partition(":")[2], min(token.expires_ms, token.max_ms), token_id)
 
 
 class _Plain:

@@ -62,6 +62,13 @@ TransactionalId = Annotated[
     Names, typer.Option("--transactional-id", metavar="ID", help="A transactional id, or * for all.")
 ]
 Cluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
+User = Annotated[
+    Names,
+    typer.Option(
+        "--user", metavar="NAME", help="A user, for its delegation tokens (create-tokens, describe-tokens)."
+    ),
+]
+Token = Annotated[Names, typer.Option("--delegation-token", metavar="ID", help="A delegation token.")]
 FindPattern = Annotated[
     PatternFilter,
     typer.Option(
@@ -85,6 +92,8 @@ def create(
     group: Group = None,
     transactional_id: TransactionalId = None,
     cluster: Cluster = False,
+    user: User = None,
+    delegation_token: Token = None,
     pattern: Annotated[
         Pattern,
         typer.Option(
@@ -100,7 +109,7 @@ def create(
     from tierlog.cli.client import KafkaClient
     from tierlog.metadata.acls import WILDCARD, PatternType, ResourceType
 
-    resources = _resources(topic, group, transactional_id, cluster)
+    resources = _resources(topic, group, transactional_id, cluster, user, delegation_token)
     holders = _holders(allow_principal, deny_principal, allow_host, deny_host)
     if not resources:
         raise usage("no resource given", hint="For example: --topic orders, --group readers, or --cluster")
@@ -138,6 +147,8 @@ def list_(
     group: Group = None,
     transactional_id: TransactionalId = None,
     cluster: Cluster = False,
+    user: User = None,
+    delegation_token: Token = None,
     pattern: FindPattern = PatternFilter.ANY,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
@@ -147,7 +158,7 @@ def list_(
     from tierlog.cli import acls
     from tierlog.cli.client import KafkaClient
 
-    resources = _resources(topic, group, transactional_id, cluster)
+    resources = _resources(topic, group, transactional_id, cluster, user, delegation_token)
     holders = _holders(allow_principal, deny_principal, allow_host, deny_host, default_host=None)
     filters = _filters(resources, holders, operation, pattern)
     with KafkaClient(bootstrap) as client:
@@ -166,6 +177,8 @@ def delete(
     group: Group = None,
     transactional_id: TransactionalId = None,
     cluster: Cluster = False,
+    user: User = None,
+    delegation_token: Token = None,
     pattern: Annotated[
         PatternFilter | None,
         typer.Option(
@@ -183,7 +196,7 @@ def delete(
     from tierlog.cli import acls
     from tierlog.cli.client import KafkaClient
 
-    resources = _resources(topic, group, transactional_id, cluster)
+    resources = _resources(topic, group, transactional_id, cluster, user, delegation_token)
     holders = _holders(allow_principal, deny_principal, allow_host, deny_host, default_host=None)
     if not (resources or holders or operation):
         raise usage(
@@ -213,15 +226,17 @@ def _print(title: str, found: "list[Acl]") -> None:
 
 
 def _resources(
-    topics: Names, groups: Names, transactional_ids: Names, cluster: bool
+    topics: Names, groups: Names, transactional_ids: Names, cluster: bool, users: Names, tokens: Names
 ) -> "list[tuple[ResourceType, str]]":
-    from tierlog.metadata.acls import CLUSTER_NAME, ResourceType
+    from tierlog.metadata.acls import CLUSTER_NAME, WILDCARD, ResourceType
 
     named = (
         (ResourceType.TOPIC, topics),
         (ResourceType.GROUP, groups),
         (ResourceType.TRANSACTIONAL_ID, transactional_ids),
         (ResourceType.CLUSTER, [CLUSTER_NAME] if cluster else None),
+        (ResourceType.USER, [name if name == WILDCARD else _principal(name) for name in users or ()]),
+        (ResourceType.DELEGATION_TOKEN, tokens),
     )
     return [(resource, name) for resource, names in named for name in names or ()]
 
@@ -230,13 +245,13 @@ def _holders(
     allowed: Names, denied: Names, allow_hosts: Names, deny_hosts: Names, default_host: str | None = "*"
 ) -> "list[tuple[str, str | None, Permission]]":
     """Principals with a host and a permission. A name may have colons, as in `system:serviceaccount:a:b`."""
-    from tierlog.metadata.acls import USER, Permission
+    from tierlog.metadata.acls import Permission
 
     if (allow_hosts and not allowed) or (deny_hosts and not denied):
         kind = "allow" if allow_hosts and not allowed else "deny"
         raise usage(f"--{kind}-host needs --{kind}-principal", hint=f"For example: --{kind}-principal '*'")
     return [
-        (name if name.startswith(USER) else f"{USER}{name}", host, permission)
+        (_principal(name), host, permission)
         for names, hosts, permission in (
             (allowed, allow_hosts, Permission.ALLOW),
             (denied, deny_hosts, Permission.DENY),
@@ -244,6 +259,12 @@ def _holders(
         for name in names or ()
         for host in (hosts or (default_host,))
     ]
+
+
+def _principal(name: str) -> str:
+    from tierlog.metadata.acls import USER
+
+    return name if name.startswith(USER) else f"{USER}{name}"
 
 
 def _filters(

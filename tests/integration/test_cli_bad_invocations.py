@@ -194,6 +194,24 @@ acl create --allow-principal ada --topic t --operation cluster-action
 acl create --allow-principal ada --topic t --operation read --resource-pattern-type match
 acl create --deny-host ::1 --topic t --operation read
 acl create --allow-principal ada --topic t --operation read
+acl create --allow-principal ada --user bob --operation read
+acl create --allow-principal ada --delegation-token t --operation create-tokens
+token create
+token create --max-lifetime soon
+token create --max-lifetime 0h
+token create --max-lifetime -1h
+token create --output /
+token create --output /nowhere/job.properties
+token describe
+token describe nosuch
+token list
+token renew
+token renew nosuch
+token renew nosuch --period 0m
+token expire
+token expire nosuch
+token expire nosuch --yes
+token expire nosuch --after never
 acl delete
 acl delete --topic t
 acl delete --topic t --yes

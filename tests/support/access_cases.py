@@ -140,6 +140,10 @@ WITHOUT_NAMES = {("ConsumerGroupHeartbeat", Found)}
 """Rows for names that the requests of MAKE do not lead to: the member has no regular expression."""
 
 OPTIONAL = {
+    # token_sides.py has those of clients that logged in; others are refused before
+    ("CreateDelegationToken", AclOperation.CREATE_TOKENS, ResourceType.USER),
+    ("DescribeDelegationToken", AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN),
+    ("DescribeDelegationToken", AclOperation.DESCRIBE_TOKENS, ResourceType.USER),
     ("CreateTopics", AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC),  # only leaves out settings
     ("DescribeCluster", AclOperation.DESCRIBE, ResourceType.CLUSTER),  # only for authorized operations
     ("DescribeTransactions", AclOperation.DESCRIBE, ResourceType.TOPIC),  # the transaction has no topic

@@ -1,6 +1,7 @@
 """A real listener that wants a login, and what clients of it send."""
 
 import secrets
+from base64 import b64encode
 from typing import Any
 
 from connection_harness import METADATA, Broker, Client
@@ -17,8 +18,10 @@ from tierlog.broker.handlers.sasl import (
 )
 from tierlog.broker.net.core.bounds import Bounds
 from tierlog.broker.net.listener import Listener, ListenerAddress
+from tierlog.broker.security.delegation_tokens import DelegationTokens
 from tierlog.broker.security.jwt_tokens import TokenValidator
 from tierlog.broker.security.mechanisms import Mechanisms
+from tierlog.metadata.delegation_tokens import DelegationToken
 from tierlog.metadata.scram import (
     MECHANISMS,
     ScramVerifier,
@@ -66,14 +69,24 @@ class FixedClock(SystemClock):
 
 
 class LoginBroker(Broker):
-    """Users: ada (password lovelace) and bob (password builder), by SCRAM and PLAIN."""
+    """Users: ada (password lovelace) and bob (password builder), by SCRAM and PLAIN. `tokens_known` are the
+    delegation tokens of the image, `token` adds one."""
 
     def __init__(
-        self, *, tokens: TokenValidator | None = None, delay_ms: int = 0, session_ms: int = 0
+        self,
+        *,
+        tokens: TokenValidator | None = None,
+        delay_ms: int = 0,
+        session_ms: int = 0,
+        has_delegation_tokens: bool = True,
     ) -> None:
         super().__init__()
         self.clock = FixedClock()
         self.users = scram_users(ada="lovelace", bob="builder")
+        self.tokens_known: Map[str, DelegationToken] = Map()
+        self.delegation_tokens = DelegationTokens(
+            b"a key of sixteen", lambda: self.tokens_known, self.clock.now_ms, secrets.randbits
+        )
         enabled = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER")
         self.logins = LoginListener(
             "TEST",
@@ -85,6 +98,7 @@ class LoginBroker(Broker):
                 now_ms=self.clock.now_ms,
                 passwords={"ada": "lovelace", "bob": "builder"},
                 tokens=tokens,
+                delegation_tokens=self.delegation_tokens if has_delegation_tokens else None,
             ),
             self.clock,
             receive_bytes_max=4096,
@@ -94,6 +108,21 @@ class LoginBroker(Broker):
         self.handlers[SASL_HANDSHAKE_KEY] = sasl_handshake
         self.handlers[SASL_AUTHENTICATE_KEY] = sasl_authenticate
         self.handlers[API_VERSIONS] = api_versions_handler([*self.handlers])
+
+    def token(self, owner: str = "User:ada", lifetime_ms: int = 60_000) -> tuple[str, str]:
+        """Id and password of a new token."""
+        now, token_id = self.clock.now_ms(), self.delegation_tokens.new_id()
+        token = DelegationToken(
+            token_id=token_id,
+            owner=owner,
+            requester="User:admin",
+            renewers=(),
+            issued_ms=now,
+            expires_ms=now + lifetime_ms,
+            max_ms=now + 10 * lifetime_ms,
+        )
+        self.tokens_known = self.tokens_known.set(token_id, token)
+        return token_id, b64encode(self.delegation_tokens.hmac_of(token_id)).decode()
 
     async def start(self, host: str = "127.0.0.1", **bounds: Any) -> None:
         self.connections: list[Any] = []
@@ -118,14 +147,16 @@ async def authenticate(client: Client, message: bytes, version: int = 2) -> Any:
     return await client.ask(SASL_AUTHENTICATE_KEY, version, SaslAuthenticateRequest(auth_bytes=message))
 
 
-async def log_in(client: Client, mechanism: str, user: str, password: str, version: int = 2) -> Any:
+async def log_in(
+    client: Client, mechanism: str, user: str, password: str, version: int = 2, *, by_token: bool = False
+) -> Any:
     """The last response of a login."""
     assert (await handshake(client, mechanism)).error_code == 0
     if mechanism == "PLAIN":
         return await authenticate(client, plain.encode(user, password), version)
     if mechanism == "OAUTHBEARER":
         return await authenticate(client, oauthbearer.encode(password), version)
-    scram = ScramClient(mechanism, user, password, secrets.token_hex(8))
+    scram = ScramClient(mechanism, user, password, secrets.token_hex(8), by_token=by_token)
     response = await authenticate(client, scram.start(), version)
     if response.error_code:
         return response

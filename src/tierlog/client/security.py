@@ -2,7 +2,8 @@
 
 PEM files only: `ssl.truststore.*` and `ssl.keystore.*` with the type PEM, or librdkafka's `ssl.ca.location`,
 `ssl.certificate.location` and `ssl.key.location`. The login is in `sasl.jaas.config`, or in librdkafka's
-`sasl.username` and `sasl.password`. Called by the command line for `--client-config`.
+`sasl.username` and `sasl.password`. With `tokenauth="true"` in the former it is that of a delegation token.
+Called by the command line for `--client-config`.
 """
 
 import os
@@ -23,7 +24,7 @@ from tierlog.protocol.api import BY_NAME, decode_response, encode_request
 from tierlog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from tierlog.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from tierlog.protocol.sasl.client_login import CLIENT_MECHANISMS, login_messages
-from tierlog.protocol.sasl.scram import ScramFailed
+from tierlog.protocol.sasl.scram import HASHES, ScramFailed
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 ANSWER_MAX_BYTES = 1 << 20
@@ -36,12 +37,14 @@ _KEY_END = re.compile(r"(?<!\\)[=:\s]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSecurity:
-    """`tls`: None for connections that are not encrypted. `mechanism`: "" for connections without a login."""
+    """`tls`: None for connections that are not encrypted. `mechanism`: "" for connections without a login.
+    `by_token`: user and password are id and HMAC of a delegation token."""
 
     tls: ssl.SSLContext | None = None
     mechanism: str = ""
     user: str = ""
     password: str = field(default="", repr=False)
+    by_token: bool = False
 
     def open_socket(self, address: tuple[str, int], timeout_s: float) -> socket.socket:
         """An encrypted and authenticated connection. Raises OSError and AuthenticationFailed."""
@@ -63,7 +66,9 @@ class ClientSecurity:
             offered = ", ".join(handshake.mechanisms)
             why = f"offers {offered}, not {self.mechanism}" if offered else "has no SASL on this listener"
             raise AuthenticationFailed(f"{name} {why}")
-        messages = login_messages(self.mechanism, self.user, self.password, secrets.token_hex(16))
+        messages = login_messages(
+            self.mechanism, self.user, self.password, secrets.token_hex(16), by_token=self.by_token
+        )
         try:
             message = next(messages)
             while True:
@@ -143,11 +148,15 @@ def client_security(properties: Mapping[str, str]) -> ClientSecurity:
     mechanism = properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "GSSAPI"
     if mechanism not in CLIENT_MECHANISMS:
         raise InvalidSetting(f"sasl.mechanism: {mechanism!r} is not one of {', '.join(CLIENT_MECHANISMS)}")
-    user, password = _login(properties)
-    return ClientSecurity(tls=tls, mechanism=mechanism, user=user, password=password)
+    user, password, by_token = _login(properties)
+    if by_token and mechanism not in HASHES:
+        raise InvalidSetting(f"sasl.jaas.config: tokenauth needs {' or '.join(HASHES)}, not {mechanism}")
+    return ClientSecurity(tls=tls, mechanism=mechanism, user=user, password=password, by_token=by_token)
 
 
-def _login(properties: Mapping[str, str]) -> tuple[str, str]:
+def _login(properties: Mapping[str, str]) -> tuple[str, str, bool]:
+    """User and password, and whether they are those of a delegation token."""
+    by_token = False
     user, password = properties.get("sasl.username", ""), properties.get("sasl.password", "")
     if "sasl.jaas.config" in properties:
         try:
@@ -155,9 +164,10 @@ def _login(properties: Mapping[str, str]) -> tuple[str, str]:
         except InvalidSetting as fault:
             raise InvalidSetting(f"sasl.jaas.config: {fault}") from None
         user, password = options.get("username", ""), options.get("password", "")
+        by_token = options.get("tokenauth", "").lower() == "true"
     if not user or not password:
         raise InvalidSetting('a SASL client needs sasl.jaas.config with username="..." and password="..."')
-    return user, password
+    return user, password, by_token
 
 
 def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:

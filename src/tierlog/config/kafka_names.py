@@ -136,8 +136,7 @@ controller.listener.names controller.quorum.append.linger.ms controller.quorum.a
 controller.quorum.bootstrap.servers controller.quorum.election.backoff.max.ms
 controller.quorum.fetch.max.bytes controller.quorum.fetch.snapshot.max.bytes
 controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms controller.socket.timeout.ms
-create.topic.policy.class.name delegation.token.expiry.check.interval.ms delegation.token.expiry.time.ms
-delegation.token.max.lifetime.ms delegation.token.secret.key
+create.topic.policy.class.name
 delete.records.purgatory.purge.interval.requests delete.topic.enable early.start.listeners
 fetch.purgatory.purge.interval.requests
 group.coordinator.append.linger.ms group.coordinator.background.threads

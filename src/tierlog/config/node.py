@@ -553,6 +553,7 @@ class NodeSettings(AuthorizerSettings):
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise InvalidSetting("group.min.session.timeout.ms is above group.max.session.timeout.ms")
         self.check_consumer_groups()
+        self.check_delegation_tokens()
         self.check_admin_api(self.admin[0], has_tls=bool(self.quorum_files))
         if 0 <= self.queued_max_request_bytes < self.socket_request_max_bytes:
             raise InvalidSetting("queued.max.request.bytes is below socket.request.max.bytes")

@@ -3,8 +3,9 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from tierlog.config.admin_api import BEARER, AdminSettings
+from tierlog.config.admin_api import BEARER
 from tierlog.config.definitions import InvalidSetting, SettingType, int_, list_, long_, setting_field, string_
+from tierlog.config.delegation_tokens import TokenSettings
 from tierlog.config.jaas import parse_jaas, users_of
 
 SCRAM_MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -13,7 +14,7 @@ KIB = 1 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SaslSettings(AdminSettings):
+class SaslSettings(TokenSettings):
     sasl_enabled_mechanisms: tuple[str, ...] = list_(
         SCRAM_MECHANISMS,
         "Mechanisms that clients of SASL listeners can choose. Kafka's default, GSSAPI, is not supported. "

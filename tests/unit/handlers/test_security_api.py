@@ -1,4 +1,4 @@
-"""ACLs and delegation tokens are answered as Kafka does without an authorizer, over PLAINTEXT."""
+"""ACLs are answered as Kafka does without an authorizer."""
 
 from collections import Counter
 from typing import Any
@@ -8,29 +8,23 @@ import pytest
 from tierlog.broker.handlers.acls import refusing_acl_handlers
 from tierlog.broker.handlers.context import Connection, RequestContext
 from tierlog.broker.handlers.error_counts import counter_of
-from tierlog.broker.handlers.table import token_handlers
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.codec import decode, encode
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages import create_acls, delete_acls
 
-SECURITY_DISABLED, NOT_ALLOWED = (
-    ErrorCode.SECURITY_DISABLED,
-    ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
-)
 REQUESTS: dict[str, dict[str, Any]] = {
     "CreateAcls": {"creations": [create_acls.AclCreation(), create_acls.AclCreation()]},
     "DeleteAcls": {"filters": [delete_acls.DeleteAclsFilter(), delete_acls.DeleteAclsFilter()]},
 }
 
 
-HANDLERS = refusing_acl_handlers() | token_handlers()
+HANDLERS = refusing_acl_handlers()
 
 
 @pytest.mark.parametrize("name", sorted(HANDLERS))
 def test_every_version_has_kafkas_error(name: str) -> None:
     api = BY_NAME[name]
-    expected = SECURITY_DISABLED if "Acls" in name else NOT_ALLOWED
     for version in range(api.min_version, api.max_version + 1):
         context = RequestContext(api.key, version, 1, "c", Connection(1, "h", 1))
         request = api.request(**REQUESTS.get(name, {}))
@@ -41,7 +35,7 @@ def test_every_version_has_kafkas_error(name: str) -> None:
         count = counter_of(api.response, counted)
         assert count is not None
         count(answer)
-        assert counted == {expected: 2 if name in REQUESTS else 1}
+        assert counted == {ErrorCode.SECURITY_DISABLED: 2 if name in REQUESTS else 1}
 
 
 def test_messages_equal_kafkas() -> None:
@@ -53,5 +47,3 @@ def test_messages_equal_kafkas() -> None:
     assert answer("DescribeAcls").error_message == "No Authorizer is configured on the broker"
     assert answer("CreateAcls").results[1].error_message == "No Authorizer is configured."
     assert answer("DeleteAcls").filter_results[1].error_message == "No Authorizer is configured."
-    token = answer("CreateDelegationToken")
-    assert (token.principal_type, token.principal_name, token.issue_timestamp_ms) == ("User", "ANONYMOUS", -1)

@@ -14,13 +14,17 @@ from typing import NamedTuple, Protocol
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 """The hash of each mechanism, by hashlib's name."""
 
+TOKEN_EXTENSION = "tokenauth"
+"""Extension of the client's first message, with the value `true`: the name is the id of a delegation token,
+and the password its HMAC in base64 (KIP-48)."""
+
 MIN_ITERATIONS, MAX_ITERATIONS = 4_096, 16_384
 """As in Kafka: with few, guessing the password of a verifier is cheap; with many, each login is slow."""
 
 _NAME = r"(?:[^,=]|=2C|=3D)*"
 _NONCE = r"[\x21-\x2b\x2d-\x7e]+"
 _BASE64 = r"[A-Za-z0-9+/]+={0,2}"
-_EXTENSIONS = r"((?:,[A-Za-z]=[^,]*)*)"
+_EXTENSIONS = r"((?:,[A-Za-z]+=[^,]*)*)"
 _CLIENT_FIRST = re.compile(rf"([ny],(?:a=({_NAME}))?,)(n=({_NAME}),r=({_NONCE}){_EXTENSIONS})", re.DOTALL)
 _CLIENT_FINAL = re.compile(rf"(c=({_BASE64}),r=({_NONCE}){_EXTENSIONS}),p=({_BASE64})", re.DOTALL)
 _SERVER_FIRST = re.compile(rf"r=({_NONCE}),s=({_BASE64}),i=([1-9][0-9]{{0,8}}){_EXTENSIONS}", re.DOTALL)
@@ -75,14 +79,22 @@ SALT_BITS = 130
 
 class ScramServer:
     """The broker's end of one exchange. `respond` takes a message and returns the next one; after the second
-    call `user` is the name of the authenticated user."""
+    call `user` is the name of the authenticated user, or with `by_token` the id of the delegation token."""
 
-    def __init__(self, mechanism: str, nonce: str, verifier_of: Callable[[str], Verifier]) -> None:
+    def __init__(
+        self,
+        mechanism: str,
+        nonce: str,
+        verifier_of: Callable[[str], Verifier],
+        verifier_of_token: Callable[[str], Verifier] | None = None,
+    ) -> None:
         """`verifier_of` returns a verifier for unknown users as well, so that messages do not tell which
-        users exist. No password matches it."""
+        users exist. No password matches it. `verifier_of_token`: the same for ids of delegation tokens; None
+        if there are no tokens."""
         self._hash = HASHES[mechanism]
         self._nonce = nonce
-        self._verifier_of = verifier_of
+        self._verifier_of, self._verifier_of_token = verifier_of, verifier_of_token
+        self.by_token = False
         self._verifier: Verifier | None = None
         self._header = self._first = ""
         self._name = ""
@@ -97,13 +109,17 @@ class ScramServer:
         found = _CLIENT_FIRST.fullmatch(text)
         if found is None:
             raise ScramFailed("invalid client-first-message")
-        self._header, authorization, bare, name, nonce, _extensions = found.groups()
+        self._header, authorization, bare, name, nonce, extensions = found.groups()
         self._name = _unescape(name)
         if not self._name:
             raise ScramFailed("the user name is empty")
         if authorization and _unescape(authorization) != self._name:
             raise ScramFailed("Client requested an authorization id that is different from username")
-        self._verifier = verifier = self._verifier_of(self._name)
+        self.by_token = _has_token(extensions)
+        verifier_of = self._verifier_of_token if self.by_token else self._verifier_of
+        if verifier_of is None:
+            raise ScramFailed("this broker has no delegation tokens")
+        self._verifier = verifier = verifier_of(self._name)
         self._nonce = nonce + self._nonce
         salt = b64encode(verifier.salt).decode()
         reply = f"r={self._nonce},s={salt},i={verifier.iterations}"
@@ -130,11 +146,16 @@ class ScramClient:
     """The client's end of one exchange: `start`, then `respond` to two messages. Then `is_done`, and the
     broker has proved that it knows the verifier."""
 
-    def __init__(self, mechanism: str, user: str, password: str, nonce: str) -> None:
+    def __init__(
+        self, mechanism: str, user: str, password: str, nonce: str, *, by_token: bool = False
+    ) -> None:
+        """`by_token`: the user is the id of a delegation token, and the password its HMAC in base64."""
         self._hash = HASHES[mechanism]
         self._password = password
         self._nonce = nonce
         self._bare = f"n={_escape(user)},r={nonce}"
+        if by_token:
+            self._bare += f",{TOKEN_EXTENSION}=true"
         self._server_signature: bytes | None = None
         self.is_done = False
 
@@ -167,6 +188,12 @@ class ScramClient:
         proof = _xor(keys.client_key, hmac.digest(keys.stored_key, signed, self._hash))
         self._server_signature = hmac.digest(keys.server_key, signed, self._hash)
         return f"{without_proof},p={b64encode(proof).decode()}".encode()
+
+
+def _has_token(extensions: str) -> bool:
+    """As in Kafka: the name of the extension is exact, and the value in any case."""
+    values = dict(pair.split("=", 1) for pair in extensions.split(",") if pair)
+    return values.get(TOKEN_EXTENSION, "").lower() == "true"
 
 
 def _text(message: bytes) -> str:
