@@ -258,6 +258,7 @@ class Broker(NodeBase):
             stats=self.stats,
             authorizer=authorizer_of(self.settings, self.metadata),
             delegation_tokens=delegation_tokens_of(self.settings, self.metadata, self.clock),
+            audit=self.audit,
             lease=self._lease(),
             throttles=self.throttles,
             submit_isr_change=self.alter_partition_manager.submit,
@@ -266,7 +267,12 @@ class Broker(NodeBase):
         )
         self.markers = MarkerWriter(dependencies, self.groups)
         self.logins = Logins(
-            self.settings, self.metadata, self.clock, self.identity.cluster_id, dependencies.delegation_tokens
+            self.settings,
+            self.metadata,
+            self.clock,
+            self.identity.cluster_id,
+            dependencies.delegation_tokens,
+            self.audit,
         )
         self.listener = self.platform.listener(
             build_handlers(dependencies, coordinator_handlers(self.groups, self.transactions, self.markers)),
@@ -282,6 +288,8 @@ class Broker(NodeBase):
         )
         if self.tls is not None:
             self.tasks.repeat("certificates of listeners", self.tls.reload_replaced)
+        if self.audit is not None:
+            self.listener.tls_gate.on_refused = self.audit.deny_certificate
         self.throttling = Throttling(self.listener, self.quotas, self.clock)
 
     def _connect(self) -> None:

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from tierlog.base.tasks import TaskGroup, done_before
 from tierlog.base.types import random_uuid
+from tierlog.broker.audit.log import AuditLog
 from tierlog.broker.gateway.admin import admin_routes
 from tierlog.broker.gateway.authentication import AdminAccess
 from tierlog.broker.gateway.credentials import JwtTokens, ScramPasswords
@@ -106,10 +107,11 @@ class NodeBase(ABC):
         metadata_tasks = TaskGroup(self._fatal)
         self._parts.push_async_callback(metadata_tasks.close)
         self.metadata, raft = await self._build_metadata(metadata_tasks)
-        self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag, self.failures)
+        self.audit = self._open_audit_log(metadata_tasks)
+        self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag, self.failures, self.audit)
         routes = [*admin_routes(self.admin_node), *quorum_routes(self.metadata), *raft]
         self.admin = self.platform.admin_server(
-            routes, quorum_tls(settings), self._names, self._admin_access(metadata_tasks)
+            routes, quorum_tls(settings), self._names, self._admin_access(metadata_tasks), self.audit
         )
         self._parts.push_async_callback(self.admin.close)
         self.admin_url = await self.admin.start(*settings.admin)
@@ -124,6 +126,15 @@ class NodeBase(ABC):
             removal = remove_expired_tokens(self.metadata, self.clock, interval_s)
             metadata_tasks.spawn("expired delegation tokens", removal)
 
+    def _open_audit_log(self, tasks: TaskGroup) -> AuditLog | None:
+        settings = self.settings
+        if not settings.audit_log_dir:
+            return None
+        audit = AuditLog(settings, settings.node_id, self.clock)
+        self._parts.push_async_callback(audit.close)
+        tasks.repeat("audit log", audit.collapse)
+        return audit
+
     def _admin_access(self, tasks: TaskGroup) -> AdminAccess | None:
         """The users of the admin API; None: everyone may use it."""
         settings = self.settings
@@ -137,7 +148,12 @@ class NodeBase(ABC):
                 Role.ADMIN: [*principals(settings.admin_admins), *settings.super_user_names],
             }
         )
-        access = AdminAccess(roles=roles, nodes_have_certificates=bool(settings.quorum_files))
+        access = AdminAccess(
+            roles=roles,
+            nodes_have_certificates=bool(settings.quorum_files),
+            audit=self.audit,
+            knows=lambda user: user in self.metadata.image.scram_users,
+        )
         if BASIC in ways:
             access.passwords = ScramPasswords(
                 lambda: self.metadata.image.scram_users, cluster_secret(settings, self.identity.cluster_id)

@@ -19,6 +19,8 @@ from aiohttp import web
 
 from tierlog.base.network import host_port
 from tierlog.base.tasks import TaskGroup
+from tierlog.broker.audit.log import AuditLog
+from tierlog.broker.gateway.audited import audited
 from tierlog.broker.gateway.authentication import AdminAccess
 from tierlog.broker.gateway.directories import directory_routes
 from tierlog.broker.gateway.loads import load_routes
@@ -59,13 +61,19 @@ class AdminServer:
         tls: TlsFiles | None = None,
         names: Callable[[], Iterable[str]] = tuple,
         access: AdminAccess | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         """`tls`: all routes but health and metrics require a client certificate. Raises OSError if it cannot
         be loaded. `names`: host names that requests may use, besides addresses and localhost. `access`:
-        authenticates users; None: everyone may use all routes, with a certificate if there is TLS."""
+        authenticates users; None: everyone may use all routes, with a certificate if there is TLS. `audit`:
+        gets an entry for each change."""
         self._tls_files, self._tls = tls, None if tls is None else tls.server()
         checks = () if tls is None else (require_certificate,)
-        middlewares = (request_guard(names), *(checks if access is None else (access.middleware,)))
+        middlewares = (
+            request_guard(names),
+            *(checks if access is None else (access.middleware,)),
+            *(() if audit is None else (audited(audit),)),
+        )
         application = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
         application.add_routes(routes)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)

@@ -11,14 +11,23 @@ import binascii
 from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 from aiohttp import hdrs, web
 
+from tierlog.broker.audit.entries import DENIED_ACCESS, Entry
+from tierlog.broker.audit.log import AuditLog
 from tierlog.broker.gateway.request_guard import SIGNED_PREFIXES
 from tierlog.broker.gateway.roles import Role, Roles, role_needed
+from tierlog.broker.handlers.context import ANONYMOUS
 from tierlog.metadata.quorum.tls import require_certificate
+
+LISTENER = "admin"
+"""Name of the admin API in the audit log."""
+
+PRINCIPAL: Any = web.RequestKey("principal", str) if hasattr(web, "RequestKey") else "principal"
+"""Key of an authenticated request's principal. Older versions of aiohttp have texts as keys."""
 
 FAILURE_DELAY_S = 0.1
 DELAYED_FAILURES_MAX = 1000
@@ -54,6 +63,9 @@ class AdminAccess:
     """The principal of a certificate (DER). Raises ValueError if it maps to none."""
     nodes_have_certificates: bool = False
     """Whether requests between nodes need a certificate, too."""
+    audit: AuditLog | None = None
+    knows: Callable[[str], bool] = lambda user: False
+    """Whether there is a user of this name, for the audit log."""
     failures: int = 0
     denied: int = 0
     _delayed: int = 0
@@ -76,11 +88,15 @@ class AdminAccess:
             return _refused(429, TOO_MANY)
         if principal is None:
             return await self._unauthenticated(request)
+        request[PRINCIPAL] = principal
         role = self.roles.of(principal)
         if role < needed:
             self.denied += 1
             _log.warning("denied an admin request", principal=principal, method=request.method, path=path)
             has, needs = role.name.lower(), needed.name.lower()
+            if self.audit is not None:
+                missing = {"operation": needs, "resource_type": "ADMIN_API", "resource_name": request.path}
+                self.audit.deny(DENIED_ACCESS, origin_of(request) | missing)
             return _refused(
                 403, f"{principal} has the role {has}, and this needs {needs}: add it to admin.{needs}s"
             )
@@ -111,6 +127,7 @@ class AdminAccess:
 
     async def _unauthenticated(self, request: web.Request) -> web.Response:
         self.failures += 1
+        self._record_failure(request)
         if self._delayed >= DELAYED_FAILURES_MAX:
             return _refused(429, TOO_MANY)
         if hdrs.AUTHORIZATION in request.headers:
@@ -131,6 +148,28 @@ class AdminAccess:
         if self.tokens is not None:
             response.headers.add(hdrs.WWW_AUTHENTICATE, 'Bearer realm="tierlog"')
         return response
+
+    def _record_failure(self, request: web.Request) -> None:
+        if self.audit is None:
+            return
+        scheme, _, credentials = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+        pair = _basic(credentials) if scheme.lower() == "basic" else None
+        user = pair[0] if pair is not None and self.knows(pair[0]) else None
+        mechanism = scheme.lower() if scheme.lower() in ("basic", "bearer") else "none"
+        reason = "wrong or unknown credentials" if credentials else "no credentials"
+        self.audit.deny_login(request.remote or "", LISTENER, ANONYMOUS, mechanism, user, reason)
+
+
+def origin_of(request: web.Request) -> Entry:
+    """Fields of an entry in the audit log: the sender, and the route."""
+    resource = request.match_info.route.resource
+    path = request.path if resource is None else resource.canonical
+    return {
+        "principal": request.get(PRINCIPAL, ANONYMOUS),
+        "client": request.remote,
+        "listener": LISTENER,
+        "api": f"{request.method} {path}",
+    }
 
 
 def _basic(credentials: str) -> tuple[str, str] | None:

@@ -689,6 +689,23 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "Requests and background tasks that failed because of a bug; each is logged with its traceback. "
             "Above 0, look at the log",
         ),
+        _counter(
+            "tierlog_audit_entries_total", "Entries of the audit log, by event. Without one, none", "event"
+        ),
+        _counter(
+            "tierlog_audit_entries_dropped_total",
+            "Entries of the audit log that were lost, by reason: the disk cannot be written, or is so slow "
+            "that too many wait. Above 0, look at the log",
+            "reason",
+        ),
+        _counter(
+            "tierlog_audit_denials_collapsed_total",
+            "Denials like an earlier one, which the audit log has as a count",
+        ),
+        _counter(
+            "tierlog_audit_responses_before_entry_total",
+            "Responses to actions that did not wait any longer for a slow disk to write their entry",
+        ),
         _counter("process_cpu_seconds_total", "CPU time, user and system"),
         _gauge("process_resident_memory_bytes", "Resident memory"),
         _gauge("process_open_fds", "Open file descriptors"),

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from tierlog.base.clock import Clock
 from tierlog.base.types import NO_LEADER
+from tierlog.broker.audit.entries import EVENTS
+from tierlog.broker.audit.log import DROP_REASONS, AuditCounts, AuditLog
 from tierlog.broker.gateway.cluster_views import Condition, conditions
 from tierlog.broker.gateway.exposition import PAUSE, Family, Sample, exposition, single, slices
 from tierlog.broker.gateway.node import Node, Serving
@@ -64,7 +66,19 @@ def families(node: Node) -> Iterator[Family]:
     yield from _quorum_families(node)
     yield "tierlog_loop_lag_seconds", [((), node.loop_lag.seconds)]
     yield "tierlog_unexpected_failures_total", single(node.failures.count)
+    yield from _audit_families(node.audit)
     yield from _process_families()
+
+
+def _audit_families(audit: AuditLog | None) -> Iterator[Family]:
+    counts = AuditCounts() if audit is None else audit.counts
+    yield "tierlog_audit_entries_total", [((event,), counts.entries[event]) for event in EVENTS]
+    yield (
+        "tierlog_audit_entries_dropped_total",
+        [((reason,), counts.dropped[reason]) for reason in DROP_REASONS],
+    )
+    yield "tierlog_audit_denials_collapsed_total", single(counts.repeated)
+    yield "tierlog_audit_responses_before_entry_total", single(counts.late)
 
 
 def _request_families(stats: RequestStats) -> Iterator[Family]:

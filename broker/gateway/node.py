@@ -9,6 +9,7 @@ import structlog
 
 from tierlog.base.clock import Clock
 from tierlog.base.types import TopicIdPartition
+from tierlog.broker.audit.log import AuditLog
 from tierlog.broker.gateway.loop_lag import LoopLag
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.batch_validator import BatchValidator
@@ -116,12 +117,14 @@ class Node:
         stats: RequestStats,
         loop_lag: LoopLag,
         failures: FailureLog,
+        audit: AuditLog | None = None,
     ) -> None:
         self.settings = settings
         self.metadata = metadata
         self.stats = stats
         self.loop_lag = loop_lag
         self.failures = failures
+        self.audit = audit
         self.serving: Serving | None = None
         self.serves = False
         self._readers: set[Events] = set()

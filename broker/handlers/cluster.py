@@ -113,7 +113,7 @@ def _may_describe(access: Access, topic: TopicOrRequest) -> bool:
 
 
 def _may_create(access: Access, name: str) -> bool:
-    return access.allows(AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME) or access.allows(
+    return access.allows_instead(AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME) or access.allows(
         AclOperation.CREATE, ResourceType.TOPIC, name
     )
 

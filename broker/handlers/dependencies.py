@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition
+from tierlog.broker.audit.log import AuditLog
 from tierlog.broker.coordinators.shards import Lease
 from tierlog.broker.handlers.batch_validator import BatchValidator
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
@@ -48,6 +49,7 @@ class Dependencies:
     quotas: ClientQuotas = field(default_factory=ClientQuotas)
     stats: RequestStats = field(default_factory=RequestStats)
     batch_validator: BatchValidator = field(default_factory=BatchValidator)
+    audit: AuditLog | None = None  # None: nothing is recorded
     authorizer: Authorizer | None = None  # None: every client may do everything
     delegation_tokens: DelegationTokens = field(default_factory=no_delegation_tokens)
     lease: Lease | None = None  # None: a standalone broker needs no lease

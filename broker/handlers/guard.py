@@ -8,6 +8,7 @@ check nothing.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Mapping
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from tierlog.broker.handlers.access import (
     Whole,
     resource_of,
 )
+from tierlog.broker.handlers.audited import reporting_denials, with_denials_reported
 from tierlog.broker.handlers.context import (
     CLOSE,
     Close,
@@ -112,11 +114,16 @@ class _Guard:
         access = context.access = Access(self._authorizer, connection.principal, connection.peer_host)
         if self._may_wait and any(_is_long(getattr(request, array)) for array in self._arrays):
             work = self._check_in_turns(access, context, request)
+            if self._deps.audit is not None:
+                work = with_denials_reported(self._deps.audit, context, access, work)
             return Pending(work) if self._is_change else before_later_requests(work)
         checks = self._quick.get(context.version)
-        if checks is None or not self._allows_all(checks, context, request):
-            return self._check_each(access, context, request)
-        return self._handler(context, request)
+        if checks is not None and self._allows_all(checks, context, request):
+            return self._handler(context, request)
+        if (audit := self._deps.audit) is not None:
+            check = partial(self._check_each, access, context, request)
+            return reporting_denials(audit, context, access, check)
+        return self._check_each(access, context, request)
 
     def _allows_all(self, checks: "tuple[_QuickCheck, ...]", context: RequestContext, request: Any) -> bool:
         """Whether everything that the request names is permitted, as nearly always. This costs a Produce
@@ -358,7 +365,7 @@ def _quick_check(api: Api, row: Row) -> _QuickCheck:
 def _allows(access: Access, row: Row, resource: Resource, keep: bool = True) -> bool:
     if access.allows(row.operation, resource.type, resource.name, keep):
         return True
-    return row.or_cluster is not None and access.allows(row.or_cluster, *CLUSTER)
+    return row.or_cluster is not None and access.allows_instead(row.or_cluster, *CLUSTER)
 
 
 def _refused_producer(access: Access, request: Any) -> ResourceType | None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
+from tierlog.broker.audit.log import AuditLog
 from tierlog.broker.handlers.context import Authentication, Connection
 from tierlog.broker.handlers.sasl import LoginCounts, LoginListener
 from tierlog.broker.security.delegation_tokens import DelegationTokens
@@ -30,7 +31,9 @@ class Logins:
         clock: Clock,
         cluster_id: str,
         delegation_tokens: DelegationTokens,
+        audit: AuditLog | None = None,
     ) -> None:
+        self._audit = audit
         self._clock = clock
         self._metadata = metadata
         self._secret = cluster_secret(settings, cluster_id)
@@ -75,6 +78,7 @@ class Logins:
             receive_bytes_max=settings.sasl_server_max_receive_size,
             delay_ms=settings.connection_failed_authentication_delay_ms,
             session_ms=settings.connections_max_reauth_ms,
+            audit=self._audit,
         )
 
     def _users(self) -> ScramUsers:

@@ -17,6 +17,7 @@ from enum import Enum, auto
 import structlog
 
 from tierlog.base.clock import Clock
+from tierlog.broker.audit.log import AuditLog
 from tierlog.broker.handlers.context import (
     CLOSE,
     Connection,
@@ -76,6 +77,7 @@ class LoginListener:
         receive_bytes_max: int,
         delay_ms: int,
         session_ms: int,
+        audit: AuditLog | None = None,
     ) -> None:
         """`session_ms`: how long a login is valid; 0: no limit."""
         self.name = name
@@ -84,14 +86,20 @@ class LoginListener:
         self.receive_bytes_max = receive_bytes_max
         self.delay_ms = delay_ms
         self.session_ms = session_ms
+        self._audit = audit
         self.counts = LoginCounts()
         self._quiet_until_ms = 0
 
     def begin(self, connection: Connection) -> "SaslLogin":
         return SaslLogin(connection, self)
 
-    def on_failure(self, connection: Connection, why: str) -> None:
-        """Log the failure, at most one a second."""
+    def on_failure(self, connection: Connection, why: str, mechanism: str, claimed: str) -> None:
+        """Log the failure, at most one a second, and record it in the audit log. `claimed`: the name that the
+        client gave, which is recorded only if such a user exists."""
+        if self._audit is not None:
+            known = claimed if self.mechanisms.knows(claimed) else None
+            client = connection.peer_host
+            self._audit.deny_login(client, self.name, connection.principal, mechanism, known, why)
         now = self.clock.monotonic_ms()
         if now < self._quiet_until_ms:
             return
@@ -253,9 +261,10 @@ class SaslLogin:
     # ---- failures ---------------------------------------------------------------------------------
 
     def _fail(self, why: str) -> None:
-        self.state, self._exchange = LoginState.FAILED, None
+        self.state = LoginState.FAILED
         if not self._is_refused:
             self._count_failure(why)
+        self._exchange = None
 
     def _count_failure(self, why: str) -> None:
         counts = self._listener.counts
@@ -263,7 +272,8 @@ class SaslLogin:
             counts.failed += 1
         else:
             counts.reauthentication_failed += 1
-        self._listener.on_failure(self._connection, why)
+        claimed = "" if self._exchange is None else self._exchange.claimed
+        self._listener.on_failure(self._connection, why, self._mechanism, claimed)
 
     def _refused(self, reply: Reply) -> Pending:
         """The answer to a failure after which the client may send one more message. It may also close."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from tierlog.base.types import require
 from tierlog.broker.handlers.acls import acl_handlers
 from tierlog.broker.handlers.api_versions import api_versions_handler
+from tierlog.broker.handlers.audited import audited_handlers
 from tierlog.broker.handlers.client_quotas import (
     alter_client_quotas_handler,
     describe_client_quotas_handler,
@@ -94,5 +95,7 @@ def build_handlers(deps: Dependencies, coordinators: Mapping[int, Handler]) -> d
     )
     if deps.authorizer is not None:
         handlers = guarded_handlers(handlers, deps, deps.authorizer)
+    if deps.audit is not None:
+        handlers = audited_handlers(handlers, deps, deps.audit)
     require({APIS[key].name for key in handlers} == SERVED, "the handlers differ from the documented APIs")
     return handlers

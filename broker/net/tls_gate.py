@@ -19,6 +19,9 @@ from tierlog.broker.net.tls_handshake import Handshake, handshake_threads
 from tierlog.broker.net.tls_socket import TlsSocket
 
 FAILURES_LOGGED_EVERY_S = 10.0
+CERTIFICATE = "CERTIFICATE"
+"""In OpenSSL's name of each failure that is about the client's certificate."""
+
 _log = structlog.get_logger("tierlog")
 
 
@@ -44,6 +47,8 @@ class TlsGate:
         self._pending: dict[str, dict[Connection, Handshake]] = {name: {} for name in listeners}
         self._threads: ThreadPoolExecutor | None = None
         self._quiet_until = 0.0
+        self.on_refused: Callable[[Connection, str], None] | None = None
+        """Called with the reason when a client has no certificate that is accepted."""
         self.handshakes = 0
         """Handshakes that succeeded."""
 
@@ -76,6 +81,8 @@ class TlsGate:
             self._done(connection, handshake, opened)
 
         def failed(_: Handshake, why: CloseReason, detail: str) -> None:
+            if CERTIFICATE in detail:
+                self._refuse(connection, detail)
             self._end(connection, why, detail)
 
         context = self._listeners[connection.listener].context
@@ -111,12 +118,17 @@ class TlsGate:
             principal = self._listeners[connection.listener].principal(handshake.session)
         except ValueError as failure:
             opened.close()
+            self._refuse(connection, str(failure))
             return self._end(connection, CloseReason.TLS_HANDSHAKE, str(failure))
         del self._pending[connection.listener][connection]
         self.handshakes += 1
         if principal is not None:
             connection.principal = principal
         return self._on_open(connection, opened)
+
+    def _refuse(self, connection: Connection, why: str) -> None:
+        if self.on_refused is not None:
+            self.on_refused(connection, why)
 
     def _end(self, connection: Connection, why: CloseReason, detail: str) -> None:
         self._pending[connection.listener].pop(connection).close()

@@ -47,6 +47,9 @@ KEPT_CHARACTERS_MAX = 8 << 20
 """Characters of the names and principals of all decisions that are kept: 8 MiB, 32 MiB outside the Basic
 Multilingual Plane. Beyond it all are forgotten."""
 
+DENIED_MAX = 100
+"""Denials of one request that the audit log can have."""
+
 IMPLYING = {
     AclOperation.DESCRIBE: frozenset(
         {
@@ -223,18 +226,31 @@ def authorizer_of(settings: AuthorizerSettings, metadata: Metadata) -> Authorize
 
 class Access:
     """Permissions of one client. Made for each request, because a client may authenticate again as another
-    principal."""
+    principal. `denied`: the first DENIED_MAX checks that failed, in order, for the audit log."""
 
-    __slots__ = ("_authorizer", "_host", "_principal")
+    __slots__ = ("_authorizer", "_host", "_principal", "denied")
 
     def __init__(self, authorizer: Authorizer, principal: str, host: str) -> None:
         self._authorizer = authorizer
         self._principal = principal
         self._host = host
+        self.denied: dict[tuple[AclOperation, ResourceType, str], None] | None = None
 
     def allows(self, operation: AclOperation, resource: ResourceType, name: str, keep: bool = True) -> bool:
         """Whether the client may do this. Decisions about long lists are not to be kept: they would push out
         those of all other clients."""
+        if self._authorizer.allows(self._principal, self._host, operation, resource, name, keep):
+            return True
+        if self.denied is None:
+            self.denied = {}
+        if len(self.denied) < DENIED_MAX:
+            self.denied[operation, resource, name] = None
+        return False
+
+    def allows_instead(
+        self, operation: AclOperation, resource: ResourceType, name: str, keep: bool = True
+    ) -> bool:
+        """Whether a permission exists that would be enough in place of another one, which was denied."""
         return self._authorizer.allows(self._principal, self._host, operation, resource, name, keep)
 
     def allows_any(self, operation: AclOperation, resource: ResourceType) -> bool:
@@ -242,7 +258,9 @@ class Access:
 
     def operations(self, resource: ResourceType, name: str) -> int:
         """Bits of the operations that the client may do (KIP-430)."""
-        allowed = (each for each in OPERATIONS_OF[resource] if self.allows(each, resource, name, keep=False))
+        allowed = (
+            each for each in OPERATIONS_OF[resource] if self.allows_instead(each, resource, name, keep=False)
+        )
         return sum(1 << operation for operation in allowed)
 
 

@@ -56,6 +56,10 @@ class Step(NamedTuple):
 
 
 class Exchange(Protocol):
+    @property
+    def claimed(self) -> str:
+        """The name that the client gives, before it has proved anything; empty if there is none yet."""
+
     def respond(self, message: bytes) -> Step:
         """Raises AuthenticationFailed."""
 
@@ -90,6 +94,10 @@ class Mechanisms:
             return _OAuthBearer(self.tokens, self.now_ms())
         return _Scram(SCRAM[mechanism], self)
 
+    def knows(self, user: str) -> bool:
+        """Whether there is a user of this name, for a log. The answer must not reach clients."""
+        return user in self.users() or user in self.passwords
+
     def verifier_of(self, mechanism: ScramMechanism, user: str) -> ScramVerifier:
         """The user's verifier, or one that no password matches."""
         credentials = self.users().get(user)
@@ -113,6 +121,10 @@ class _Scram:
             None if tokens is None else lambda token_id: tokens.verifier(token_id, mechanism),
         )
 
+    @property
+    def claimed(self) -> str:
+        return self._server.claimed
+
     def respond(self, message: bytes) -> Step:
         try:
             reply = self._server.respond(message)
@@ -133,12 +145,14 @@ class _Scram:
 class _Plain:
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self._passwords = passwords
+        self.claimed = ""
 
     def respond(self, message: bytes) -> Step:
         try:
             user, password = plain.decode(message)
         except plain.PlainFailed as failure:
             raise AuthenticationFailed(str(failure)) from None
+        self.claimed = user
         expected = self._passwords.get(user)
         # digests, so that the time does not depend on the length either
         is_equal = hmac.compare_digest(_digest(password), _digest(expected or ""))
@@ -152,6 +166,7 @@ class _OAuthBearer:
         self._tokens = tokens
         self._now_ms = now_ms
         self._is_refused = False
+        self.claimed = ""  # a token that is refused proves no name
 
     def respond(self, message: bytes) -> Step:
         refusal = oauthbearer.INVALID_TOKEN

@@ -10,11 +10,18 @@ from typing import Any
 
 from state_diagrams import page as cluster_states
 
+from tierlog.broker.audit.entries import RESOURCES_MAX, TEXT_CHARACTERS_MAX
+from tierlog.broker.audit.entries import reference_page as audit_events
+from tierlog.broker.audit.log import QUEUE_BYTES_MAX, WRITE_TIMEOUT_S
+from tierlog.broker.audit.repeats import CLIENTS_MAX, KEYS_MAX, KEYS_PER_CLIENT_MAX
 from tierlog.broker.gateway.catalogue import reference_page as metrics_page
 from tierlog.broker.groups.core.classic.states import reference_page as group_states
 from tierlog.broker.groups.core.consumer.states import reference_page as consumer_group_states
 from tierlog.broker.handlers.access import ACCESS, DENIED, Row
+from tierlog.broker.handlers.actions import NO_ACTION
+from tierlog.broker.handlers.actions import reference_table as audit_actions
 from tierlog.broker.handlers.table import SERVED
+from tierlog.broker.security.authorizer import DENIED_MAX
 from tierlog.broker.transactions.core.states import reference_page as transaction_states
 from tierlog.cli.errors import ExitCode
 from tierlog.config.definitions import Setting
@@ -55,6 +62,7 @@ def pages() -> dict[str, str]:
         "cli.md": _commands(),
         "protocol.md": _protocol(),
         "access.md": _access(),
+        "audit-log.md": _audit_log(),
         "group-states.md": group_states(),
         "consumer-group-states.md": consumer_group_states(),
         "transaction-states.md": transaction_states(),
@@ -167,6 +175,49 @@ def _protocol() -> str:
             "| API | key | versions |",
             "| --- | --- | --- |",
             *(f"| {api.name} | {api.key} | {api.min_version} to {api.max_version} |" for api in served),
+            "",
+        ]
+    )
+
+
+def _audit_log() -> str:
+    """Events of the audit log with their fields, and the actions of each API."""
+    return "\n".join(
+        [
+            HEADER,
+            "# The audit log",
+            "",
+            "Entries of the files in `audit.log.dir`, one JSON object in each line, with ASCII characters",
+            "only. How it works is in [security](../explanation/security.md#audit-log), how to read it in",
+            "[find out what happened](../howto/audit-log.md).",
+            "",
+            audit_events(),
+            "",
+            "## Actions",
+            "",
+            "APIs of the Kafka protocol that have entries, with the details of each resource.",
+            "",
+            *audit_actions(),
+            "",
+            "All requests of the admin HTTP API that change something have entries. Their resources are the",
+            "path, and the topics and partitions in the request.",
+            "",
+            "Other APIs have entries only if access is denied:",
+            "",
+            *(f"- {why}: {', '.join(sorted(names))}" for why, names in NO_ACTION.items()),
+            "",
+            "## Bounds",
+            "",
+            "| what | bound |",
+            "| --- | --- |",
+            f"| characters of a name or text | {TEXT_CHARACTERS_MAX}; then it is cut |",
+            f"| resources in one entry | {RESOURCES_MAX}; requests with more have several entries |",
+            f"| denials of one request | {DENIED_MAX} |",
+            f"| different denials of a client within `audit.log.repeat.ms` | {KEYS_PER_CLIENT_MAX} |",
+            f"| different denials of all clients within it | {KEYS_MAX} |",
+            f"| clients whose further denials are counted for each | {CLIENTS_MAX} |",
+            f"| bytes of entries that wait for the disk | {QUEUE_BYTES_MAX} |",
+            f"| seconds that the response to an action waits for its entry | {WRITE_TIMEOUT_S:.0f} |",
             "",
         ]
     )

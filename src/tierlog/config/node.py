@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from tierlog.config.authorization import AuthorizerSettings
+from tierlog.config.audit import AuditSettings
 from tierlog.config.background import MIB, UNLIMITED_RATE
 from tierlog.config.definitions import (
     InvalidSetting,
@@ -35,7 +35,7 @@ KIB = 1 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings(AuthorizerSettings):
+class NodeSettings(AuditSettings):
     """All settings of a node; the defaults of topic settings are inherited."""
 
     # Identity and addresses

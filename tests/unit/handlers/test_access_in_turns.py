@@ -59,7 +59,7 @@ class Node:
         self.most = 0
 
     def guarded(self, name: str, handler: Handler) -> Handler:
-        deps: Any = SimpleNamespace(metadata=self)
+        deps: Any = SimpleNamespace(metadata=self, audit=None)
         key = BY_NAME[name].key
         return guarded_handlers({key: handler}, deps, self.authorizer)[key]
 

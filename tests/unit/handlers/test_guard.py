@@ -47,7 +47,7 @@ class Guarded:
         metadata: Any = SimpleNamespace(image=ClusterImage(cluster_id="c", acls=index_of([entry])))
         self.errors: Counter[int] = Counter()
         stats = SimpleNamespace(for_api=lambda key: SimpleNamespace(errors=self.errors))
-        deps: Any = SimpleNamespace(metadata=metadata, stats=stats)
+        deps: Any = SimpleNamespace(metadata=metadata, stats=stats, audit=None)
         key = BY_NAME["Produce"].key
         self._handle = guarded_handlers({key: handler}, deps, Authorizer(metadata))[key]
         self._context = RequestContext(key, VERSION, 1, "c", Connection(1, "h", 1))

@@ -383,6 +383,8 @@ async def test_other_requests_during_the_second_login_are_refused() -> None:
 
 async def test_number_of_messages_is_bounded(broker: LoginBroker) -> None:
     class Endless:
+        claimed = ""
+
         def respond(self, message: bytes) -> Any:
             return Step(b"more")
 

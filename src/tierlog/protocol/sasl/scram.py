@@ -97,7 +97,8 @@ class ScramServer:
         self.by_token = False
         self._verifier: Verifier | None = None
         self._header = self._first = ""
-        self._name = ""
+        self.claimed = ""
+        """The name that the client gives, before it has proved anything."""
         self.user: str | None = None
 
     def respond(self, message: bytes) -> bytes:
@@ -110,16 +111,16 @@ class ScramServer:
         if found is None:
             raise ScramFailed("invalid client-first-message")
         self._header, authorization, bare, name, nonce, extensions = found.groups()
-        self._name = _unescape(name)
-        if not self._name:
+        self.claimed = _unescape(name)
+        if not self.claimed:
             raise ScramFailed("the user name is empty")
-        if authorization and _unescape(authorization) != self._name:
+        if authorization and _unescape(authorization) != self.claimed:
             raise ScramFailed("Client requested an authorization id that is different from username")
         self.by_token = _has_token(extensions)
         verifier_of = self._verifier_of_token if self.by_token else self._verifier_of
         if verifier_of is None:
             raise ScramFailed("this broker has no delegation tokens")
-        self._verifier = verifier = verifier_of(self._name)
+        self._verifier = verifier = verifier_of(self.claimed)
         self._nonce = nonce + self._nonce
         salt = b64encode(verifier.salt).decode()
         reply = f"r={self._nonce},s={salt},i={verifier.iterations}"
@@ -138,7 +139,7 @@ class ScramServer:
         client_key = _xor(signature, _base64(proof))
         if not hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), verifier.stored_key):
             raise ScramFailed("Invalid client credentials")
-        self.user = self._name
+        self.user = self.claimed
         return b"v=" + b64encode(hmac.digest(verifier.server_key, signed, self._hash))
 
 

@@ -1,0 +1,1 @@
+"""Audit log: what clients changed, and what was denied, in files of JSON lines."""

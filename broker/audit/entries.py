@@ -1,0 +1,130 @@
+"""Entries of the audit log: their events and fields, and how an entry becomes a line.
+
+A line is one JSON object with ASCII characters only. Names of clients, topics and users come from clients, so
+control characters and other scripts are escaped: no name can end a line or look like another one. Texts are
+cut at TEXT_CHARACTERS_MAX. Entries hold neither values of settings nor keys, passwords, tokens or records.
+docs/reference/audit-log.md is generated from EVENTS.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tierlog.metadata.acls import TEXT_MAX
+
+TEXT_CHARACTERS_MAX = TEXT_MAX
+"""Names of resources and principals in ACLs have at most this length, so they are never cut."""
+
+RESOURCES_MAX = 100
+"""Resources in one entry. A request that names more has several entries."""
+
+CUT = "…"
+
+Entry = dict[str, Any]
+"""Field -> value, in the order of the line, without time and node."""
+
+ACTION, DENIED_ACCESS, DENIED_LOGIN = "action", "denied_access", "denied_login"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A kind of entry: when it is written, and its fields besides those of all entries."""
+
+    doc: str
+    fields: Mapping[str, str]
+
+
+COMMON_FIELDS: Mapping[str, str] = {
+    "time": "when the entry was made, in UTC",
+    "node": "the node that received the request (`node.id`)",
+    "event": "the kind of entry",
+    "principal": "the authenticated client, such as `User:ada`; `User:ANONYMOUS` without a login",
+    "client": "the client's address",
+    "listener": "name of the listener, or `admin` for the admin HTTP API",
+}
+"""Fields of all entries. Collapsed entries may lack the last three."""
+
+_REPEATS: Mapping[str, str] = {
+    "count": "how often this was denied. The first denial has an entry of its own, with 1",
+    "first": "time of the first of them, in entries with more than one",
+    "collapsed": "`client` or `node`: stands for different denials of that client, or of many clients",
+}
+
+EVENTS: Mapping[str, Event] = {
+    ACTION: Event(
+        "A request that changes the cluster was carried out, or failed for another reason than access. "
+        "Written before the client gets the response.",
+        {
+            "client_id": "the client's name for itself",
+            "api": "API of the Kafka protocol, or method and path of the admin API",
+            "validate_only": "`true`: the client asked what would happen, and nothing was changed",
+            "resources": "what was changed: a list of objects with `type`, `name`, `outcome`, and details "
+            "of the API. The outcome is `OK` or an error. `REQUEST_TIMED_OUT` may have been carried out",
+        },
+    ),
+    DENIED_ACCESS: Event(
+        "A request, or a part of it, was refused because the principal has no permission.",
+        {
+            "client_id": "the client's name for itself, in the first of several requests",
+            "api": "API of the Kafka protocol, or method and path of the admin API",
+            "operation": "the operation that an ACL would have to allow, or the role that is missing",
+            "resource_type": "type of the resource, by the names of ACLs",
+            "resource_name": "name of the resource",
+            **_REPEATS,
+        },
+    ),
+    DENIED_LOGIN: Event(
+        "A client could not prove its identity: a wrong password or token, or a certificate that is not "
+        "accepted.",
+        {
+            "mechanism": "SASL mechanism, `TLS`, or the scheme of the admin API",
+            "user": "the name that the client gave, if such a user exists. Other names are left out: people "
+            "type passwords into the wrong field",
+            "reason": "why the login failed",
+            **_REPEATS,
+        },
+    ),
+}
+
+
+def line_of(entry: Mapping[str, Any], now_ms: int, node_id: int) -> bytes:
+    """The entry as a line of the file."""
+    whole = {"time": timestamp(now_ms), "node": node_id, **entry}
+    return json.dumps(_cut(whole), ensure_ascii=True, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def in_parts(entry: Entry, resources: Sequence[Mapping[str, Any]]) -> Iterator[Entry]:
+    """The entry with the resources, divided so that each has RESOURCES_MAX at most."""
+    for at in range(0, len(resources), RESOURCES_MAX):
+        yield {**entry, "resources": list(resources[at : at + RESOURCES_MAX])}
+
+
+def timestamp(now_ms: int) -> str:
+    moment = datetime.fromtimestamp(now_ms // 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{now_ms % 1000:03}Z"
+
+
+def _cut(value: Any) -> Any:
+    match value:
+        case str():
+            return value if len(value) <= TEXT_CHARACTERS_MAX else value[:TEXT_CHARACTERS_MAX] + CUT
+        case Mapping():
+            return {name: _cut(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_cut(one) for one in value]
+    return value
+
+
+def reference_page() -> str:
+    """Events and fields, as Markdown."""
+    lines = ["Fields of all entries:", "", *_table(COMMON_FIELDS)]
+    for name, event in EVENTS.items():
+        lines += ["", f"## {name}", "", event.doc, "", *_table(event.fields)]
+    return "\n".join(lines)
+
+
+def _table(fields: Mapping[str, str]) -> list[str]:
+    rows = (f"| `{name}` | {meaning} |" for name, meaning in fields.items())
+    return ["| field | meaning |", "| --- | --- |", *rows]

@@ -1,0 +1,188 @@
+"""Audit log of a node: takes entries on the event loop, and writes them in a thread.
+
+Guarantee: an action whose response the client has received is in the file. `record` therefore waits until the
+entry is on the disk, for WRITE_TIMEOUT_S at most: a log that cannot be written never stops the cluster. Such
+entries are written as soon as possible, or dropped and counted when QUEUE_BYTES_MAX are waiting or the disk
+is full. Actions and denials have files of their own, so that denials, which strangers cause, do not push
+actions out of the files that are kept. Called by `handlers.audited`, `handlers.sasl` and `gateway.audited`.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+
+from tierlog.base.clock import Clock
+from tierlog.base.daemon_threads import DaemonThreads
+from tierlog.broker.audit.entries import ACTION, DENIED_LOGIN, Entry, line_of
+from tierlog.broker.audit.files import AuditFile
+from tierlog.broker.audit.repeats import Repeats
+from tierlog.config.audit import AuditSettings
+
+QUEUE_BYTES_MAX = 8 << 20
+"""Entries that wait for the disk. A request that deletes 10,000 topics has a megabyte."""
+
+WRITE_TIMEOUT_S = 1.0
+"""How long the response to an action waits for its entry. A disk that hangs must not stop the cluster."""
+
+COLLAPSE_CHECK_S = 1.0
+CLOSE_TIMEOUT_S = 5.0
+LOGGED_EVERY_MS = 60_000
+QUEUE_FULL, WRITE_FAILED = "queue_full", "write_failed"
+DROP_REASONS = (QUEUE_FULL, WRITE_FAILED)
+_log = structlog.get_logger("tierlog.audit")
+
+
+class Client(Protocol):
+    """A connection, as handlers have it."""
+
+    peer_host: str
+    listener: str
+    principal: str
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Lines that one call of the thread writes."""
+
+    written: "asyncio.Future[None]"
+    actions: list[bytes] = field(default_factory=list)
+    denials: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+
+@dataclass(slots=True)
+class AuditCounts:
+    """`entries`: by event, written or waiting. `dropped`: by DROP_REASONS. `repeated`: denials that were only
+    counted. `late`: responses that did not wait any longer."""
+
+    entries: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+    repeated: int = 0
+    late: int = 0
+
+
+class AuditLog:
+    """The files of a node, and what waits for them."""
+
+    def __init__(self, settings: AuditSettings, node_id: int, clock: Clock) -> None:
+        directory = Path(settings.audit_log_dir)
+        bounds = settings.audit_log_max_bytes, settings.audit_log_max_files
+        self._actions = AuditFile(directory / f"audit-{node_id}.jsonl", *bounds)
+        self._denials = AuditFile(directory / f"audit-{node_id}-denied.jsonl", *bounds)
+        self._repeats = Repeats(settings.audit_log_repeat_ms)
+        self._node_id = node_id
+        self._clock = clock
+        self._threads = DaemonThreads("audit", 1)
+        self._waiting: _Batch | None = None
+        self._writing: _Batch | None = None
+        self._is_closed = False
+        self._queued_bytes = 0
+        self._quiet_until_ms = 0
+        self.counts = AuditCounts()
+
+    async def record(self, entries: Iterable[Entry]) -> None:
+        """Write entries of actions, and return when they are on the disk or after WRITE_TIMEOUT_S."""
+        written: asyncio.Future[None] | None = None
+        for entry in entries:
+            written = self._put({"event": ACTION, **entry}) or written
+        if written is not None:
+            _, waiting = await asyncio.wait((written,), timeout=WRITE_TIMEOUT_S)
+            self.counts.late += len(waiting)
+
+    def deny(self, event: str, entry: Mapping[str, Any]) -> None:
+        """Record a denial, which may be counted together with others like it."""
+        found = self._repeats.add({"event": event, **entry}, self._clock.now_ms())
+        if found is None:
+            self.counts.repeated += 1
+        else:
+            self._put(found)
+
+    def deny_login(
+        self, client: str, listener: str, principal: str, mechanism: str, user: str | None, reason: str
+    ) -> None:
+        """Record a login that failed. `user`: None unless such a user exists."""
+        entry = {"principal": principal, "client": client, "listener": listener, "mechanism": mechanism}
+        self.deny(DENIED_LOGIN, entry | {"user": user, "reason": reason})
+
+    def deny_certificate(self, connection: Client, why: str) -> None:
+        """Record a client without a certificate that is accepted."""
+        self.deny_login(connection.peer_host, connection.listener, connection.principal, "TLS", None, why)
+
+    async def collapse(self) -> None:
+        """Write the counts of windows that have ended. Called repeatedly."""
+        await asyncio.sleep(COLLAPSE_CHECK_S)
+        for entry in self._repeats.due(self._clock.now_ms()):
+            self._put(entry)
+
+    async def close(self) -> None:
+        """Write what is waiting, for CLOSE_TIMEOUT_S at most."""
+        for entry in self._repeats.all():
+            self._put(entry)
+        self._is_closed = True
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                while (batch := self._waiting or self._writing) is not None:
+                    await asyncio.wait((batch.written,))
+        except TimeoutError:
+            _log.error("entries of the audit log are lost: the disk does not respond")
+        else:
+            self._actions.close()
+            self._denials.close()
+        self._threads.shutdown()
+
+    def _put(self, entry: Entry) -> "asyncio.Future[None] | None":
+        """A future that is done when the entry is on the disk; None if it was dropped."""
+        line = line_of(entry, self._clock.now_ms(), self._node_id)
+        if self._is_closed or self._queued_bytes + len(line) > QUEUE_BYTES_MAX:
+            self._drop(QUEUE_FULL, 1, "too many entries wait for the disk")
+            return None
+        self._queued_bytes += len(line)
+        self.counts.entries[entry["event"]] += 1
+        loop = asyncio.get_running_loop()
+        if self._waiting is None:
+            self._waiting = _Batch(loop.create_future())
+            loop.call_soon(self._write)  # together with other entries of this turn
+        batch = self._waiting
+        (batch.actions if entry["event"] == ACTION else batch.denials).append(line)
+        batch.size += len(line)
+        return batch.written
+
+    def _write(self) -> None:
+        """Write the waiting batch, unless one is being written: then its end comes back here."""
+        if self._writing is not None or self._waiting is None:
+            return
+        batch, self._waiting = self._waiting, None
+        self._writing = batch
+        work = asyncio.get_running_loop().run_in_executor(self._threads, self._append, batch)
+        work.add_done_callback(self._on_written)
+
+    def _append(self, batch: _Batch) -> int:
+        """Returns the number of lost lines. Runs in the thread."""
+        lost = self._actions.append(batch.actions, sync=True) if batch.actions else 0
+        return lost + (self._denials.append(batch.denials, sync=False) if batch.denials else 0)
+
+    def _on_written(self, work: "asyncio.Future[int]") -> None:
+        batch, self._writing = self._writing, None
+        if batch is None or work.cancelled():
+            return
+        self._queued_bytes -= batch.size
+        failed = work.exception()
+        lost = len(batch.actions) + len(batch.denials) if failed is not None else work.result()
+        if lost:
+            files = f"{self._actions.baseFilename} or {self._denials.baseFilename}"
+            self._drop(WRITE_FAILED, lost, f"cannot write {files}")
+        if not batch.written.done():
+            batch.written.set_result(None)
+        self._write()
+
+    def _drop(self, reason: str, count: int, why: str) -> None:
+        self.counts.dropped[reason] += count
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._quiet_until_ms:
+            self._quiet_until_ms = now_ms + LOGGED_EVERY_MS
+            _log.error("entries of the audit log are lost", why=why, lost=sum(self.counts.dropped.values()))

@@ -1,0 +1,70 @@
+"""Audited admin requests: an entry of the audit log for each change by the admin HTTP API.
+
+The response leaves after the entry is written. Requests between nodes are signed and have no entries. Denied
+requests do not arrive here: `gateway.authentication` records them.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from aiohttp import web
+
+from tierlog.broker.audit.entries import Entry, in_parts
+from tierlog.broker.audit.log import AuditLog
+from tierlog.broker.gateway.authentication import origin_of
+from tierlog.broker.gateway.request_guard import READS, SIGNED_PREFIXES
+
+TOPICS_MAX = 10_000
+"""Topics and partitions of one request that have entries; a request may have as many moves."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
+
+
+def audited(audit: AuditLog) -> Middleware:
+    @web.middleware
+    async def record(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.method in READS or request.path.startswith(SIGNED_PREFIXES):
+            return await handler(request)
+        status = 500
+        try:
+            response = await handler(request)
+            status = response.status
+        except web.HTTPException as failure:
+            status = failure.status
+            raise
+        finally:
+            resources = await _resources(request, "OK" if status < 400 else f"HTTP_{status}")
+            await audit.record(in_parts(origin_of(request), resources))
+        return response
+
+    return record
+
+
+async def _resources(request: web.Request, outcome: str) -> list[Entry]:
+    """The path, which may name a broker or a voter, and the topics and partitions that the body names."""
+    found: list[Entry] = [{"type": "PATH", "name": request.path, "outcome": outcome}]
+    try:
+        body = json.loads(await request.read() or b"null")  # the guard has received it
+    except ValueError:
+        return found
+    for named in _topics(body):
+        if len(found) > TOPICS_MAX:
+            break
+        found.append({**named, "outcome": outcome})
+    return found
+
+
+def _topics(body: Any) -> Iterator[Entry]:
+    if not isinstance(body, dict):
+        return
+    if isinstance(topic := body.get("topic"), str):
+        yield {"type": "TOPIC", "name": topic}
+    for move in body["moves"] if isinstance(body.get("moves"), list) else ():
+        if isinstance(move, dict):
+            name = f"{move.get('topic')}-{move.get('partition')}"
+            yield {"type": "PARTITION", "name": name, "replicas": move.get("replicas")}
+    for one in body["partitions"] if isinstance(body.get("partitions"), list) else ():
+        if isinstance(one, list) and len(one) == 2:
+            yield {"type": "PARTITION", "name": f"{one[0]}-{one[1]}"}

@@ -1,0 +1,217 @@
+"""Audited requests: entries of the audit log for actions (`handlers.actions`) and for what is denied.
+
+The response to an action leaves after its entry is written. A denied access becomes an entry if the response
+has an error for it: lists that leave out what a client may not see are no denials. Used by `handlers.table`
+and `handlers.guard` only if the node has an audit log, so that other nodes do none of this.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from functools import cache
+from typing import Any
+
+from tierlog.broker.audit.entries import DENIED_ACCESS, Entry, in_parts
+from tierlog.broker.audit.log import AuditLog
+from tierlog.broker.handlers.access import DENIED
+from tierlog.broker.handlers.actions import ACTIONS, Target, outcome_name, outcomes
+from tierlog.broker.handlers.context import CLOSE, Handler, Pending, RawReply, Reply, RequestContext
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.error_counts import counter_of
+from tierlog.broker.security.authorizer import Access
+from tierlog.metadata.quorum.peers import MetadataUnavailable
+from tierlog.protocol.api import APIS, CLIENT_ELEMENTS_MAX
+from tierlog.protocol.codec import decode
+from tierlog.protocol.errors import ErrorCode, KafkaError
+
+DECODED_BYTES_MAX = 256 << 10
+"""Size of the largest encoded response that is decoded to tell apart what failed in it."""
+
+FAILED_IN_PART = "FAILED_IN_PART"
+"""Outcome in a larger response with errors."""
+
+DENIED_CODES = frozenset(DENIED.values())
+
+
+def audited_handlers(
+    handlers: Mapping[int, Handler], deps: Dependencies, audit: AuditLog
+) -> dict[int, Handler]:
+    """The handlers, of which those of actions write entries."""
+    return {
+        key: _Audited(handler, deps, audit).handle if APIS[key].name in ACTIONS else handler
+        for key, handler in handlers.items()
+    }
+
+
+class _Audited:
+    """An action of clients, and its entry."""
+
+    def __init__(self, handler: Handler, deps: Dependencies, audit: AuditLog) -> None:
+        self._handler = handler
+        self._deps = deps
+        self._audit = audit
+
+    def handle(self, context: RequestContext, request: Any) -> Reply | Pending:
+        entry = _origin(context)
+        if getattr(request, "validate_only", False):
+            entry["validate_only"] = True
+        action = ACTIONS[APIS[context.api].name]
+        targets = list(action.targets(request, self._deps.metadata.image))
+        reply: Reply | Pending | BaseException
+        try:
+            reply = self._handler(context, request)
+        except Exception as failure:
+            return Pending(self._fail(entry, targets, failure))
+        if not isinstance(reply, Pending):
+            return Pending(self._answer(context, entry, targets, reply))
+        reply.work = self._await(context, entry, targets, reply.work)
+        return reply
+
+    async def _await(
+        self,
+        context: RequestContext,
+        entry: Entry,
+        targets: list[Target],
+        work: "asyncio.Future[Any] | Coroutine[Any, Any, Any]",
+    ) -> Reply:
+        try:
+            reply = await work
+        except Exception as failure:
+            return await self._fail(entry, targets, failure)
+        return await self._answer(context, entry, targets, reply)
+
+    async def _answer(
+        self, context: RequestContext, entry: Entry, targets: list[Target], reply: Reply
+    ) -> Reply:
+        await self._record(entry, targets, _outcomes(context, reply))
+        return reply
+
+    async def _fail(self, entry: Entry, targets: list[Target], failure: Exception) -> Reply:
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+        if isinstance(failure, KafkaError):
+            code = failure.code
+        elif isinstance(failure, MetadataUnavailable):
+            code = ErrorCode.REQUEST_TIMED_OUT if failure.applied_unknown else ErrorCode.NOT_CONTROLLER
+        name = outcome_name(code)
+        await self._record(entry, targets, lambda target: "" if code in DENIED_CODES else name)
+        raise failure
+
+    async def _record(self, entry: Entry, targets: list[Target], outcome: Callable[[Target], str]) -> None:
+        resources = [
+            {"type": one.type, "name": one.name, "outcome": ended, **one.details}
+            for one in targets
+            if (ended := outcome(one))
+        ]
+        await self._audit.record(in_parts(entry, resources))
+
+
+def _outcomes(context: RequestContext, reply: Reply) -> Callable[[Target], str]:
+    """The outcome of each target; empty if it was denied, which has an entry of its own."""
+    api = APIS[context.api]
+    if isinstance(reply, RawReply):
+        if not any(reply.errors.values()):
+            return lambda target: "OK"
+        if sum(map(len, reply.parts)) > DECODED_BYTES_MAX:
+            return lambda target: FAILED_IN_PART
+        body = b"".join(bytes(part) for part in reply.parts)  # type: ignore[arg-type]
+        reply = decode(api.response, context.version, body, elements_max=CLIENT_ELEMENTS_MAX)
+    if reply is None or reply is CLOSE:
+        return lambda target: "CLOSED"
+    code_of = outcomes(ACTIONS[api.name], reply)
+
+    def named(target: Target) -> str:
+        code = code_of(target)
+        return "" if code in DENIED_CODES else outcome_name(code)
+
+    return named
+
+
+# ---- denials ------------------------------------------------------------------------------------------
+
+
+def reporting_denials(
+    audit: AuditLog,
+    context: RequestContext,
+    access: Access,
+    check: Callable[[], Reply | Pending],
+) -> Reply | Pending:
+    """Call `check`, which may ask `access`, and write an entry for each denial that its reply shows."""
+    try:
+        reply = check()
+    except KafkaError as failure:
+        _on_failure(audit, context, access, failure)
+        raise
+    if not isinstance(reply, Pending):
+        _on_reply(audit, context, access, reply)
+    elif isinstance(reply.work, asyncio.Future):  # its access was checked before it began to wait
+        if access.denied:
+            reply.work.add_done_callback(lambda work: _on_done(audit, context, access, work))
+    else:
+        reply.work = with_denials_reported(audit, context, access, reply.work)
+    return reply
+
+
+async def with_denials_reported(
+    audit: AuditLog, context: RequestContext, access: Access, work: Coroutine[Any, Any, Reply]
+) -> Reply:
+    """Await the reply, and write an entry for each denial that it shows."""
+    try:
+        reply = await work
+    except KafkaError as failure:
+        _on_failure(audit, context, access, failure)
+        raise
+    _on_reply(audit, context, access, reply)
+    return reply
+
+
+def _on_done(audit: AuditLog, context: RequestContext, access: Access, work: "asyncio.Future[Any]") -> None:
+    if not work.cancelled() and work.exception() is None:
+        _on_reply(audit, context, access, work.result())
+
+
+def _on_failure(audit: AuditLog, context: RequestContext, access: Access, failure: KafkaError) -> None:
+    if failure.code in DENIED_CODES:
+        _deny(audit, context, access)
+
+
+def _on_reply(audit: AuditLog, context: RequestContext, access: Access, reply: Reply) -> None:
+    if access.denied and _shows_denial(context, reply):
+        _deny(audit, context, access)
+
+
+def _deny(audit: AuditLog, context: RequestContext, access: Access) -> None:
+    for operation, resource_type, name in access.denied or ():
+        audit.deny(
+            DENIED_ACCESS,
+            _origin(context)
+            | {"operation": operation.name, "resource_type": resource_type.name, "resource_name": name},
+        )
+
+
+def _shows_denial(context: RequestContext, reply: Reply) -> bool:
+    if reply is CLOSE or reply is None:  # a producer without acknowledgements
+        return True
+    if isinstance(reply, RawReply):
+        return bool(reply.errors) and not DENIED_CODES.isdisjoint(reply.errors)
+    count, errors = _counter(context.api)
+    errors.clear()
+    if count is not None:
+        count(reply)
+    return not DENIED_CODES.isdisjoint(errors)
+
+
+@cache
+def _counter(api: int) -> "tuple[Callable[[Any], None] | None, Counter[int]]":
+    errors: Counter[int] = Counter()
+    return counter_of(APIS[api].response, errors), errors
+
+
+def _origin(context: RequestContext) -> Entry:
+    connection = context.connection
+    return {
+        "principal": connection.principal,
+        "client": connection.peer_host,
+        "listener": connection.listener,
+        "client_id": context.client_id,
+        "api": APIS[context.api].name,
+    }

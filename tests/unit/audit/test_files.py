@@ -1,0 +1,108 @@
+"""Files of the audit log: rotation, full disks, crashes, and files that others remove."""
+
+import errno
+import os
+import stat
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tierlog.broker.audit import files
+from tierlog.broker.audit.files import AuditFile
+
+
+def audit_file(path: Path, bytes_max: int = 100, files_max: int = 3) -> AuditFile:
+    return AuditFile(path / "logs" / "audit-1.jsonl", bytes_max, files_max)
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted((path / "logs").iterdir())}
+
+
+def test_files_rotate_by_size_and_the_oldest_is_deleted(tmp_path: Path) -> None:
+    file = audit_file(tmp_path)
+    for number in range(10):
+        assert file.append([b"%039d\n" % number], sync=True) == 0
+    file.close()
+    found = contents(tmp_path)
+    assert list(found) == ["audit-1.jsonl", "audit-1.jsonl.1", "audit-1.jsonl.2"]
+    assert found["audit-1.jsonl.1"] == b"%039d\n%039d\n" % (6, 7)
+
+
+def test_sizes_of_earlier_runs_count(tmp_path: Path) -> None:
+    for number in range(4):
+        file = audit_file(tmp_path)
+        file.append([b"%039d\n" % number], sync=False)
+        file.close()
+    assert list(contents(tmp_path)) == ["audit-1.jsonl", "audit-1.jsonl.1"]
+
+
+def test_line_that_a_crash_tore_does_not_spoil_the_next(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "audit-1.jsonl").write_bytes(b'{"torn":')
+    file = audit_file(tmp_path)
+    file.append([b"{}\n"], sync=False)
+    file.close()
+    assert contents(tmp_path)["audit-1.jsonl"] == b'{"torn":\n{}\n'
+
+
+class FullDisk(FileIO):
+    """Takes half of each line while `full`, and then refuses."""
+
+    full = True
+
+    def write(self, line: Any) -> int:
+        if not self.full:
+            return super().write(line)
+        if len(line) < 10:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(line[: len(line) // 2])
+
+
+def test_full_disk_loses_whole_lines_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "FileIO", FullDisk)
+    file = audit_file(tmp_path, 10_000)
+    monkeypatch.setattr(FullDisk, "full", False)
+    assert file.append([b"first line\n"], sync=True) == 0
+    monkeypatch.setattr(FullDisk, "full", True)
+    assert file.append([b"a longer line\n", b"short\n"], sync=True) == 2
+    monkeypatch.setattr(FullDisk, "full", False)
+    assert file.append([b"last\n"], sync=True) == 0
+    file.close()
+    assert contents(tmp_path)["audit-1.jsonl"] == b"first line\nlast\n"
+
+
+def test_directory_that_cannot_be_made_loses_lines_until_it_can(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("a file")
+    file = audit_file(tmp_path)
+    assert file.append([b"lost\n"], sync=True) == 1
+    (tmp_path / "logs").unlink()
+    assert file.append([b"kept\n"], sync=True) == 0
+    file.close()
+    assert contents(tmp_path) == {"audit-1.jsonl": b"kept\n"}
+
+
+def test_failed_rotation_loses_lines_and_the_next_one_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = audit_file(tmp_path)
+    file.append([b"x" * 90 + b"\n"], sync=False)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EACCES, "refused")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", refuse)
+        assert file.append([b"y" * 90 + b"\n"], sync=False) == 1
+    assert file.append([b"z" * 90 + b"\n"], sync=False) == 0
+    file.close()
+    assert [text[:1] for text in contents(tmp_path).values()] == [b"z", b"x"]
+
+
+def test_others_may_not_read_the_files(tmp_path: Path) -> None:
+    file = audit_file(tmp_path)
+    file.append([b"{}\n"], sync=False)
+    file.close()
+    assert not stat.S_IMODE((tmp_path / "logs" / "audit-1.jsonl").stat().st_mode) & stat.S_IRWXO
