@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from audit_entries import AuditEntries
-from cli_inline import call
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (
     AclBinding,
@@ -30,51 +29,27 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from mounts import tmpfs
+from scram_broker import ScramBroker
 from waiting import until
 
 from tierlog.broker.audit.entries import DENIED_ACCESS, DENIED_LOGIN
-from tierlog.cli.process import TierlogBroker
 from tierlog.config.authorization import STANDARD_AUTHORIZER
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
-PASSWORDS = {name: f"canary-of-{name}" for name in ("admin", "ada", "eve")}
 SETTINGS = {
-    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
     "authorizer.class.name": STANDARD_AUTHORIZER,
-    "super.users": "User:admin",
     "audit.log.repeat.ms": 1000,
     "connection.failed.authentication.delay.ms": 0,
 }
 
 
-class Audited:
+class Audited(ScramBroker):
     """A broker whose clients log in, and its audit log."""
 
     def __init__(self, directory: Path, log: Path, **settings: object) -> None:
         changed = {name.replace("_", "."): value for name, value in settings.items()}
+        super().__init__(directory, SETTINGS | {"audit.log.dir": str(log)} | changed, "ada", "eve")
         self.entries = AuditEntries(log)
-        self.broker = TierlogBroker(directory / "node", SETTINGS | {"audit.log.dir": str(log)} | changed)
-        words = ["storage", "format", "--set", f"log.dirs={self.broker.data_dir}"]
-        for user, password in PASSWORDS.items():
-            file = directory / f"{user}.password"
-            file.write_text(f"{password}\n")
-            words += ["--add-scram", f"SCRAM-SHA-512=[name={user},password-file={file}]"]
-        ended = call(*words)
-        assert ended.code == 0, ended.stderr
-
-    def login(self, user: str, password: str | None = None) -> dict[str, Any]:
-        return {
-            "bootstrap.servers": self.broker.bootstrap,
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "SCRAM-SHA-512",
-            "sasl.username": user,
-            "sasl.password": PASSWORDS.get(user, "") if password is None else password,
-            "client.id": f"{user}s laptop",
-            "log_level": 0,
-        }
-
-    def admin(self, user: str = "admin") -> AdminClient:
-        return AdminClient(self.login(user))
 
     def metrics(self) -> dict[str, float]:
         with urllib.request.urlopen(f"{self.broker.admin_url}/metrics", timeout=10) as answer:
@@ -227,9 +202,9 @@ def test_admin_api_actions_and_refusals_are_recorded(tmp_path: Path) -> None:
                 return refused.code
 
         move = {"moves": [{"topic": "moved", "partition": 0, "replicas": [1]}]}
-        assert ask("ada", PASSWORDS["ada"], "POST", "/v1/partitions/move", move) == 200
-        assert ask("ada", PASSWORDS["ada"], "DELETE", "/v1/brokers/1") == 403
-        assert ask("admin", PASSWORDS["admin"], "DELETE", "/v1/brokers/9") == 404
+        assert ask("ada", node.passwords["ada"], "POST", "/v1/partitions/move", move) == 200
+        assert ask("ada", node.passwords["ada"], "DELETE", "/v1/brokers/1") == 403
+        assert ask("admin", node.passwords["admin"], "DELETE", "/v1/brokers/9") == 404
         assert ask("ada", "canary-wrong", "POST", "/v1/partitions/move", move) == 401
         moved, removed = (entry for entry in node.entries.actions() if entry["listener"] == "admin")
         assert (moved["principal"], moved["api"]) == ("User:ada", "POST /v1/partitions/move")
