@@ -5,6 +5,7 @@ documentation says that they have no effect. Settings that Kafka reads at startu
 Settings that would promise missing security features or storage are rejected too.
 """
 
+import re
 from typing import Any
 
 from tierlog.config.definitions import Setting, SettingType, Value
@@ -194,6 +195,15 @@ SECURITY = ("ssl.", "sasl.", "security.", "listener.name.")
 when they are replaced."""
 
 
+SECRET_NAME = re.compile(
+    r"(?:^|[._-])(?:pass|password|passwd|passphrase|secret|credentials?|token|jaas)(?:$|[._-])"
+    r"|(?:access|api|encryption|private|secret)[._-]?key(?:$|[._-])",
+    re.IGNORECASE,
+)
+"""Names whose values are secrets. The quorum would keep them unencrypted, in the directory of every node that
+votes, without any use for them."""
+
+
 def why_not_settable(name: str) -> str | None:
     """For a name that is not a setting of tierlog: why it is rejected. None: it is accepted and has no
     effect."""
@@ -201,4 +211,6 @@ def why_not_settable(name: str) -> str | None:
         return "read by a node at startup, and unknown to tierlog"
     if name.startswith(SECURITY):
         return "security settings are read by a node at startup"
+    if SECRET_NAME.search(name):
+        return "unknown to tierlog, and the metadata log keeps no secrets: its snapshots are not encrypted"
     return MISSING_FEATURES.get(name)
