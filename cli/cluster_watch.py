@@ -13,7 +13,7 @@ from tierlog.cli.cluster_files import ClusterPlan
 from tierlog.cli.cluster_processes import ProcessState
 from tierlog.cli.health import Health, assess
 from tierlog.cli.observation import Observation, observe
-from tierlog.cli.output import console, counted, print_json, table
+from tierlog.cli.output import console, counted, print_json, printable, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -135,7 +135,7 @@ def _print_changes(directory: Path, plan: ClusterPlan, polls: Polls) -> None:
         now["cluster"] = _summary(seen, assess(seen, processes, plan.roles))
         for name, text in now.items():
             if before.get(name) != text:
-                console().print(f"{name}: {text}", markup=False)
+                console().print(printable(f"{name}: {text}"), markup=False)
         before = now
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tierlog.cli import group_lag
 from tierlog.cli.client import KafkaClient
 from tierlog.cli.groups import Row
-from tierlog.cli.output import console, counted, duration, print_json, table
+from tierlog.cli.output import console, counted, duration, print_json, printable, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -96,7 +96,7 @@ def _print_changes(polls: Iterator[Row]) -> None:
             now[name] = f"{name}: committed {offset}, lag {lag}, {row['client_id'] or 'no member'}"
         for name, line in now.items():
             if before.get(name) != line:
-                console().print(line, markup=False)
+                console().print(printable(line), markup=False)
         before = now
 
 

@@ -29,6 +29,7 @@ from tierlog.cli.commands import (
 )
 from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.options import ConfigFile, Json, Settings, node_settings
+from tierlog.cli.output import print_status
 
 app = typer.Typer(
     name="tierlog",
@@ -102,9 +103,7 @@ def main() -> None:
     try:
         app(prog_name="tierlog")
     except CliError as error:
-        sys.stderr.write(f"tierlog: {error.message}\n")
-        if error.hint:
-            sys.stderr.write(f"{error.hint}\n")
+        print_status(f"tierlog: {error.message}" + (f"\n{error.hint}" if error.hint else ""))
         sys.exit(int(error.code))
     except KeyboardInterrupt:
         sys.exit(int(ExitCode.INTERRUPTED))

@@ -31,7 +31,10 @@ def console(*, stderr: bool = False) -> "Console":
 
 def print_json(document: Any) -> None:
     """Print a document on one line, so that several can be streamed."""
-    sys.stdout.write(json.dumps(document, default=str, ensure_ascii=False) + "\n")
+    text = json.dumps(document, default=str, ensure_ascii=False)
+    if not text.isprintable():  # JSON escapes some control characters, and terminals obey others
+        text = "".join(_in_json(one) for one in text)
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
@@ -47,9 +50,10 @@ def print_rows(
 
 def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], *, title: str) -> "Table":
     """The table that `print_rows` prints."""
+    from rich.markup import escape
     from rich.table import Table
 
-    made = Table(title=title, title_justify="left", header_style="bold")
+    made = Table(title=escape(printable(title)), title_justify="left", header_style="bold")
     for key, heading in columns.items():
         numeric = bool(rows) and all(isinstance(row.get(key), int | float | None) for row in rows)
         made.add_column(heading, justify="right" if numeric else "left")
@@ -69,7 +73,7 @@ def progress_bar(label: str) -> "Progress":
 
 def print_status(message: str) -> None:
     """Print a message to stderr, because it is not part of the result."""
-    sys.stderr.write(message + "\n")
+    sys.stderr.write(printable(message, "\n") + "\n")
 
 
 def print_outcome(message: str, document: Mapping[str, Any], *, as_json: bool) -> None:
@@ -111,6 +115,17 @@ def listed(names: Sequence[str], most: int = LISTED_MAX) -> str:
     return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
+def printable(text: str, keep: str = "") -> str:
+    """The text with escape sequences instead of characters that a terminal would obey or hide.
+
+    Clients choose the names of groups, transactions and themselves. Without this, a client could write to the
+    terminal of an administrator, or make two names look alike. `keep`: characters that stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in keep else repr(one)[1:-1] for one in text)
+
+
 def alternatives(words: Sequence[str]) -> str:
     """`a, b or c`."""
     return f"{', '.join(words[:-1])} or {words[-1]}"
@@ -138,5 +153,9 @@ def _cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, list | tuple):
-        return escape(", ".join(str(item) for item in value)) or "-"
-    return escape(str(value))
+        return escape(", ".join(printable(str(item)) for item in value)) or "-"
+    return escape(printable(str(value)))
+
+
+def _in_json(character: str) -> str:
+    return character if character.isprintable() else json.dumps(character)[1:-1]

@@ -90,6 +90,10 @@ class TokenValidator:
         subject = claims.get(self.subject_claim)
         if not isinstance(subject, str) or not 0 < len(subject.strip()) <= SUBJECT_MAX:
             raise TokenRefused(f"the claim {self.subject_claim} is no name")
+        try:
+            subject.encode()
+        except UnicodeEncodeError:  # JSON has escapes for halves of characters
+            raise TokenRefused(f"the claim {self.subject_claim} is no valid Unicode") from None
         scopes = claims.get(self.scope_claim, ())
         names = scopes.split() if isinstance(scopes, str) else scopes
         if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):

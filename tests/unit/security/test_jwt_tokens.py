@@ -87,6 +87,8 @@ WRONG = {
     "no subject": token(NOW, drop=("sub",)),
     "empty subject": token(NOW, sub=" "),
     "subject of another type": token(NOW, sub=7),
+    "subject with half a character": token(NOW, sub="a\ud800"),
+    "nested header": encoded(b'{"alg":' + b"[" * 20_000) + ".e30.AAAA",
     "long subject": token(NOW, sub="a" * 256),
     "wrong issuer": token(NOW, iss="https://else.example"),
     "no issuer": token(NOW, drop=("iss",)),
