@@ -266,14 +266,7 @@ class Broker(NodeBase):
             verifier=self.transactions.verifier,
         )
         self.markers = MarkerWriter(dependencies, self.groups)
-        self.logins = Logins(
-            self.settings,
-            self.metadata,
-            self.clock,
-            self.identity.cluster_id,
-            dependencies.delegation_tokens,
-            self.audit,
-        )
+        self.logins = Logins(dependencies, self.identity.cluster_id)
         self.listener = self.platform.listener(
             build_handlers(dependencies, coordinator_handlers(self.groups, self.transactions, self.markers)),
             self.tasks,

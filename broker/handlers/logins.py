@@ -3,19 +3,16 @@
 import secrets
 from collections.abc import Mapping
 
-from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
-from tierlog.broker.audit.log import AuditLog
 from tierlog.broker.handlers.context import Authentication, Connection
+from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.sasl import LoginCounts, LoginListener
-from tierlog.broker.security.delegation_tokens import DelegationTokens
 from tierlog.broker.security.jwks import KeySet, key_set_of
 from tierlog.broker.security.jwt_tokens import TokenValidator, token_validator
 from tierlog.broker.security.mechanisms import OAUTHBEARER, PLAIN, Mechanisms
 from tierlog.broker.security.unknown_users import cluster_secret
 from tierlog.config.listeners import ListenerSettings
 from tierlog.config.node import NodeSettings
-from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.scram_users import (
     ScramUsers,
 )
@@ -24,20 +21,13 @@ from tierlog.metadata.scram_users import (
 class Logins:
     """`begin` begins the login of a connection; a connection of a listener without SASL needs none."""
 
-    def __init__(
-        self,
-        settings: NodeSettings,
-        metadata: MetadataClient,
-        clock: Clock,
-        cluster_id: str,
-        delegation_tokens: DelegationTokens,
-        audit: AuditLog | None = None,
-    ) -> None:
-        self._audit = audit
-        self._clock = clock
-        self._metadata = metadata
+    def __init__(self, deps: Dependencies, cluster_id: str) -> None:
+        settings, tokens = deps.settings, deps.delegation_tokens
+        self._audit = deps.audit
+        self._clock = deps.clock
+        self._metadata = deps.metadata
         self._secret = cluster_secret(settings, cluster_id)
-        self._delegation_tokens = delegation_tokens if delegation_tokens.enabled else None
+        self._delegation_tokens = tokens if tokens.enabled else None
         self._key_sets: list[KeySet] = []
         self._by_name = {
             listener.name: self._build(listener, settings.for_listener(listener.name))
