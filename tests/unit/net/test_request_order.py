@@ -258,8 +258,8 @@ async def test_malformed_delayed_request_closes_the_connection_when_it_starts(
 def test_mutating_apis_are_changes_or_appends() -> None:
     """Recognised by the API's name, so that a new mutating API is not FREE by mistake."""
     changing = (
-        "AddOffsets", "Alter", "Create", "Delete", "Elect", "End", "Init", "Leave", "OffsetDelete",
-        "SaslAuthenticate", "Unregister", "Update",
+        "AddOffsets", "Alter", "Create", "Delete", "Elect", "End", "Expire", "Init", "Leave", "OffsetDelete",
+        "Renew", "SaslAuthenticate", "Unregister", "Update",
     )  # fmt: skip
     of_changes = {name for name in ORDERS if name.startswith(changing) or "Alter" in name}
     assert of_changes == {name for name, order in ORDERS.items() if order is Order.CHANGE}
