@@ -20,7 +20,7 @@ TOKEN_ID_MAX = 64
 
 class DelegationToken(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     """`owner`: the principal of clients that log in by the token. `requester`: the principal that created it.
-    Both, and the `renewers`, may change when it expires, but not beyond `max_ms`."""
+    Both, and the `renewers`, may change when it expires, which is never after `max_ms`."""
 
     token_id: str
     owner: str
@@ -35,4 +35,4 @@ class DelegationToken(msgspec.Struct, frozen=True, array_like=True, kw_only=True
         return principal in (self.owner, self.requester) or principal in self.renewers
 
     def is_expired(self, now_ms: int) -> bool:
-        return now_ms > min(self.expires_ms, self.max_ms)
+        return now_ms > self.expires_ms

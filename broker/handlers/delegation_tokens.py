@@ -2,8 +2,9 @@
 DescribeDelegationToken (v1-3): delegation tokens (KIP-48, KIP-373), with Kafka's refusals in Kafka's order.
 
 A client whose connection has no authentication, or that logged in by a token, may send none of them. Anyone
-else may create tokens of its own; owner, requester and renewers may change a token. Other access is in
-`handlers.access`. Times are those of this broker's wall clock.
+else may create tokens of its own; owner, requester and renewers may change a token. Other than in Kafka, a
+super user may expire each: a stolen token, or one of a removed user, must not need its owner. Other access is
+in `handlers.access`. Times are those of this broker's wall clock.
 """
 
 import asyncio
@@ -175,12 +176,14 @@ async def _alter(
     """Have the token with this HMAC expire at this time, or now for None. Returns the time, at most the
     token's maximum; 0 with an error."""
     tokens, value = deps.delegation_tokens, bytes(hmac)
-    token = tokens.find(value)
+    token = await tokens.find(value)
     if token is None:  # another broker may have created it just now
         await deps.metadata.current()
-        token = tokens.find(value)
+        token = await tokens.find(value)
     if token is None:
         return ErrorCode.DELEGATION_TOKEN_NOT_FOUND, 0
+    if not renews and deps.authorizer is not None and deps.authorizer.is_super_user(principal):
+        principal = token.owner
     command = AlterToken(
         token_id=token.token_id, principal=principal, now_ms=now, expires_ms=expires_ms, renews=renews
     )
@@ -265,4 +268,4 @@ def _described(token: DelegationToken, hmac: bytes) -> describe.DescribedDelegat
 
 
 def _allows(access: Access | None, operation: AclOperation, kind: ResourceType, name: str) -> bool:
-    return access is None or access.allows(operation, kind, name)
+    return access is None or access.allows(operation, kind, name, keep=False)

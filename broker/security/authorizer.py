@@ -96,6 +96,9 @@ class Authorizer:
         self._any_decisions: dict[tuple[str, str, AclOperation, ResourceType], bool] = {}
         self._parents: dict[ResourceType, dict[str, str | None]] = {}
 
+    def is_super_user(self, principal: str) -> bool:
+        return principal in self._super_users
+
     def allows(
         self,
         principal: str,

@@ -139,7 +139,7 @@ class _Scram:
         token = None if self._tokens is None else self._tokens.valid(token_id)
         if token is None:  # it was removed, or has expired, since the first message
             raise AuthenticationFailed(_invalid_credentials(self._name))
-        return Login(token.owner.partition(":")[2], min(token.expires_ms, token.max_ms), token_id)
+        return Login(token.owner.partition(":")[2], token.expires_ms, token_id)
 
 
 class _Plain:

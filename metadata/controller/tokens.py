@@ -32,7 +32,7 @@ REMOVED_PER_COMMAND = 1_000
 def create(image: ClusterImage, command: c.CreateToken) -> Decision[c.Acknowledged]:
     """The same command again changes nothing."""
     check_format(image, TOKENS_FORMAT)
-    token = command.token
+    token = replace(command.token, expires_ms=min(command.token.expires_ms, command.token.max_ms))
     if image.tokens.get(token.token_id) == token:
         return done()
     _check_names(token)

@@ -3,6 +3,7 @@ and what is written to disk."""
 
 import base64
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from token_sides import KEY, LoginFailed, Side
 from waiting import until
 from wire_client import message
 
+from tierlog.cli.certificates import LocalAuthority
 from tierlog.cli.cluster_files import free_ports
 from tierlog.cli.local_cluster import LocalCluster
 from tierlog.cli.process import TierlogBroker
@@ -149,6 +151,43 @@ def test_tokens_survive_restarts_and_nothing_on_disk_lets_anyone_log_in(broker: 
     data = {file: file.read_bytes() for file in files}
     assert any(made.token_id.encode() in content for content in data.values())
     assert [file for file, content in data.items() if any(form in content for form in forms)] == []
+
+
+def test_super_user_expires_the_tokens_of_others(broker: TierlogBroker) -> None:
+    side = side_of(broker)
+    with side.user("ada") as ada, side.user("admin") as admin, side.user("eve") as eve:
+        hmac = bytes(ada.create().hmac)
+        assert eve.expire(hmac).error_code == ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
+        assert admin.renew(hmac).error_code == ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
+        assert not admin.expire(hmac, HOUR_MS).error_code
+        assert not admin.expire(hmac).error_code
+        assert ada.describe(everyone=True).tokens == []
+
+
+def test_client_certificates_may_create_tokens_and_clients_without_one_may_not(tmp_path: Path) -> None:
+    authority = LocalAuthority(tmp_path / "certificates", int(time.time()), 30)
+    authority.issue("broker", ("localhost", "127.0.0.1"))
+    authority.issue("ada")
+    ca = authority.directory / "ca.pem"
+    settings = {
+        "listeners": "SSL://127.0.0.1:0",
+        "ssl.keystore.location": authority.directory / "broker.pem",
+        "ssl.truststore.location": ca,
+        "ssl.client.auth": "requested",
+        "ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$1/",
+        "delegation.token.secret.key": KEY,
+    }
+    with TierlogBroker(tmp_path / "broker", settings) as running:
+        tls = (
+            f"bootstrap.servers={running.bootstrap}\nsecurity.protocol=SSL\n"
+            f"ssl.truststore.type=PEM\nssl.truststore.location={ca}\n"
+        )
+        anonymous, ada = tmp_path / "anonymous.properties", tmp_path / "ada.properties"
+        anonymous.write_text(tls)
+        ada.write_text(f"{tls}ssl.certificate.location={authority.directory / 'ada.pem'}\n")
+        assert document(ada, "token", "create")["owner"] == "User:ada"
+        refused = cli(anonymous, "token", "list")
+        assert (refused.code, "client certificates" in refused.stderr) == (1, True)
 
 
 def test_controller_removes_expired_tokens(broker: TierlogBroker) -> None:

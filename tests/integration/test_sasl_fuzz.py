@@ -37,6 +37,7 @@ TOKENS = (
     issuer.token(NOW_S, kid="else"),
     "a.b.c",
 )
+TOKEN_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER", "GSSAPI", "")
 
 
@@ -49,6 +50,7 @@ def message(rng: random.Random) -> bytes:
     return rng.choice(
         (
             ScramClient("SCRAM-SHA-256", "ada", "wrong", "abc").start(),
+            ScramClient("SCRAM-SHA-256", TOKEN_ID, "wrong", "abc", by_token=True).start(),
             plain.encode("ada", "wrong"),
             oauthbearer.encode(rng.choice(TOKENS)),
             b"c=biws,r=abc,p=AAAA",

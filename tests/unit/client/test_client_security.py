@@ -55,6 +55,16 @@ def test_login_of_kafkas_and_of_librdkafkas_settings() -> None:
         assert "canary" not in repr(made)
 
 
+def test_login_by_a_delegation_token() -> None:
+    by_token = JAAS.replace(";", ' tokenauth="TRUE";')
+    kafkas = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256"}
+    assert client_security(kafkas | {"sasl.jaas.config": by_token}).by_token
+    assert not client_security(kafkas | {"sasl.jaas.config": JAAS}).by_token
+    assert not client_security(kafkas | {"sasl.jaas.config": by_token.replace("TRUE", "false")}).by_token
+    with pytest.raises(InvalidSetting, match="tokenauth needs SCRAM-SHA-256 or SCRAM-SHA-512, not PLAIN"):
+        client_security(kafkas | {"sasl.mechanism": "PLAIN", "sasl.jaas.config": by_token})
+
+
 def test_key_of_a_client_does_not_reach_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = Authority(tmp_path).issue("ada")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))

@@ -1,5 +1,6 @@
 """Delegation tokens of a broker: HMACs, look-ups by them, verifiers of logins, and what is shown of them."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -54,17 +55,32 @@ def test_ids_are_those_of_kafkas_uuids_and_no_options() -> None:
     assert {len(one) for one in many} == {22}
 
 
-def test_token_is_found_by_its_hmac_until_it_is_removed() -> None:
+async def test_token_is_found_by_its_hmac_until_it_is_removed() -> None:
     broker = Broker()
     ids = [broker.add() for _ in range(3)]
     for token_id in ids:
         value = broker.tokens.hmac_of(token_id)
-        assert broker.tokens.find(value) == broker.known[token_id]
+        assert await broker.tokens.find(value) == broker.known[token_id]
         for other in (value[:-1], value + b"x", b"", bytes(64)):
-            assert broker.tokens.find(other) is None
+            assert await broker.tokens.find(other) is None
     broker.known = broker.known.delete(ids[0])
-    assert broker.tokens.find(broker.tokens.hmac_of(ids[0])) is None
-    assert broker.tokens.find(broker.tokens.hmac_of(ids[1])) == broker.known[ids[1]]
+    assert await broker.tokens.find(broker.tokens.hmac_of(ids[0])) is None
+    assert await broker.tokens.find(broker.tokens.hmac_of(ids[1])) == broker.known[ids[1]]
+
+
+async def test_many_tokens_are_found_while_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delegation_tokens, "INDEXED_PER_TURN", 2)
+    broker = Broker()
+    ids = [broker.add() for _ in range(9)]
+    values = {token_id: broker.tokens.hmac_of(token_id) for token_id in ids}
+    looks = [asyncio.ensure_future(broker.tokens.find(values[token_id])) for token_id in ids]
+    await asyncio.sleep(0)
+    removed, added = ids[0], broker.add()
+    broker.known = broker.known.delete(removed)
+    found = [None if one is None else one.token_id for one in await asyncio.gather(*looks)]
+    assert found == [None, *ids[1:]]
+    last = await broker.tokens.find(broker.tokens.hmac_of(added))
+    assert last == broker.known[added]
 
 
 def test_verifier_checks_the_hmac_in_base64() -> None:
@@ -102,18 +118,18 @@ def test_kept_verifiers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(broker.tokens._verifiers) == 2
 
 
-def test_another_key_means_other_hmacs_and_no_key_no_tokens() -> None:
+async def test_another_key_means_other_hmacs_and_no_key_no_tokens() -> None:
     other = Broker(b"another of sixteen bytes")
     token_id = other.add()
-    assert other.tokens.find(Broker().tokens.hmac_of(token_id)) is None
+    assert await other.tokens.find(Broker().tokens.hmac_of(token_id)) is None
     assert other.tokens.enabled
     assert not Broker(b"").tokens.enabled
 
 
-def test_text_of_the_object_has_no_secrets() -> None:
+async def test_text_of_the_object_has_no_secrets() -> None:
     broker = Broker()
     token_id = broker.add()
-    broker.tokens.find(broker.tokens.hmac_of(token_id))
+    await broker.tokens.find(broker.tokens.hmac_of(token_id))
     verifier: Any = broker.tokens.verifier(token_id, MECHANISMS[0])
     shown = f"{broker.tokens!r} {verifier!r} {broker.known!r}"
     assert "canary" not in shown
