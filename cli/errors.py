@@ -13,6 +13,7 @@ class ExitCode(IntEnum):
     NOT_FOUND = 4  # the topic, partition or offset does not exist
     DEGRADED = 5  # `cluster health`: everything is served, with less redundancy than configured
     UNAVAILABLE = 6  # `cluster health`: some requests are not served
+    INSECURE = 7  # `security check`: it has findings
     INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tierlog.config.authorization import STANDARD_AUTHORIZER
+
 if TYPE_CHECKING:
     from tierlog.metadata.controller.commands import CredentialChange
 
@@ -28,7 +30,6 @@ HOSTS = ("localhost", "127.0.0.1", "::1")
 CERTIFICATE_DAYS = 3650
 """Nothing renews the certificates of a cluster that a developer keeps."""
 
-STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _LOGIN = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="{}" password="{}";'
 _CERTIFICATE_FILE, _LOGINS_FILE = f"{BROKER}.pem", "logins.properties"
 

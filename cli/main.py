@@ -19,6 +19,7 @@ from tierlog.cli.commands import (
     produce,
     quorum,
     quota,
+    security,
     spark,
     storage,
     tier,
@@ -82,6 +83,7 @@ app.add_typer(quota.app, name="quota")
 app.add_typer(user.app, name="user")
 app.add_typer(acl.app, name="acl")
 app.add_typer(token.app, name="token")
+app.add_typer(security.app, name="security")
 app.add_typer(group.app, name="group")
 app.add_typer(txn.app, name="txn")
 app.add_typer(spark.app, name="spark")

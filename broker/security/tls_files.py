@@ -80,6 +80,11 @@ class ListenerTls:
         """When the certificate expires, in seconds since 1970."""
         return self._loaded.expires_at_s
 
+    @property
+    def trust_expires_at_s(self) -> int | None:
+        """When the first CA of the truststore expires; None without a truststore."""
+        return self._loaded.trust_expires_at_s
+
     def principal(self, session: ssl.SSLObject) -> str | None:
         """The principal of a client with a certificate; None: the client has none. Raises ValueError if no
         rule maps its name."""

@@ -43,6 +43,7 @@ EXIT_CODES = {
     ExitCode.NOT_FOUND: "the topic, partition or offset does not exist",
     ExitCode.DEGRADED: "`cluster health`: everything is served, with less redundancy than configured",
     ExitCode.UNAVAILABLE: "`cluster health`: some requests of clients or operators are not served",
+    ExitCode.INSECURE: "`security check`: something stands open, is weak or expires soon",
     ExitCode.INTERRUPTED: "interrupted (Ctrl-C)",
 }
 

@@ -332,6 +332,12 @@ spark rewrite --path {tmp} --topic t --codec zstd
 spark rewrite --path {tmp}/missing --topic t --admin {closed_admin} --codec zstd
 spark stats --path {tmp}/missing
 spark stats --path {tmp} --bucket 1
+security check --config {tmp}/missing
+security check --config {tmp}
+security check --config {file} --bootstrap {closed}
+security check --days 0
+security check --ignore nosuch
+security check --bootstrap {closed}
 spark package --output {tmp}/missing/archive.tar.gz
 cluster up --nodes 0
 cluster up --nodes 100

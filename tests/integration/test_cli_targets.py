@@ -119,6 +119,7 @@ READING = {
     "acl list",
     "broker list",
     "broker settings",
+    "security check",
     "cluster health",
     "cluster info",
     "cluster logdirs",

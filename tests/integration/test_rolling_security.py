@@ -13,7 +13,7 @@ from waiting import until
 from tierlog.cli.admin import AdminApi
 from tierlog.cli.cluster_files import free_ports
 from tierlog.cli.local_cluster import LocalCluster
-from tierlog.cli.local_security import STANDARD_AUTHORIZER
+from tierlog.config.authorization import STANDARD_AUTHORIZER
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

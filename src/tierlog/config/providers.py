@@ -33,6 +33,17 @@ def _resolved(name: str, text: str, environment: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value_of, text)
 
 
+def referenced_files(text: str) -> list[Path]:
+    """Files that the references in a setting's text read."""
+    return [
+        Path(found["path"]) / (found["key"] or "")
+        if found["provider"] == "directory"
+        else Path(found["path"])
+        for found in _REFERENCE.finditer(text)
+        if found["provider"] != "env"
+    ]
+
+
 def properties_of(text: str) -> dict[str, str]:
     """Lines `key=value` of a Java properties file. Spaces around keys and values do not count; lines that
     begin with # or ! are comments. Raises ValueError for a line without `=`."""

@@ -1,0 +1,78 @@
+"""`tierlog security …`: finds what stands open, is weak or expires."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tierlog.cli.errors import ExitCode, usage
+from tierlog.cli.options import Admin, Bootstrap, ClientConfig, Json, known_words
+from tierlog.cli.output import counted, print_json, print_rows, print_status
+
+app = typer.Typer(no_args_is_help=True, help="Check what stands open, is weak or expires.")
+
+COLUMNS = {"level": "level", "check": "check", "where": "where", "what": "finding", "next": "what to do"}
+DAYS = 21
+DAYS_MAX = 3_650
+
+
+@app.callback()
+def security() -> None:
+    """Without a callback typer would merge the only command into the group."""
+
+
+@app.command()
+def check(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            exists=True,
+            dir_okay=False,
+            help="Check this settings file, the files that it names, and TIERLOG_… variables. "
+            "No node has to run. Default: check the running cluster.",
+        ),
+    ] = None,
+    days: Annotated[
+        int,
+        typer.Option("--days", min=1, max=DAYS_MAX, help="Report what expires within so many days."),
+    ] = DAYS,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option("--ignore", metavar="CHECK", help="Leave out the findings of a check. May be repeated."),
+    ] = None,
+    as_json: Json = False,
+    admin: Admin = None,
+    bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
+) -> None:
+    """Show what stands open, is weak or expires, each with a remedy. Changes nothing.
+
+    Exit code 7 if there are findings. The running cluster is checked as its clients see it: settings of
+    single listeners (listener.name.…) and modes of files are seen with --config alone. The check needs a
+    login that may describe the cluster, its users and ACLs.
+    """
+    from tierlog.cli import security_facts
+    from tierlog.cli.security_findings import CHECKS, ordered
+
+    ignored = known_words(ignore, CHECKS, "--ignore")
+    if config is not None and (bootstrap or admin or client_config):
+        raise usage(
+            "--config checks a file, and --bootstrap, --admin and --client-config a cluster",
+            hint="Give one of the two; unset TIERLOG_BOOTSTRAP, TIERLOG_ADMIN and TIERLOG_CLIENT_CONFIG.",
+        )
+    found = (
+        security_facts.of_cluster(bootstrap, admin, days)
+        if config is None
+        else security_facts.of_file(config, days)
+    )
+    rows = [finding.row() for finding in ordered(found) if finding.check not in ignored]
+    if as_json:
+        print_json({"findings": rows})
+    elif rows:
+        print_rows(COLUMNS, rows, title=counted(len(rows), "finding"))
+    else:
+        print_status("no findings")
+    if rows:
+        raise typer.Exit(int(ExitCode.INSECURE))
