@@ -37,8 +37,9 @@ _CERTIFICATE_FILE, _LOGINS_FILE = f"{BROKER}.pem", "logins.properties"
 class LocalSecurity:
     """TLS, SCRAM users and ACLs for brokers on this machine. Methods raise OSError."""
 
-    def __init__(self, directory: Path) -> None:
-        """`directory`: of the cluster or of the broker."""
+    def __init__(self, directory: Path, hosts: tuple[str, ...] = HOSTS) -> None:
+        """`directory`: of the cluster or of the broker. `hosts`: names and addresses of the brokers."""
+        self._hosts = hosts
         self.directory = directory.absolute() / DIRECTORY
 
     @property
@@ -64,7 +65,7 @@ class LocalSecurity:
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not (self.directory / _CERTIFICATE_FILE).exists():
             authority = LocalAuthority(self.directory, SystemClock().now_ms() // 1000, CERTIFICATE_DAYS)
-            authority.issue(BROKER, HOSTS)
+            authority.issue(BROKER, self._hosts)
         for user in (ADMIN, BROKER, *users):
             if not self._password_file(user).exists():
                 _write(self._password_file(user), f"{secrets.token_hex(24)}\n")

@@ -17,11 +17,19 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
-from havoc import checker, faults, history, network, rounds
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+from havoc import checker, faults, halves, history, network, rounds
 from havoc.faults import APART, TIERED, Stage
 from havoc.loopback import Loopback
-from havoc.nodes import ChaosFailed, Cluster, build_shim, until
+from havoc.nodes import CLIENT, ChaosFailed, Cluster, build_shim, until
 from havoc.rounds import Round
 from havoc.store import Store, program
 from havoc.transactions import RECORDS_S, TransactionalWorkload
@@ -63,6 +71,8 @@ def main() -> int:
     rounds.check_faults(options.faults, options.shape)
     if TIERED in options.shape:
         program()  # there is no network to build it with, inside
+    if options.security == halves.HALF:
+        return halves.run(options.rounds, options.seed)
     if not options.loopback and not network.is_inside():
         reason = network.why_not()
         if reason is None:
@@ -95,6 +105,7 @@ def _run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     try:
         kind = stage.cluster.network.name
         shape = " ".join(sorted(options.shape)) or "three nodes"
+        shape += ", SASL_SSL" if options.secure else ""
         _say(f"{shape}, {kind}; seed {options.seed}; {directory}")
         if stage.store is not None:
             stage.store.start()
@@ -105,9 +116,11 @@ def _run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
             _create_topic(stage.cluster, TIERED_TOPIC, tiered, TIERED_CONFIGS)
         _create_topic(stage.cluster, TRANSACTIONS, TRANSACTIONS_REPLICAS, {})
         _create_topic(stage.cluster, OUTPUT, OUTPUT_REPLICAS, {})
-        bootstrap = stage.cluster.bootstrap
-        workload = Workload(bootstrap, places, recorder, others=len(written) + 1, records_s=RECORDS_S)
-        transactions = TransactionalWorkload(bootstrap, places, written, written.stop, recorder, workload.now)
+        if options.secure:
+            _allow_clients(stage.cluster)
+        client = stage.cluster.client(CLIENT)
+        workload = Workload(client, places, recorder, others=len(written) + 1, records_s=RECORDS_S)
+        transactions = TransactionalWorkload(client, places, written, written.stop, recorder, workload.now)
         workload.start()
         transactions.start()
         _play(options, stage, workload, played)
@@ -148,6 +161,7 @@ def _stage(options: argparse.Namespace, directory: Path) -> Stage:
         shim=build_shim(directory),
         # what is mounted outside of namespaces of ours would stay if this run was killed
         disks=inside,
+        secure=options.secure,
         environment=store.environment if store else {},
         **CLOCKS,
         **({"object.store.url": store.url, "remote.log.manager.task.interval.ms": 500} if store else {}),
@@ -181,6 +195,9 @@ def _play(options: argparse.Namespace, stage: faults.Stage, workload: Workload, 
     if options.rounds is None:
         options.rounds = len(possible)
     for number, fault in enumerate(rounds.chosen(possible, options.rounds, random.Random(options.seed)), 1):
+        if options.half and halves.is_secure(number, options.seed) is not options.secure:
+            continue
+        options.expected += 1
         begins = f"round {number} of {options.rounds}"
         done = rounds.play(
             stage,
@@ -216,12 +233,13 @@ def _result(
         "regained_95_within_30_s": bool(played)
         and all(one.regained_s is not None and one.regained_s <= rounds.REGAIN_WITHIN_S for one in played),
         "shape": sorted(options.shape),
+        "secure_rounds": len(played) if options.secure else 0,
         "network": stage.cluster.network.name,
         "seed": options.seed,
         "left_out": faults.left_out(stage.cluster, options.shape),
         "invalid": list(verdict.invalid),
         "problems": problems,
-        "passed": verdict.passed and not problems and len(played) == options.rounds,
+        "passed": verdict.passed and not problems and len(played) == options.expected > 0,
         "kept": None,
     }
 
@@ -237,8 +255,21 @@ def _worst(played: list[Round], name: str) -> dict[str, float | None]:
 def _create_topic(cluster: Cluster, name: str, replicas: list[list[int]], configs: dict[str, str]) -> None:
     configs = {**configs, "min.insync.replicas": "2"}
     topic = NewTopic(name, len(replicas), replica_assignment=replicas, config=configs)
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    admin = AdminClient({**cluster.client(), "log_level": 0})
     admin.create_topics([topic])[name].result(30)
+
+
+def _allow_clients(cluster: Cluster) -> None:
+    """Let the clients of a secure cluster use the topics of the run, all groups and transactional ids."""
+    patterns = [
+        (ResourceType.TOPIC, TOPIC, ResourcePatternType.PREFIXED),
+        (ResourceType.GROUP, "*", ResourcePatternType.LITERAL),
+        (ResourceType.TRANSACTIONAL_ID, "*", ResourcePatternType.LITERAL),
+    ]
+    allowed = f"User:{CLIENT}", "*", AclOperation.ALL, AclPermissionType.ALLOW
+    admin = AdminClient({**cluster.client(), "log_level": 0})
+    for created in admin.create_acls([AclBinding(*pattern, *allowed) for pattern in patterns]).values():
+        created.result(30)
 
 
 def _options() -> argparse.Namespace:
@@ -255,11 +286,19 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--apart", action="store_true", help="three brokers, and three voters beside them")
     parser.add_argument("--tiered", action="store_true", help="a tiered topic too, and a real S3 server")
+    parser.add_argument(
+        "--security",
+        choices=halves.SECURITY,
+        default=halves.HALF,
+        help="rounds with SASL_SSL, users and ACLs; default: half of them, in a cluster of their own",
+    )
+    parser.add_argument("--half", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--loopback", action="store_true", help="no namespaces, even if they are allowed")
     parser.add_argument("--keep", action="store_true", help="keep the directory of a run that passed too")
     parser.add_argument("--directory", type=Path, help="where to make it")
     options = parser.parse_args()
     options.shape = {name for name in (APART, TIERED) if getattr(options, name)}
+    options.secure, options.expected = options.security == halves.ALL, 0
     options.faults = options.faults or faults.of_shape(options.shape)
     return options
 

@@ -135,9 +135,9 @@ class Run:
             self._create_topics()
             self._cluster_id = self._cluster.ask("/v1/cluster")["cluster_id"]
             changes = Changes(self._cluster, KINDS, random.Random(self._options.seed))
-            workload = Workload(self._cluster.bootstrap, _places(PLAIN, TIERED), self._recorder)
+            workload = Workload(self._cluster.client(), _places(PLAIN, TIERED), self._recorder)
             keyed_workload = KeyedWorkload(
-                self._cluster.bootstrap, _places(COMPACTED, BOTH), self._keyed_recorder
+                self._cluster.client(), _places(COMPACTED, BOTH), self._keyed_recorder
             )
             workload.start()
             keyed_workload.start()
@@ -205,7 +205,7 @@ class Run:
             )
 
     def _create_topics(self) -> None:
-        admin = AdminClient({"bootstrap.servers": self._cluster.bootstrap, "log_level": 0})
+        admin = AdminClient({**self._cluster.client(), "log_level": 0})
         topics = [
             NewTopic(name, count, len(BROKERS), config={**CONFIGS[name], "min.insync.replicas": "2"})
             for name, count in PARTITIONS.items()

@@ -13,16 +13,23 @@ CHAOS = Path(__file__).parent / "chaos.py"
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    ("fault", "shape"), [("kill-coordinator", ()), ("kill-both", ("apart",)), ("store-kill", ("tiered",))]
+    ("fault", "shape", "security"),
+    [
+        ("kill-coordinator", (), "none"),
+        ("kill-coordinator", (), "all"),
+        ("kill-both", ("apart",), "half"),
+        ("store-kill", ("tiered",), "none"),
+    ],
 )
-def test_a_short_round(fault: str, shape: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_short_round(fault: str, shape: tuple[str, ...], security: str, tmp_path: Path) -> None:
     words = ["--rounds", "1", "--faults", fault, "--baseline-seconds", "3", "--fault-seconds", "5"]
-    words += [f"--{name}" for name in shape]
+    words += [*(f"--{name}" for name in shape), "--security", security]
     command = [sys.executable, str(CHAOS), *words, "--directory", str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     result = json.loads(ended.stdout.splitlines()[-1])
     assert result["passed"] and result["rounds"] == 1 and result["acknowledged"] >= 1000
+    assert result["secure_rounds"] == (security != "none")  # a single round of seed 1 is a secure one
     assert result["transactions"] >= 20
     assert (result["lost"], result["doubled"], result["reordered"]) == (0, 0, 0)
     assert result["unavailable_s"].keys() == {fault} and result["shape"] == list(shape)

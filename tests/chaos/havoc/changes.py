@@ -58,7 +58,7 @@ class Changes:
     def __init__(self, cluster: Cluster, topics: Mapping[str, str], rng: random.Random) -> None:
         self.done: Counter[str] = Counter()
         self._cluster, self._topics, self._rng = cluster, topics, rng
-        self._admin = AdminClient({**COMMON, "bootstrap.servers": cluster.bootstrap})
+        self._admin = AdminClient({**COMMON, **cluster.client()})
         self._turn = threading.Lock()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="changes", daemon=True)

@@ -6,7 +6,7 @@ its key and whether it is a tombstone, so the history needs no further fields.
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -36,10 +36,12 @@ def is_tombstone(number: int) -> bool:
 class KeyedWorkload:
     """`places`: topic and partition of each; in the history a partition is its number here."""
 
-    def __init__(self, bootstrap: str, places: Sequence[tuple[str, int]], recorder: Recorder) -> None:
+    def __init__(
+        self, client: Mapping[str, object], places: Sequence[tuple[str, int]], recorder: Recorder
+    ) -> None:
         self.acknowledged = 0
         self.failures: list[str] = []
-        self._bootstrap, self._places, self._recorder = bootstrap, places, recorder
+        self._client, self._places, self._recorder = client, places, recorder
         self._begun = time.monotonic()
         self._ending = threading.Event()
         self._threads = [
@@ -65,7 +67,7 @@ class KeyedWorkload:
 
     def _produce(self, name: str) -> None:
         failed = partial(self._client_failed, name)
-        producer = Producer({**PRODUCER, "bootstrap.servers": self._bootstrap, "error_cb": failed})
+        producer = Producer({**PRODUCER, **self._client, "error_cb": failed})
         begun, sent = time.monotonic(), 0
         while not self._ending.is_set():
             due = int((time.monotonic() - begun) * RECORDS_S)

@@ -23,6 +23,7 @@ from tierlog.broker.storage.checkpoints import encode_uuid
 from tierlog.cli.admin import AdminApi
 from tierlog.cli.errors import CliError
 from tierlog.cli.local_cluster import SECRET
+from tierlog.cli.local_security import ADMIN, HOSTS, LocalSecurity
 from tierlog.config.node import BROKER, CONTROLLER
 from tierlog.config.sources import ENVIRONMENT_PREFIX
 
@@ -45,8 +46,14 @@ SETTINGS = {
 }
 
 
+SECURE = {"connections.max.reauth.ms": 20_000}
+"""Settings of a secure cluster in addition: each round has logins that end."""
+
 METADATA = "__cluster_metadata"
 """The directory of the quorum's log, in a log directory."""
+
+CLIENT = "chaos"
+"""User of the clients of a secure cluster."""
 
 HANGS = -1
 """Value of `fsync` with which fsync never returns."""
@@ -164,9 +171,10 @@ class Node(Process):
         end."""
         host, _, _ = self.place.admin_bind.rpartition(":")
         settings = {name: value for name, value in self._settings.items() if name != "advertised.listeners"}
+        protocol = str(settings["listeners"]).partition(":")[0]
         settings |= {
             "process.roles": BROKER,
-            "listeners": f"PLAINTEXT://{host}:0",
+            "listeners": f"{protocol}://{host}:0",
             "admin.listener": f"{host}:0",
         }
         other = Node(self.id, directory, self._network, settings, self._environment, None)
@@ -226,7 +234,9 @@ class ChaosFailed(Exception):
 
 class Cluster:
     """`brokers` are the voters too, unless there are separate `voters`. `disks`: whether file systems may be
-    mounted. Then the first broker and all separate voters have small disks, which can be filled."""
+    mounted. Then the first broker and all separate voters have small disks, which can be filled. `secure`:
+    clients and brokers connect over SASL_SSL, and ACLs decide what clients may do. The admin API stays open,
+    as it takes passwords only over TLS or at a loopback address."""
 
     def __init__(
         self,
@@ -237,6 +247,7 @@ class Cluster:
         voters: Sequence[int] = (),
         shim: Path | None,
         disks: bool,
+        secure: bool = False,
         environment: Mapping[str, str] | None = None,
         **settings: object,
     ) -> None:
@@ -251,6 +262,12 @@ class Cluster:
             "object.store.url": f"file://{directory / 'objects'}",
             **settings,
         }
+        hosts = [*HOSTS, *(place.kafka.rpartition(":")[0] for place in network.places.values())]
+        self._security = LocalSecurity(directory, tuple(dict.fromkeys(hosts))) if secure else None
+        protocol = "PLAINTEXT" if self._security is None else "SASL_SSL"
+        if self._security is not None:
+            common |= {**self._security.settings(0), **SECURE, **settings}
+            common = {name: value for name, value in common.items() if not name.startswith("admin.")}
         environment = {**(environment or {}), SECRET: secrets.token_hex(16)}
         self.nodes = {
             node: Node(
@@ -260,8 +277,8 @@ class Cluster:
                 {
                     **common,
                     "process.roles": roles[node],
-                    "listeners": f"PLAINTEXT://{place.kafka_bind}",
-                    "advertised.listeners": f"PLAINTEXT://{place.kafka}",
+                    "listeners": f"{protocol}://{place.kafka_bind}",
+                    "advertised.listeners": f"{protocol}://{place.kafka}",
                     "admin.listener": place.admin_bind,
                 },
                 environment,
@@ -288,7 +305,16 @@ class Cluster:
     def bootstrap(self) -> str:
         return ",".join(node.place.kafka for node in self.brokers.values())
 
+    def client(self, user: str = "") -> dict[str, object]:
+        """Settings of clients. `user`: of a secure cluster; the administrator, or CLIENT."""
+        if self._security is None:
+            return {"bootstrap.servers": self.bootstrap}
+        return self._security.librdkafka_settings(self.bootstrap, user or ADMIN)
+
     def start(self) -> None:
+        if self._security is not None:
+            logs = [node.data / "logs" for node in self.brokers.values()]
+            self._security.prepare(logs, self.bootstrap, [CLIENT])
         for node in self.nodes.values():
             if not node.running:
                 node.begin()

@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -59,7 +59,7 @@ class TransactionalWorkload:
 
     def __init__(
         self,
-        bootstrap: str,
+        client: Mapping[str, object],
         places: Sequence[tuple[str, int]],
         written: Sequence[int],
         output: int,
@@ -67,7 +67,7 @@ class TransactionalWorkload:
         now: Callable[[], float],
     ) -> None:
         self.failures: list[str] = []
-        self._bootstrap, self._places, self._written, self._output = bootstrap, places, written, output
+        self._client, self._places, self._written, self._output = client, places, written, output
         self._number_of = {place: number for number, place in enumerate(places)}
         self._recorder, self._now = recorder, now
         self._sending, self._looping = threading.Event(), threading.Event()
@@ -113,7 +113,7 @@ class TransactionalWorkload:
 
     def _close(self, number: int) -> int:
         """Send a last record to a partition. Returns its offset."""
-        producer = Producer({**COMMON, "bootstrap.servers": self._bootstrap, "acks": "all"})
+        producer = Producer({**COMMON, **self._client, "acks": "all"})
         name, found = "end", list[int]()
         self._write(Sent(self._at(), name, number, 0))
 
@@ -185,7 +185,7 @@ class TransactionalWorkload:
         """A member of the consumer protocol (KIP-848): its broker decides the session timeout."""
         settings = {name: value for name, value in CONSUMER.items() if name not in OF_CLASSIC_GROUPS}
         settings |= {"group.protocol": "consumer", "group.id": LOOP, "auto.offset.reset": "earliest"}
-        return Consumer({**settings, "bootstrap.servers": self._bootstrap})
+        return Consumer({**settings, **self._client})
 
     # --- around them
 
@@ -249,7 +249,7 @@ class _TransactionalProducer:
 
     def _initialized(self) -> Producer:
         settings = {**PRODUCER, "transactional.id": self._name}
-        client = Producer({**settings, "bootstrap.servers": self._workload._bootstrap})
+        client = Producer({**settings, **self._workload._client})
         deadline = time.monotonic() + END_S
         while True:
             try:

@@ -6,7 +6,7 @@ history. The times of acknowledgements are kept for figures.py.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -66,13 +66,13 @@ CONSUMER = {
 
 
 class Workload:
-    """`places`: topic and partition of each; in the history and in figures a partition is its number here.
-    Consumers read all of them. `others`: the last so many are written by other clients, in transactions.
-    `records_s`: records per second of all producers."""
+    """`client`: how clients connect. `places`: topic and partition of each; in the history and in figures a
+    partition is its number here. Consumers read all of them. `others`: the last so many are written by other
+    clients, in transactions. `records_s`: records per second of all producers."""
 
     def __init__(
         self,
-        bootstrap: str,
+        client: Mapping[str, object],
         places: Sequence[tuple[str, int]],
         recorder: Recorder,
         others: int = 0,
@@ -81,7 +81,7 @@ class Workload:
         self._written, self._records_s = len(places) - others, records_s
         self.acks: dict[int, list[float]] = {partition: [] for partition in range(self._written)}
         self.failures: list[str] = []
-        self._bootstrap, self._recorder = bootstrap, recorder
+        self._client, self._recorder = client, recorder
         self._places, self._partitions = places, len(places)
         self._number_of = {place: number for number, place in enumerate(places)}
         self._begun = time.monotonic()
@@ -147,9 +147,7 @@ class Workload:
     # --- producers
 
     def _produce(self, name: str) -> None:
-        producer = Producer(
-            {**PRODUCER, "bootstrap.servers": self._bootstrap, "error_cb": partial(self._client_failed, name)}
-        )
+        producer = Producer({**PRODUCER, **self._client, "error_cb": partial(self._client_failed, name)})
         numbers = [0] * self._written
         begun, sent = time.monotonic(), 0
         while self._sending.is_set():
@@ -224,7 +222,7 @@ class Workload:
         consumer.close()
 
     def _consumer(self, group: str, **settings: object) -> Consumer:
-        return Consumer({**CONSUMER, "bootstrap.servers": self._bootstrap, "group.id": group, **settings})
+        return Consumer({**CONSUMER, **self._client, "group.id": group, **settings})
 
     def _take(self, consumer: Consumer, reader: str) -> None:
         found: dict[int, list[tuple[int, str]]] = {}
