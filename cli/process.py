@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from tierlog.cli.local_security import ADMIN, LocalSecurity
+from tierlog.config.definitions import InvalidSetting, SettingType
+from tierlog.config.node import NODE_SETTINGS
 from tierlog.config.sources import ENVIRONMENT_PREFIX, as_text
+from tierlog.config.tls import listener_setting
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 90.0
@@ -107,7 +110,7 @@ class TierlogBroker:
                 stdin=subprocess.DEVNULL if self._detached else subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**_environment(), **self._environment},
+                env={**_environment(), **self._secrets(), **self._environment},
                 start_new_session=self._detached,
             )
         if self._detached:
@@ -207,10 +210,22 @@ class TierlogBroker:
         command += [] if self._detached else ["--exit-with-parent"]
         command += ["--port", str(self.port), "--admin-port", self.admin_url.rpartition(":")[2]]
         command += ["--data-dir", str(self.data_dir), "--object-store", self._object_store]
-        secure = {} if self._security is None else self._security.settings(self.port)
-        for name, value in {**secure, **self.settings}.items():
-            command += ["--set", f"{name}={as_text(value)}"]
+        for name, value in self._all_settings().items():
+            if not _is_for_environment(name):
+                command += ["--set", f"{name}={as_text(value)}"]
         return command
+
+    def _secrets(self) -> dict[str, str]:
+        """Passwords, as variables: every user of the machine can read command lines."""
+        return {
+            f"{ENVIRONMENT_PREFIX}{name.upper().replace('.', '_')}": as_text(value)
+            for name, value in self._all_settings().items()
+            if _is_for_environment(name)
+        }
+
+    def _all_settings(self) -> dict[str, object]:
+        secure = {} if self._security is None else self._security.settings(self.port)
+        return {**secure, **self.settings}
 
     def _first_line(self, timeout_s: float) -> bytes:
         process = self._process
@@ -238,6 +253,17 @@ class TierlogBroker:
             if stream is not None:
                 stream.close()
         return code
+
+
+def _is_for_environment(name: str) -> bool:
+    """Whether a setting is a password, and its name can be that of a variable."""
+    try:
+        of_listener = listener_setting(name)
+    except InvalidSetting:
+        return False  # the broker says why
+    setting = NODE_SETTINGS.get(of_listener[1] if of_listener else name)
+    is_secret = setting is not None and setting.type is SettingType.PASSWORD
+    return is_secret and name == name.lower() and "_" not in name
 
 
 def _environment() -> dict[str, str]:

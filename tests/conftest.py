@@ -7,6 +7,8 @@ the machine may be busy.
 With RERUN_REAL_PROCESSES=1, as in CI, a failed test that starts real processes runs a second time, since a
 busy machine may starve one of them. The end of the run lists every rerun (ADR 0009).
 
+A test fails if its output, or the log or command line of a broker, has a secret of the tests (`canaries`).
+
 A crash of a pytest-xdist worker fails its test without a rerun and ends the run.
 """
 
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from canaries import check_report, watch_brokers
 from hypothesis import settings
 
 settings.register_profile("drawn", deadline=None)
@@ -35,12 +38,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _watched_brokers() -> Generator[None, None, None]:
+    with pytest.MonkeyPatch.context() as patch:
+        watch_brokers(patch)
+        yield
+
+
 FAILED = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    check_report(report)
     item.stash[FAILED] = report.failed or (report.when != "setup" and item.stash[FAILED])
     return report
 

@@ -1,10 +1,13 @@
 """Directories of a real node have no password of its users, and none that an administrator tries to store."""
 
+import urllib.request
 from pathlib import Path
 
 import pytest
+from canaries import canary
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (
+    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
@@ -15,7 +18,7 @@ from confluent_kafka.admin import (
 from scram_broker import ScramBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
-MARK = b"canary"
+MARK = b"canary-"
 
 
 def test_no_password_is_in_the_directories_of_a_node(tmp_path: Path) -> None:
@@ -37,3 +40,33 @@ def test_no_password_is_in_the_directories_of_a_node(tmp_path: Path) -> None:
     files = [file for file in (tmp_path / "node").rglob("*") if file.is_file()]
     assert any("bob" in file.read_bytes().decode("latin-1") for file in files)  # its verifier
     assert [file.name for file in files if MARK in file.read_bytes()] == []
+
+
+def test_no_password_is_in_what_a_node_shows(tmp_path: Path) -> None:
+    """Its metrics, admin API, settings, log and command line."""
+    password, words = canary("plain"), "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    settings: dict[str, object] = {
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN",
+        "plain.sasl.jaas.config": f'{words} user_bob="{password}";',
+        "sasl.jaas.config": f'ScramLoginModule required username="admin" password="{canary("admin")}";',
+    }
+    node = ScramBroker(tmp_path, settings)
+    with node.broker:
+        client = node.admin()
+        AdminClient(node.login("bob", password) | {"sasl.mechanism": "PLAIN"}).list_topics(timeout=30)
+        with pytest.raises(KafkaException):
+            AdminClient(node.login("bob", canary("wrong")) | {"sasl.mechanism": "PLAIN"}).list_topics(
+                timeout=2
+            )
+        resource = ConfigResource(ConfigResource.Type.BROKER, "1")
+        described = client.describe_configs([resource])[resource].result(30)
+        assert described["plain.sasl.jaas.config"].is_sensitive
+        shown = [str(entry.value) for entry in described.values()]
+        for path in ("/metrics", "/v1/cluster", "/v1/brokers", "/v1/directories", "/health", "/v1/scrub"):
+            with urllib.request.urlopen(f"{node.broker.admin_url}{path}", timeout=30) as answer:
+                shown.append(answer.read().decode())
+        shown.append(node.tierlog("user", "list").stdout)
+        shown.append(Path(f"/proc/{node.broker.pid}/cmdline").read_text())
+    shown.append(node.broker.log_path.read_text())
+    assert len(shown[-1]) > 100
+    assert [number for number, text in enumerate(shown) if MARK.decode() in text] == []

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import minio
+from canaries import canary
 
 SCRIPT = Path(__file__).parents[2] / "localstack" / "get-s3-server.sh"
-ACCESS_KEY, SECRET_KEY, REGION, BUCKET = "tierlog", "tierlog-secret", "us-east-1", "tierlog"
+ACCESS_KEY, SECRET_KEY, REGION, BUCKET = "tierlog", canary("s3"), "us-east-1", "tierlog"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 """Environment of a process that uses a server."""
 

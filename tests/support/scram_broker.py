@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from canaries import canary
 from cli_inline import Ended, call
 from confluent_kafka.admin import AdminClient
 
@@ -18,7 +19,7 @@ class ScramBroker:
 
     def __init__(self, directory: Path, settings: dict[str, object], *users: str) -> None:
         self.directory = directory
-        self.passwords = {user: f"canary-of-{user}" for user in (ADMIN, *users)}
+        self.passwords = {user: canary(user) for user in (ADMIN, *users)}
         self._admins: dict[str, AdminClient] = {}
         login = {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", "super.users": f"User:{ADMIN}"}
         self.broker = TierlogBroker(directory / "node", login | settings)
