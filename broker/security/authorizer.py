@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Protocol
 
+from tierlog.base.safeguards import safeguard
 from tierlog.config.authorization import AuthorizerSettings
 from tierlog.metadata.acl_index import (
     AclIndex,
@@ -150,6 +151,10 @@ class Authorizer:
         for resource in list(self._parents):
             if before.prefixes.get(resource) is not self._acls.prefixes.get(resource):
                 del self._parents[resource]
+        self._forget_decisions()
+
+    @safeguard("decisions about access end with the ACLs that they came from")
+    def _forget_decisions(self) -> None:
         self._decisions.clear()
         self._characters = 0
         self._any_decisions.clear()

@@ -87,6 +87,9 @@ DONE = {
     "snapshots taken",
     "snapshots renewed",
     "leases that ended",
+    "rights revoked",
+    "writes of guests",
+    "writes of guests refused",
 }
 """Operations other than records and faults. Each must happen at least once in the seeds below."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from simulator.clock import SimClock
-from simulator.dialler import SimDialler
+from simulator.dialler import GUEST, SimDialler
 from simulator.disk import Disk, DiskFiles
 from simulator.epoch_witness import EpochWitness
 from simulator.loop import Process, SimLoop
@@ -343,6 +343,8 @@ class SimBroker:
         connection = Connection(1, "client", 1)
         view = memoryview(bytearray(frame))
         request = read_request(connection, view, 4, len(view))
+        if (request.context.client_id or "").startswith(GUEST):
+            connection.principal = f"User:{request.context.client_id}"
         reply = dispatcher.start(request)
         if isinstance(reply, Pending):
             try:

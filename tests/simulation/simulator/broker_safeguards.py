@@ -531,3 +531,14 @@ def _(original: Function, producers: Any, rest: bytes) -> None:
 @without("producer expiration uses the monotonic clock", breaks="a retry is written twice after a clock jump")
 def _(original: Function, clock: Any) -> int:
     return clock.now_ms()
+
+
+# --- access
+
+
+@without(
+    "decisions about access end with the ACLs that they came from",
+    breaks="a client writes after its right was revoked",
+)
+def _(original: Function, _: Any) -> None:
+    return

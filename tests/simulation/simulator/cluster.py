@@ -14,6 +14,7 @@ from typing import Any
 
 from simulator import compacted
 from simulator import planned_operations as planned
+from simulator.access import Guests
 from simulator.bit_rot import BitRot, short_segments
 from simulator.broker import SimBroker
 from simulator.consumer_groups import ConsumerGroups, consumer_settings
@@ -79,10 +80,8 @@ MOVED, RECREATED, REMOVED, BIT_ROT = 0.4, 0.25, 0.15, 0.3
 MISCONFIGURED = 0.4
 """Share of the runs in which brokers are sometimes started with other settings than the rest."""
 
-SHARE_WITH_GROUP = 0.3
-"""Share of the runs with a consumer group."""
-
-MEMBERS = 3
+SHARE_WITH_GROUP, MEMBERS = 0.3, 3
+"""Share of the runs with a consumer group, and its members."""
 
 VOTERS, APART, NO_VOTERS = 3, 0.2, (1, 1, 2)
 """APART is the share of the runs with VOTERS voters and NO_VOTERS brokers without a vote."""
@@ -157,6 +156,7 @@ class ClusterRun:
         self._operators: list[asyncio.Task[None]] = []
         self._directory_restore: DirectoryRestore | None = None
         self._recreating: list[asyncio.Task[None]] = []  # tasks that must end before the run does
+        self.guests = Guests(seed, self.network, self.brokers, self.history, self.outcome.done)
         self._make_brokers(directory, nodes, voters)
         self.faults_s = self.rng.choice(FAULTS_S)
         self.faults = ClusterFaults(
@@ -233,6 +233,7 @@ class ClusterRun:
                 "producer.id.expiration.ms": str(producer_expiration_ms(self.outcome.seed)),
                 **self.tiering.settings(number),
                 **consumer_settings(self.session_ms),
+                **self.guests.settings,
             }
         )
 
@@ -335,6 +336,7 @@ class ClusterRun:
                 lambda client: planned.rehouse_replicas(self.brokers, client.rng, self.outcome.done),
             ),
             "late leases": (LATE_LEASES, self._delay_heartbeat_replies),
+            "guests": (self.guests.share, lambda client: self.guests.play(client, clients)),
         }.items():
             draws = random.Random(rng.random())
             if draws.random() < share:
@@ -562,8 +564,9 @@ class ClusterRun:
         """All replicas have the same log, with every acknowledged or consumed record once and in order."""
         self._raise_violation()
         self.partitions.check_placement()
+        self.guests.check_end(self._logs)
         for partition in range(PARTITIONS):
-            logs = self._logs(partition)
+            logs = self._logs(TOPIC, partition)
             committed = min(map(len, logs))
             if any(log[:committed] != logs[0][:committed] for log in logs):
                 raise Violation(f"the replicas of partition {partition} differ")
@@ -583,12 +586,10 @@ class ClusterRun:
             kept = {offset: value for offset, value in by_offset.items() if value not in gone}
             check_order(partition, [value for _, value in sorted({**kept, **deleted}.items())])
 
-    def _logs(self, partition: int) -> list[bytes]:
+    def _logs(self, topic: str, partition: int) -> list[bytes]:
         """The batches of each replica, local and remote."""
-        replicas = [
-            None if broker.replicas is None else broker.replicas.get(TOPIC, partition)
-            for broker in self.brokers.values()
-        ]
+        running = [broker.replicas for broker in self.brokers.values() if broker.replicas is not None]
+        replicas = [each.get(topic, partition) for each in running]
         return [log for one in replicas if one is not None for log in self.tiering.complete_logs(one)]
 
     def _raise_violation(self) -> None:

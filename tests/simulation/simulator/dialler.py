@@ -11,6 +11,10 @@ from tierlog.protocol import replica_fetch
 from tierlog.protocol.api import APIS, FETCH_KEY, decode_response, encode_request
 from tierlog.protocol.messages.fetch import FetchRequest
 
+GUEST = "guest-"
+"""The beginning of the names of clients that are no super user. A broker takes their client id for their
+principal."""
+
 
 class Server(Protocol):
     name: str
@@ -48,6 +52,7 @@ class SimDialler:
 class SimCaller:
     def __init__(self, network: Network, name: str, broker: Server, connection: int) -> None:
         self._network, self._name, self._broker, self._connection = network, name, broker, connection
+        self._client_id = name if name.startswith(GUEST) else "simulated"
         self._pending: asyncio.Future[bytes] | None = None
         self.is_open = True
 
@@ -73,7 +78,7 @@ class SimCaller:
         if is_replica_fetch:
             frame = replica_fetch.encode_fetch_request(7, "simulated", request)
         else:
-            frame = encode_request(api, version, 7, "simulated", request)
+            frame = encode_request(api, version, 7, self._client_id, request)
         self._pending = self._network.call(
             self._name, self._broker.name, self._connection, lambda: self._broker.serve(frame)
         )

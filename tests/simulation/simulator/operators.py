@@ -109,7 +109,7 @@ async def remove_brokers(
         stop(leaving)
         for _ in range(UNREGISTERED_TRIES):
             if may_leave(leaving):
-                answer = await _call_any(client, UNREGISTER, 0, UnregisterBrokerRequest(broker_id=leaving))
+                answer = await call_any(client, UNREGISTER, 0, UnregisterBrokerRequest(broker_id=leaving))
                 if answer is not None and answer.error_code == ErrorCode.NONE:  # type: ignore[attr-defined]
                     client.history.done["brokers removed"] += 1
                     break
@@ -119,7 +119,7 @@ async def remove_brokers(
 async def _elect_preferred(client: Client) -> None:
     """Elect the preferred leader of every partition that has another one."""
     request = ElectLeadersRequest(election_type=0, topic_partitions=None)
-    answer = await _call_any(client, ELECT, 2, request)
+    answer = await call_any(client, ELECT, 2, request)
     topics = () if answer is None else answer.replica_election_results  # type: ignore[attr-defined]
     results = [one for topic in topics for one in topic.partition_result]
     client.history.done["elections"] += sum(one.error_code == ErrorCode.NONE for one in results)
@@ -129,7 +129,7 @@ async def _reassign(client: Client, partition: int, target: list[int] | None) ->
     """Returns whether the reassignment was accepted."""
     change = ReassignablePartition(partition_index=partition, replicas=target)
     topics = [ReassignableTopic(name=TOPIC, partitions=[change])]
-    answer = await _call_any(client, REASSIGN, 1, AlterPartitionReassignmentsRequest(topics=topics))
+    answer = await call_any(client, REASSIGN, 1, AlterPartitionReassignmentsRequest(topics=topics))
     if answer is None or answer.error_code:  # type: ignore[attr-defined]
         return False
     result = answer.responses[0].partitions[0]  # type: ignore[attr-defined]
@@ -173,7 +173,7 @@ async def create_topic(client: Client, configs: Sequence[tuple[str, str]]) -> UU
     settings = [CreatableTopicConfig(name=name, value=value) for name, value in configs]
     wanted = CreatableTopic(name=client.topic, num_partitions=1, replication_factor=3, configs=settings)
     while True:
-        answer = await _call_any(client, CREATE, 7, CreateTopicsRequest(topics=[wanted], timeout_ms=1000))
+        answer = await call_any(client, CREATE, 7, CreateTopicsRequest(topics=[wanted], timeout_ms=1000))
         if answer is not None:
             result = answer.topics[0]  # type: ignore[attr-defined]
             if result.error_code == ErrorCode.NONE:
@@ -187,7 +187,7 @@ async def delete_topic(client: Client, topic_id: UUID) -> None:
     topic."""
     topics = [DeleteTopicState(name=None, topic_id=topic_id)]
     while True:
-        answer = await _call_any(client, DELETE, 6, DeleteTopicsRequest(topics=topics, timeout_ms=1000))
+        answer = await call_any(client, DELETE, 6, DeleteTopicsRequest(topics=topics, timeout_ms=1000))
         if answer is not None and answer.responses[0].error_code in (  # type: ignore[attr-defined]
             ErrorCode.NONE,
             ErrorCode.UNKNOWN_TOPIC_ID,
@@ -247,7 +247,7 @@ async def _check_content(
         await client.lost(0)
 
 
-async def _call_any(client: Client, api_key: int, version: int, request: object) -> object | None:
+async def call_any(client: Client, api_key: int, version: int, request: object) -> object | None:
     """Send a request to any node. Returns None, after a pause, if there is no response."""
     try:
         return await client.ask(client.rng.choice(client.nodes), api_key, version, request)

@@ -112,7 +112,7 @@ class Client:
 
     async def call_leader(self, partition: int, api_key: int, version: int, request: object) -> object | None:
         """The response, or None after a pause. The leader is then looked up again."""
-        self._leader_used[partition] = leader = self._leaders.get(partition) or self._look_up(partition)
+        self._leader_used[partition] = leader = self.leader_of(partition)
         try:
             return await self.ask(leader, api_key, version, request)
         except Unreachable:
@@ -181,6 +181,10 @@ class Client:
         """From the image of some node, which may be old."""
         known = [b.metadata.image for b in self._brokers.values() if b.metadata is not None]
         return self.rng.choice(known).topic(self.topic) if known else None
+
+    def leader_of(self, partition: int) -> int:
+        """The leader as the client knows it."""
+        return self._leaders.get(partition) or self._look_up(partition)
 
     def _look_up(self, partition: int) -> int:
         """The leader in the image of some node, which may be old."""
