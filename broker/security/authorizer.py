@@ -6,8 +6,8 @@ WRITE, DELETE or ALTER implies DESCRIBE, and one for ALTER_CONFIGS implies DESCR
 nothing.
 
 ACLs come from the current image, so a change applies to the next check. Decisions are kept until the ACLs
-change: a client repeats the same few. The memory that they take is bounded. Binary searches in the image's
-sorted prefixes find those that apply to a name (`prefixes_of`). No index has to be built when ACLs change.
+change: a client repeats the same few. The memory that they take is bounded. `Starts` finds the prefixes that
+apply to a name. It is built again when the set of prefixes has changed, 4 ms for 50,000 of them.
 Called by the handlers (`handlers.access`).
 """
 
@@ -76,6 +76,9 @@ class Metadata(Protocol):
     def image(self) -> ClusterImage: ...
 
 
+LENGTHS_MAX = 16
+"""Up to so many different lengths of prefixes, look-ups of each length cost less than binary searches."""
+
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
 ALL, DENY = AclOperation.ALL, Permission.DENY
 
@@ -95,7 +98,7 @@ class Authorizer:
         self._decisions: dict[_Decision, bool] = {}
         self._characters = 0  # names and principals in _decisions
         self._any_decisions: dict[tuple[str, str, AclOperation, ResourceType], bool] = {}
-        self._parents: dict[ResourceType, dict[str, str | None]] = {}
+        self._starts: dict[ResourceType, Starts] = {}
 
     def is_super_user(self, principal: str) -> bool:
         return principal in self._super_users
@@ -148,9 +151,9 @@ class Authorizer:
 
     def _forget(self) -> None:
         before, self._acls = self._acls, self._metadata.image.acls
-        for resource in list(self._parents):
+        for resource in list(self._starts):
             if before.prefixes.get(resource) is not self._acls.prefixes.get(resource):
-                del self._parents[resource]
+                del self._starts[resource]
         self._forget_decisions()
 
     @safeguard("decisions about access end with the ACLs that they came from")
@@ -186,9 +189,17 @@ class Authorizer:
         found = [] if named is None else [named]
         if name != WILDCARD and (for_all := patterns.get((resource, LITERAL, WILDCARD))) is not None:
             found.append(for_all)
-        prefixes = self._acls.prefixes.get(resource)
-        if prefixes is not None and (at := bisect_right(prefixes, name)):
-            parents = self._parents.setdefault(resource, {})
+        if (prefixes := self._acls.prefixes.get(resource)) is None:
+            return found
+        if (starts := self._starts.get(resource)) is None:
+            starts = self._starts[resource] = Starts(prefixes)
+        found += [
+            patterns[resource, PREFIXED, start]
+            for length in starts.lengths
+            if (start := name[:length]) in starts.names and length <= len(name)
+        ]
+        if not starts.lengths and (at := bisect_right(prefixes, name)):
+            parents = starts.parents
             prefix: str | None = prefixes[at - 1]
             while prefix is not None:
                 if name.startswith(prefix):
@@ -277,6 +288,21 @@ def authorized_operations(access: Access | None, resource: ResourceType, name: s
     if access is not None:
         return access.operations(resource, name)
     return sum(1 << operation for operation in OPERATIONS_OF[resource])
+
+
+class Starts:
+    """How the prefixes of a name are found: with few lengths of prefixes, which is usual, by a look-up of its
+    start of each length. Otherwise by binary searches, whose results are kept."""
+
+    __slots__ = ("lengths", "names", "parents")
+
+    def __init__(self, prefixes: tuple[str, ...]) -> None:
+        lengths = set(map(len, prefixes))
+        is_short = len(lengths) <= LENGTHS_MAX
+        self.lengths = tuple(lengths) if is_short else ()
+        self.names = frozenset(prefixes) if is_short else frozenset[str]()
+        self.parents: dict[str, str | None] = {}
+        """By prefix the longest other one that it begins with."""
 
 
 def prefixes_of(name: str, prefixes: tuple[str, ...]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tierlog.broker.security import authorizer as module
-from tierlog.broker.security.authorizer import Access, Authorizer, authorizer_of, prefixes_of
+from tierlog.broker.security.authorizer import LENGTHS_MAX, Access, Authorizer, authorizer_of, prefixes_of
 from tierlog.config.authorization import STANDARD_AUTHORIZER
 from tierlog.config.definitions import InvalidSetting
 from tierlog.config.node import NodeSettings
@@ -250,6 +250,18 @@ def test_decisions_equal_a_plain_reading_of_the_rules(
 ) -> None:
     may = Decisions(*entries, allow_if_no_acl=allow_if_no_acl)
     assert may(operation, name) is plainly(entries, name, operation, allow_if_no_acl)
+
+
+MANY_LENGTHS = [acl("b" * n, O.READ, prefixed=True, principal="User:bob") for n in range(1, LENGTHS_MAX + 2)]
+
+
+@given(st.lists(ENTRIES, max_size=12), NAMES, st.sampled_from([O.READ, O.DESCRIBE]), st.booleans())
+def test_decisions_are_the_same_with_prefixes_of_many_lengths(
+    entries: list[AccessControlEntry], name: str, operation: AclOperation, allow_if_no_acl: bool
+) -> None:
+    all_entries = list(dict.fromkeys([*entries, *MANY_LENGTHS]))
+    may = Decisions(*all_entries, allow_if_no_acl=allow_if_no_acl)
+    assert may(operation, name) is plainly(all_entries, name, operation, allow_if_no_acl)
 
 
 def plainly(
