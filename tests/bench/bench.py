@@ -18,12 +18,25 @@ import clients
 import exactly_once
 import fanout
 import raw
+import secure
 import system
 from meter import wait_quiet
 from topics import Topics
 
 MIB = 1 << 20
-NOT_SHOWN = ("label", "case", "pid", "bootstrap", "classpath", "start", "stop", "pid_file")
+NOT_SHOWN = (
+    "label",
+    "case",
+    "pid",
+    "bootstrap",
+    "classpath",
+    "start",
+    "stop",
+    "pid_file",
+    "tls",
+    "sasl",
+    "ca",
+)
 """Options that a result line does not repeat under `options`."""
 
 CASES = {
@@ -41,6 +54,9 @@ CASES = {
     "transactional-produce": exactly_once.transactional_produce,
     "rebalance": exactly_once.rebalance,
     "heartbeats": exactly_once.heartbeats,
+    "logins": secure.logins,
+    "login-storm": secure.login_storm,
+    "acls": secure.acls,
     "connections": system.connections,
     "fairness": system.fairness,
     "idle": system.idle,
@@ -142,9 +158,18 @@ def add_options_of_groups(parser):
     parser.add_argument("--protocol", choices=["classic", "consumer"], default="classic")
 
 
+def add_options_of_security(parser):
+    """Options of the cases in secure.py, and of raw cases over TLS."""
+    parser.add_argument("--tls", help="raw-produce, raw-fetch: address of the broker's listener with TLS")
+    parser.add_argument("--sasl", help="logins, login-storm: address of its listener with TLS and SCRAM")
+    parser.add_argument("--ca", help="file of the CA of its certificate")
+    parser.add_argument("--at-once", type=int, default=16, help="logins, login-storm: logins in progress")
+
+
 def main():
     parser = argument_parser()
     add_options_of_groups(parser)
+    add_options_of_security(parser)
     options = parser.parse_args()
     pids = [int(text) for text in options.pid.split(",") if text]
     common = {"label": options.label, "case": options.case}

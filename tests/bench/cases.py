@@ -77,6 +77,9 @@ PERF_TEST = (
     "--warm-s", "0",
 )  # fmt: skip
 EIGHT = ("--partitions", "8")
+TLS = ("--tls", "{tls}", "--ca", "{ca}")
+LOGINS = ("--sasl", "{sasl}", "--ca", "{ca}", "--at-once")
+PER_LOGIN = Figure("cpu_ms_per_login", "CPU ms per login", LESS)
 WARM = ("--warm-s", "4")
 """Longer than in other cases: the load that warms up Kafka's JVM has no transactions."""
 
@@ -152,11 +155,27 @@ CASES: dict[str, Case] = {
         )
         for protocol in ("classic", "consumer")
     },
+    "security: produce 64 KiB over TLS": Case((*WRITE, "64k", *TLS), (PER_CPU.at_least(1.5), RATE)),
+    "security: produce 64 KiB without TLS": Case((*WRITE, "64k"), (PER_CPU, RATE)),
+    "security: fetch 1 MiB over TLS": Case((*READ, "1m", *TLS), (PER_CPU.at_least(1.2), RATE)),
+    "security: fetch 1 MiB without TLS": Case((*READ, "1m"), (PER_CPU, RATE)),
+    "security: TLS and SCRAM, 16 at a time": Case(
+        ("logins", *LOGINS, "16"), (Figure("logins_s", "logins/s", MORE).at_least(2), PER_LOGIN, P50, P99)
+    ),
+    "security: TLS and SCRAM, 1,000 at once": Case(
+        ("login-storm", *LOGINS, "1000"), (P99.at_most(0.5), P50, PER_LOGIN)
+    ),
+    "security: produce 16 KiB, 10,000 ACLs": Case(
+        ("acls", *WRITE[1:], "16k"),
+        (Figure("cpu_of_none", "CPU, multiple of that without ACLs", LESS).no_more_than(1.03), PER_CPU, RATE),
+    ),
     "memory after the load": Case(("idle",), (MEMORY.at_most(0.25),), 0.5),
 }
 """Cases for brokers that serve all cases in turn."""
 
-GROUPS = {"exactly-once": [name for name in CASES if name.startswith("exactly-once: ")]}
+GROUPS = {
+    group: [name for name in CASES if name.startswith(f"{group}: ")] for group in ("exactly-once", "security")
+}
 """Cases that can be measured by one name."""
 
 PARTITIONS = "partitions"

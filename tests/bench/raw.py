@@ -121,6 +121,11 @@ def retained(partition_bytes):
     return {"retention.bytes": str(partition_bytes), "segment.bytes": segment, "file.delete.delay.ms": "0"}
 
 
+def tls_or(plain, options):
+    """The address of the listener with TLS, if options name one."""
+    return wire.tls_address(options.tls, options.ca) if options.tls else plain
+
+
 def raw_produce(options, topics, pids, warm):
     """options.connections to every leader; they share its partitions."""
     batch = wire.record_batch(options.batch, options.records or max(options.batch // 1024, 1))
@@ -128,7 +133,7 @@ def raw_produce(options, topics, pids, warm):
     topic = topics.create(options.partitions, retained(options.retain // options.partitions))
     leaders = topics.wait_leaders(topic, options.partitions)
     shares = [
-        (leader, own[i :: options.connections])
+        (tls_or(leader, options), own[i :: options.connections])
         for leader, own in leaders.items()
         for i in range(options.connections)
         if own[i:]
@@ -207,7 +212,7 @@ def fetch_fast(address, topic, partition, max_bytes, batch_bytes, per_batch, lim
 
 
 def raw_fetch(options, topics, pids, warm):
-    address = wire.parse_address(options.bootstrap)
+    address = tls_or(wire.parse_address(options.bootstrap), options)
     per_batch = options.records or max(options.batch // 1024, 1)
     limit_s = options.warm_s if warm else options.seconds
     jobs = [

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -32,13 +32,15 @@ CASE_LIMIT_S = 600.0
 
 @dataclass(frozen=True)
 class Broker:
-    """`admin`: the URL of tierlog's admin listener. `more_pids`: of the other nodes of a cluster."""
+    """`admin`: the URL of tierlog's admin listener. `more_pids`: of the other nodes of a cluster.
+    `placeholders`: values for the words of cases, such as the address of a listener with TLS."""
 
     bootstrap: str
     pid: int
     label: str = "tierlog"
     admin: str | None = None
     more_pids: tuple[int, ...] = ()
+    placeholders: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def pids(self) -> str:

@@ -29,6 +29,7 @@ from typing import Protocol
 
 import loop_lag
 import partitions
+import secure_brokers
 from cases import CASES, CREATED, GROUPS, PARTITIONS, PROCESS_CASES, RETAINED, Case
 from page import bars_of, by_hand, markdown, plot, split
 from report import KAFKA, PURE, TIERLOG, Report, load
@@ -121,6 +122,16 @@ def kafka_broker(classpath: str) -> Iterator[Broker]:
             kafka.stop()
 
 
+def brokers_with_security(classpath: str, compiled: Path | None) -> list[Standing]:
+    """For the cases of the group, whose settings would change what the others measure."""
+    settings = {name: value for name, value in SAME.items() if name not in NOT_OF_TIERLOG}
+    of_kafka = SAME | {"log.initial.task.delay.ms": "100"}
+    brokers = [Standing(KAFKA, partial(secure_brokers.secure_kafka, classpath, JAVA, of_kafka))]
+    if compiled:
+        brokers.append(Standing(TIERLOG, partial(secure_brokers.secure_tierlog, TIERLOG, compiled, settings)))
+    return [*brokers, Standing(PURE, partial(secure_brokers.secure_tierlog, PURE, None, settings))]
+
+
 def standing_brokers(classpath: str, compiled: Path | None) -> list[Standing]:
     settings = {name: value for name, value in SAME.items() if name not in NOT_OF_TIERLOG}
     brokers = [Standing(KAFKA, partial(kafka_broker, classpath))]
@@ -155,7 +166,7 @@ def measure_case(
     try:
         broker = standing.broker()
         topic = standing.topic() if "{topic}" in case.words else ""
-        words = [word.format(topic=topic, classpath=classpath) for word in case.words]
+        words = [word.format(topic=topic, classpath=classpath, **broker.placeholders) for word in case.words]
         before = loop_lag.read(broker.admin)
         summary = run_case(broker, words[0], *pace, *words[1:], limit_s=CASE_LIMIT_S)[-1]
         lag = loop_lag.since(before, broker.admin)
@@ -231,7 +242,10 @@ def main() -> None:
         names = chosen or [name for name in names if not report.whole(name, labels)]
     for name in names:
         report.forget(name)
-    load_cases = [name for name in names if name != PARTITIONS]
+    secured = [name for name in names if name in GROUPS["security"]]
+    if secured:
+        measure_standing(secured, brokers_with_security(classpath, compiled), classpath, report)
+    load_cases = [name for name in names if name != PARTITIONS and name not in secured]
     if load_cases:
         measure_standing(load_cases, standing_brokers(classpath, compiled), classpath, report)
     if PARTITIONS in names:

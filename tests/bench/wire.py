@@ -4,10 +4,13 @@ Versions: ApiVersions 0, Metadata 1, ListOffsets 1, Produce 9, Fetch 12 (the las
 address topics by name with flexible encoding, so no topic id has to be looked up).
 """
 
+import functools
 import random
 import socket
+import ssl
 import struct
 import time
+from typing import NamedTuple
 
 CRC32C_POLYNOMIAL = 0x82F63B78
 BATCH_OVERHEAD = 61
@@ -280,9 +283,30 @@ def parse_address(text):
     return host, int(port)
 
 
+class TlsAddress(NamedTuple):
+    """Address of a listener with TLS, and the file of the CA of its certificate."""
+
+    host: str
+    port: int
+    ca: str
+
+
+def tls_address(text, ca):
+    return TlsAddress(*parse_address(text), ca)
+
+
+@functools.cache
+def tls_context(ca):
+    context = ssl.create_default_context(cafile=ca)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
 def connect(address, timeout=30.0):
-    connection = socket.create_connection(address, timeout=timeout)
+    connection = socket.create_connection(address[:2], timeout=timeout)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if isinstance(address, TlsAddress):
+        return tls_context(address.ca).wrap_socket(connection, server_hostname=address.host)
     return connection
 
 
