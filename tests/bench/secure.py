@@ -26,6 +26,8 @@ LIMIT_S = 60.0
 ACLS, ACLS_PER_REQUEST = 10_000, 1_000
 PAIRS = 3
 """How often produce with ACLs is measured beside produce without."""
+REST_S = 2.0
+"""Time for a broker to finish what follows a change of all ACLs, such as a snapshot."""
 
 
 def logins(options, topics, pids, warm):
@@ -182,6 +184,7 @@ def acls(options, topics, pids, warm):
         found = {}
         for has_acls in (False, True) if number % 2 else (True, False):
             (add_acls if has_acls else remove_acls)(topics.admin)
+            time.sleep(REST_S)
             found[has_acls] = raw.raw_produce(options, topics, pids, False)
         remove_acls(topics.admin)
         without.append(found[False])
