@@ -142,6 +142,7 @@ def test_retries_are_recognised_after_a_restart_and_across_segments(
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_all_five_batches_of_1500_producers_are_known_after_a_clean_restart(
     tierlog_broker_factory: TierlogBrokerFactory,
 ) -> None:

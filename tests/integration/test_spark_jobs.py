@@ -167,6 +167,7 @@ def exported(folder: Path) -> list[Row]:
     )
 
 
+@pytest.mark.nightly
 def test_a_killed_export_shows_complete_commits_and_is_continued_without_doubles(
     spark: SparkSession, history: BucketWriter, tmp_path: Path
 ) -> None:

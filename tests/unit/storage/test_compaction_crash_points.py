@@ -79,7 +79,10 @@ def passes(log: PartitionLog, files: OsFiles) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # hundreds of real fsyncs
-@pytest.mark.parametrize("what", [KEPT, LOST, TORN])
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param(KEPT, marks=pytest.mark.nightly), pytest.param(LOST, marks=pytest.mark.nightly), TORN],
+)
 def test_power_failure_at_every_file_operation(tmp_path: Path, before: Path, what: str) -> None:
     log = open_log(before, CONFIG, clean=True)
     written = {record.offset: record for record in records_of(log)}
