@@ -49,7 +49,7 @@ PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help venv demo check fast slow test fuzz soak simulate simulate-mutants chaos history test-clients test-nightly test-spark-oldest compiled test-compiled bench \
-  bench-alone bench-cluster bench-cluster-alone bench-trees bench-tiered bench-spark bench-calm fmt lint types layers lock docs s3-server clean
+  bench-alone bench-cluster bench-cluster-alone bench-trees bench-tiered bench-spark bench-calm fmt lint types layers lock docs supply-chain s3-server clean
 
 help:
 	@sed -n '3,/^$$/s/^# \{0,3\}//p' Makefile
@@ -203,6 +203,14 @@ lock: venv
 	$(PIP) install uv==$(UV_VERSION)
 	$(BIN)/$(COMPILE) $(LOCK_OPTIONS) --extra dev pyproject.toml --output-file requirements.lock
 	printf 'setuptools>=77\nwheel>=0.45\n' | $(BIN)/$(COMPILE) $(LOCK_OPTIONS) - --output-file requirements-build.lock
+	printf 'cyclonedx-bom\npip-audit\n' | $(BIN)/$(COMPILE) $(LOCK_OPTIONS) - --output-file requirements-supply-chain.lock
+
+# A bill of materials in build/sbom.cdx.json, and known vulnerabilities of the locked packages.
+TOOLS := build/supply-chain
+supply-chain: venv
+	test -x $(TOOLS)/bin/pip-audit || { $(PYTHON) -m venv $(TOOLS) && \
+	  $(TOOLS)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-supply-chain.lock; }
+	$(BIN)/python .ci/supply_chain.py --tools $(TOOLS)/bin --python $(BIN)/python
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis
