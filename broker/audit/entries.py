@@ -7,7 +7,8 @@ docs/reference/audit-log.md is generated from EVENTS.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +20,13 @@ TEXT_CHARACTERS_MAX = TEXT_MAX
 
 RESOURCES_MAX = 100
 """Resources in one entry. A request that names more has several entries."""
+
+VALUES_MAX = 100
+"""Values in a list of a resource, such as the settings of a topic. A resource with more is listed again."""
+
+ENTRY_CHARACTERS_MAX = 128 << 10
+"""Characters in the resources of one entry; a single resource may have more. A character takes at most twelve
+bytes, so that the queue of `audit.log` has room for each line."""
 
 CUT = "…"
 
@@ -95,10 +103,45 @@ def line_of(entry: Mapping[str, Any], now_ms: int, node_id: int) -> bytes:
     return json.dumps(_cut(whole), ensure_ascii=True, separators=(",", ":")).encode("ascii") + b"\n"
 
 
-def in_parts(entry: Entry, resources: Sequence[Mapping[str, Any]]) -> Iterator[Entry]:
-    """The entry with the resources, divided so that each has RESOURCES_MAX at most."""
-    for at in range(0, len(resources), RESOURCES_MAX):
-        yield {**entry, "resources": list(resources[at : at + RESOURCES_MAX])}
+def in_parts(entry: Entry, resources: Iterable[Mapping[str, Any]]) -> Iterator[Entry]:
+    """The entry with the resources, divided so that each has RESOURCES_MAX and ENTRY_CHARACTERS_MAX at most.
+    No resource and no value is left out: else a long list could hide what else the request changes."""
+    part: list[Mapping[str, Any]] = []
+    size = 0
+    for resource in resources:
+        for one in _divided(resource):
+            characters = _characters(one)
+            if part and (len(part) == RESOURCES_MAX or size + characters > ENTRY_CHARACTERS_MAX):
+                yield {**entry, "resources": part}
+                part, size = [], 0
+            part.append(one)
+            size += characters
+    if part:
+        yield {**entry, "resources": part}
+
+
+def _divided(resource: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The resource, as often as it has VALUES_MAX values of a list or of a mapping."""
+    for name, values in resource.items():
+        if isinstance(values, list | dict) and len(values) > VALUES_MAX:
+            items = list(values.items()) if isinstance(values, dict) else values
+            for at in range(0, len(items), VALUES_MAX):
+                some = items[at : at + VALUES_MAX]
+                yield {**resource, name: dict(some) if isinstance(values, dict) else some}
+            return
+    yield resource
+
+
+def _characters(value: Any) -> int:
+    """About how long the value is in an entry."""
+    match value:
+        case str():
+            return min(len(value), TEXT_CHARACTERS_MAX)
+        case Mapping():
+            return sum(_characters(name) + _characters(one) for name, one in value.items())
+        case list() | tuple():
+            return sum(map(_characters, value))
+    return 8
 
 
 def timestamp(now_ms: int) -> str:
@@ -111,9 +154,11 @@ def _cut(value: Any) -> Any:
         case str():
             return value if len(value) <= TEXT_CHARACTERS_MAX else value[:TEXT_CHARACTERS_MAX] + CUT
         case Mapping():
-            return {name: _cut(one) for name, one in value.items()}
+            return {_cut(name): _cut(one) for name, one in value.items()}
         case list() | tuple():
             return [_cut(one) for one in value]
+        case float():
+            return value if math.isfinite(value) else str(value)  # JSON has no NaN
     return value
 
 

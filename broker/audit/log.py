@@ -1,10 +1,11 @@
 """Audit log of a node: takes entries on the event loop, and writes them in a thread.
 
 Guarantee: an action whose response the client has received is in the file. `record` therefore waits until the
-entry is on the disk, for WRITE_TIMEOUT_S at most: a log that cannot be written never stops the cluster. Such
-entries are written as soon as possible, or dropped and counted when QUEUE_BYTES_MAX are waiting or the disk
-is full. Actions and denials have files of their own, so that denials, which strangers cause, do not push
-actions out of the files that are kept. Called by `handlers.audited`, `handlers.sasl` and `gateway.audited`.
+entry is on the disk, and with many entries for room in the queue. It stops waiting when nothing was written
+for WRITE_TIMEOUT_S: a log that cannot be written never stops the cluster. Such entries are written as soon as
+possible, or dropped and counted when QUEUE_BYTES_MAX are waiting or the disk is full. Actions and denials
+have files of their own, so that denials, which strangers cause, do not push actions out of the files that are
+kept. Called by `handlers.audited`, `handlers.sasl` and `gateway.audited`.
 """
 
 import asyncio
@@ -24,7 +25,8 @@ from tierlog.broker.audit.repeats import Repeats
 from tierlog.config.audit import AuditSettings
 
 QUEUE_BYTES_MAX = 8 << 20
-"""Entries that wait for the disk. A request that deletes 10,000 topics has a megabyte."""
+"""Entries that wait for the disk. A request that deletes 10,000 topics has a megabyte. Denials may use only
+half, so that strangers cannot cause the loss of actions."""
 
 WRITE_TIMEOUT_S = 1.0
 """How long the response to an action waits for its entry. A disk that hangs must not stop the cluster."""
@@ -86,13 +88,25 @@ class AuditLog:
         self.counts = AuditCounts()
 
     async def record(self, entries: Iterable[Entry]) -> None:
-        """Write entries of actions, and return when they are on the disk or after WRITE_TIMEOUT_S."""
+        """Write entries of actions, and return when they are on the disk, or when nothing was written for
+        WRITE_TIMEOUT_S."""
         written: asyncio.Future[None] | None = None
+        in_time = True
         for entry in entries:
-            written = self._put({"event": ACTION, **entry}) or written
-        if written is not None:
-            _, waiting = await asyncio.wait((written,), timeout=WRITE_TIMEOUT_S)
-            self.counts.late += len(waiting)
+            if written is not None:
+                await asyncio.sleep(0)  # a request may have thousands
+            line = self._line({"event": ACTION, **entry})
+            while in_time and not self._has_room(ACTION, line) and (batch := self._writing or self._waiting):
+                in_time = await self._is_written(batch.written)
+            written = self._put(ACTION, line) or written
+        if written is not None and in_time:
+            await self._is_written(written)
+
+    async def _is_written(self, written: "asyncio.Future[None]") -> bool:
+        """Wait for WRITE_TIMEOUT_S at most."""
+        _, waiting = await asyncio.wait((written,), timeout=WRITE_TIMEOUT_S)
+        self.counts.late += len(waiting)
+        return not waiting
 
     def deny(self, event: str, entry: Mapping[str, Any]) -> None:
         """Record a denial, which may be counted together with others like it."""
@@ -100,7 +114,7 @@ class AuditLog:
         if found is None:
             self.counts.repeated += 1
         else:
-            self._put(found)
+            self._put(event, self._line(found))
 
     def deny_login(
         self, client: str, listener: str, principal: str, mechanism: str, user: str | None, reason: str
@@ -117,12 +131,12 @@ class AuditLog:
         """Write the counts of windows that have ended. Called repeatedly."""
         await asyncio.sleep(COLLAPSE_CHECK_S)
         for entry in self._repeats.due(self._clock.now_ms()):
-            self._put(entry)
+            self._put(entry["event"], self._line(entry))
 
     async def close(self) -> None:
         """Write what is waiting, for CLOSE_TIMEOUT_S at most."""
         for entry in self._repeats.all():
-            self._put(entry)
+            self._put(entry["event"], self._line(entry))
         self._is_closed = True
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
@@ -135,20 +149,26 @@ class AuditLog:
             self._denials.close()
         self._threads.shutdown()
 
-    def _put(self, entry: Entry) -> "asyncio.Future[None] | None":
-        """A future that is done when the entry is on the disk; None if it was dropped."""
-        line = line_of(entry, self._clock.now_ms(), self._node_id)
-        if self._is_closed or self._queued_bytes + len(line) > QUEUE_BYTES_MAX:
+    def _line(self, entry: Entry) -> bytes:
+        return line_of(entry, self._clock.now_ms(), self._node_id)
+
+    def _has_room(self, event: str, line: bytes) -> bool:
+        bound = QUEUE_BYTES_MAX if event == ACTION else QUEUE_BYTES_MAX // 2
+        return self._queued_bytes + len(line) <= bound
+
+    def _put(self, event: str, line: bytes) -> "asyncio.Future[None] | None":
+        """A future that is done when the line is on the disk; None if it was dropped."""
+        if self._is_closed or not self._has_room(event, line):
             self._drop(QUEUE_FULL, 1, "too many entries wait for the disk")
             return None
         self._queued_bytes += len(line)
-        self.counts.entries[entry["event"]] += 1
+        self.counts.entries[event] += 1
         loop = asyncio.get_running_loop()
         if self._waiting is None:
             self._waiting = _Batch(loop.create_future())
             loop.call_soon(self._write)  # together with other entries of this turn
         batch = self._waiting
-        (batch.actions if entry["event"] == ACTION else batch.denials).append(line)
+        (batch.actions if event == ACTION else batch.denials).append(line)
         batch.size += len(line)
         return batch.written
 

@@ -1,6 +1,7 @@
 """Lines of the audit log: nothing in a name forges, splits or hides an entry."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -9,9 +10,11 @@ from tierlog.broker.audit.entries import (
     CUT,
     RESOURCES_MAX,
     TEXT_CHARACTERS_MAX,
+    VALUES_MAX,
     in_parts,
     line_of,
 )
+from tierlog.broker.audit.log import QUEUE_BYTES_MAX
 
 
 @pytest.mark.parametrize(
@@ -50,3 +53,31 @@ def test_requests_with_many_resources_have_several_entries() -> None:
     parts = list(in_parts({"event": ACTION}, resources))
     assert [len(part["resources"]) for part in parts] == [RESOURCES_MAX, 1]
     assert list(in_parts({"event": ACTION}, [])) == []
+
+
+def test_long_lists_make_more_entries_and_leave_nothing_out() -> None:
+    """A line that the queue cannot hold would be lost, with all else that it has."""
+    names = [str(number) + "\u4e00" * 1_000 for number in range(1_000)]
+    quotas = dict.fromkeys(names[: VALUES_MAX + 1])
+    resources: list[dict[str, Any]] = [
+        {"name": "junk", "settings": names},
+        {"name": "quota", "quotas": quotas},
+        {"name": "real"},
+    ]
+    parts = list(in_parts({"event": ACTION}, resources))
+    assert max(len(line_of(part, 0, 1)) for part in parts) < QUEUE_BYTES_MAX / 4
+    found = [one for part in parts for one in part["resources"]]
+    assert [name for one in found for name in one.get("settings", ())] == names
+    assert [name for one in found for name in one.get("quotas", ())] == list(quotas)
+    assert found[-1] == {"name": "real"}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_that_json_does_not_have_are_texts(value: float) -> None:
+    line = line_of({"event": ACTION, "resources": [{"quotas": {"producer_byte_rate": value}}]}, 0, 1)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    found = json.loads(line, parse_constant=refuse)
+    assert found["resources"][0]["quotas"] == {"producer_byte_rate": str(value)}

@@ -78,6 +78,36 @@ async def test_disk_that_hangs_delays_a_response_only_for_a_while(
     assert len(written) + audit.counts.dropped[QUEUE_FULL] == 100
 
 
+async def test_request_with_more_entries_than_the_queue_holds_loses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "QUEUE_BYTES_MAX", 4000)
+    audit = audit_log(tmp_path)
+    await audit.record(action(f"User:{number}") for number in range(200))
+    assert [one["principal"] for one in lines(tmp_path)] == [f"User:{number}" for number in range(200)]
+    assert not audit.counts.dropped and not audit.counts.late
+    await audit.close()
+
+
+async def test_denials_leave_room_for_actions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "WRITE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(log, "QUEUE_BYTES_MAX", 4000)
+    audit, disk = audit_log(tmp_path), threading.Event()
+    append = audit._append
+
+    def hanging(batch: Any) -> int:
+        disk.wait()
+        return append(batch)
+
+    monkeypatch.setattr(audit, "_append", hanging)
+    for number in range(100):
+        audit.deny(DENIED_ACCESS, {"client": str(number), "resource_name": "x" * 100})
+    await audit.record([action("User:ada")])
+    disk.set()
+    await audit.close()
+    assert [one["principal"] for one in lines(tmp_path)] == ["User:ada"]
+
+
 async def test_close_gives_up_on_a_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "CLOSE_TIMEOUT_S", 0.01)
     audit, disk = audit_log(tmp_path), threading.Event()
