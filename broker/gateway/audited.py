@@ -35,7 +35,7 @@ def audited(audit: AuditLog) -> Middleware:
             status = failure.status
             raise
         finally:
-            resources = await _resources(request, "OK" if status < 400 else f"HTTP_{status}")
+            resources = await _resources(request, "OK" if status < 300 else f"HTTP_{status}")
             await audit.record(in_parts(origin_of(request), resources))
         return response
 
@@ -47,7 +47,7 @@ async def _resources(request: web.Request, outcome: str) -> list[Entry]:
     found: list[Entry] = [{"type": "PATH", "name": request.path, "outcome": outcome}]
     try:
         body = json.loads(await request.read() or b"null")  # the guard has received it
-    except ValueError:
+    except (ValueError, RecursionError):  # a route that needs no body may have taken any
         return found
     for named in _topics(body):
         if len(found) > TOPICS_MAX:
@@ -63,8 +63,19 @@ def _topics(body: Any) -> Iterator[Entry]:
         yield {"type": "TOPIC", "name": topic}
     for move in body["moves"] if isinstance(body.get("moves"), list) else ():
         if isinstance(move, dict):
-            name = f"{move.get('topic')}-{move.get('partition')}"
-            yield {"type": "PARTITION", "name": name, "replicas": move.get("replicas")}
+            replicas = move.get("replicas")
+            shown = replicas if isinstance(replicas, list) and all(map(_is_number, replicas)) else None
+            yield {**_partition(move.get("topic"), move.get("partition")), "replicas": shown}
     for one in body["partitions"] if isinstance(body.get("partitions"), list) else ():
         if isinstance(one, list) and len(one) == 2:
-            yield {"type": "PARTITION", "name": f"{one[0]}-{one[1]}"}
+            yield _partition(*one)
+
+
+def _partition(topic: Any, number: Any) -> Entry:
+    """Anything else than a name and a number is left out: the handler refuses it."""
+    shown = f"{topic}-{number}" if isinstance(topic, str) and _is_number(number) else ""
+    return {"type": "PARTITION", "name": shown}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int)
