@@ -242,6 +242,34 @@ def test_logins(pair: Pair) -> None:
     assert logins(pair.tierlog) == logins(pair.kafka)
 
 
+def stricter(side: Side) -> Answers:
+    with side.user("ada") as ada, side.user("admin") as admin:
+        made = ada.create()
+        _wait_for(side, made)
+        job = side.by_token(made.token_id, made.hmac)
+        answers = {"a super user expires": shown(admin.expire(bytes(made.hmac)))[0]}
+        ada.expire(bytes(made.hmac))
+        _wait_until_gone(side, made)
+        try:
+            all_requests(job)
+            answers["a session by a removed token"] = "continues"
+        except OSError:
+            answers["a session by a removed token"] = "ends"
+        job.wire.close()
+    return answers
+
+
+def test_tokens_end_sooner_than_in_kafka(pair: Pair) -> None:
+    assert stricter(pair.kafka) == {
+        "a super user expires": "DELEGATION_TOKEN_OWNER_MISMATCH",
+        "a session by a removed token": "continues",
+    }
+    assert stricter(pair.tierlog) == {
+        "a super user expires": "NONE",
+        "a session by a removed token": "ends",
+    }
+
+
 def disabled(side: Side) -> Answers:
     with side.user("ada") as ada, side.user("admin") as admin, side.anonymous() as anonymous:
         return {
