@@ -3,9 +3,10 @@ in no row: only `create` returns one."""
 
 import base64
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from tierlog.cli.client import KafkaClient, raise_for
 from tierlog.cli.errors import CliError, ExitCode, usage
@@ -87,10 +88,26 @@ def expire(client: KafkaClient, token_id: str, period_ms: int) -> int:
     return int(response.expiry_timestamp_ms)
 
 
-def write_client_file(file: Path, token: NewToken, like: Mapping[str, str]) -> None:
-    """Write the client settings of a job that logs in by the token, for its owner's eyes only. `like`: the
-    settings of this command, from which address and TLS are taken, without a login or a private key. Raises
-    CliError."""
+@contextmanager
+def private_file(file: Path) -> Iterator[TextIO]:
+    """A new file that only its owner can read, which is removed again if the body fails. Raises CliError."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise usage(f"{file} exists", hint="Choose another file with --output.") from None
+    except OSError as failure:
+        raise usage(f"cannot write {file}: {failure.strerror}", hint="Check --output.") from None
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+            yield opened
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
+
+
+def client_settings(token: NewToken, like: Mapping[str, str]) -> str:
+    """Client settings of a job that logs in by the token. `like`: the settings of this command, from which
+    address and TLS are taken, without a login or a private key."""
     mechanism = like.get("sasl.mechanism", "")
     taken = {
         name: value
@@ -102,15 +119,7 @@ def write_client_file(file: Path, token: NewToken, like: Mapping[str, str]) -> N
         "org.apache.kafka.common.security.scram.ScramLoginModule required "
         f'username="{token.row["token_id"]}" password="{token.hmac}" {TOKEN_EXTENSION}="true";'
     )
-    text = "".join(f"{name}={_escaped(value)}\n" for name, value in taken.items())
-    try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
-            opened.write(text)
-    except FileExistsError:
-        raise usage(f"{file} exists", hint="Choose another file with --output.") from None
-    except OSError as failure:
-        raise usage(f"cannot write {file}: {failure.strerror}", hint="Check --output.") from None
+    return "".join(f"{name}={_escaped(value)}\n" for name, value in taken.items())
 
 
 def unknown_token(token_id: str) -> CliError:

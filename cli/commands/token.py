@@ -1,6 +1,7 @@
 """`tierlog token …`: creates, lists, renews and expires delegation tokens (KIP-48)."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,15 +85,15 @@ def create(
     from tierlog.cli.targets import bootstrap_target
 
     lifetime_ms = _milliseconds(max_lifetime, tokens.DEFAULT_MS)
-    if output is not None and output.exists():
-        raise usage(f"{output} exists", hint="Choose another file with --output.")
-    with KafkaClient(bootstrap, changes=True) as client:
-        made = tokens.create(client, owner, renewer or (), lifetime_ms)
+    with ExitStack() as stack:  # the file first, or the token's password could be lost
+        file = None if output is None else stack.enter_context(tokens.private_file(output))
+        with KafkaClient(bootstrap, changes=True) as client:
+            made = tokens.create(client, owner, renewer or (), lifetime_ms)
+        if file is not None:
+            target = bootstrap_target(bootstrap or bootstrap_servers()).addresses
+            like = client_properties(target) | {"bootstrap.servers": target}
+            file.write(tokens.client_settings(made, like))
     secret = {} if output is not None else {"hmac": made.hmac}
-    if output is not None:
-        target = bootstrap_target(bootstrap or bootstrap_servers()).addresses
-        like = client_properties(target) | {"bootstrap.servers": target}
-        tokens.write_client_file(output, made, like)
     if as_json:
         print_json(made.row | secret)
         return

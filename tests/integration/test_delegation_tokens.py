@@ -112,6 +112,13 @@ def test_job_logs_in_with_the_written_file(broker: TierlogBroker, tmp_path: Path
     assert "admin" not in job.read_text()
     again = cli(admin, "token", "create", "--output", str(job))
     assert (again.code, "exists" in again.stderr) == (2, True)
+    (token,) = document(admin, "token", "list")
+    nowhere = cli(admin, "token", "create", "--output", str(tmp_path / "no" / "job.properties"))
+    assert (nowhere.code, "cannot write" in nowhere.stderr) == (2, True)
+    assert document(admin, "token", "list") == [token]  # none was created without its file
+    ada = client_file(tmp_path / "ada.properties", "ada", broker.bootstrap)
+    assert cli(ada, "token", "create", "--owner", "bob", "--output", str(tmp_path / "other")).code == 1
+    assert not (tmp_path / "other").exists()
     assert cli(job, "topic", "list").code == 0
     denied = cli(job, "topic", "create", "orders")
     assert (denied.code, "authorization failed" in denied.stderr.lower()) == (1, True)
@@ -120,7 +127,6 @@ def test_job_logs_in_with_the_written_file(broker: TierlogBroker, tmp_path: Path
     assert cli(job, "topic", "create", "orders").code == 0
     refused = cli(job, "token", "create")
     assert (refused.code, "not by a token" in refused.stderr) == (1, True)
-    (token,) = document(admin, "token", "list")
     assert document(admin, "token", "expire", token["token_id"], "--yes")["removed"]
     ended = cli(job, "topic", "list")
     assert (ended.code, "invalid credentials" in ended.stderr) == (1, True)
