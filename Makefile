@@ -210,7 +210,7 @@ TOOLS := build/supply-chain
 supply-chain: venv
 	test -x $(TOOLS)/bin/pip-audit || { $(PYTHON) -m venv $(TOOLS) && \
 	  $(TOOLS)/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-supply-chain.lock; }
-	$(BIN)/python .ci/supply_chain.py --tools $(TOOLS)/bin --python $(BIN)/python
+	$(BIN)/python .ci/supply_chain.py --tools $(TOOLS)/bin --python $(BIN)/python $(SUPPLY_CHAIN_OPTIONS)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis
