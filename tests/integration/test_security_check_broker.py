@@ -37,6 +37,15 @@ def test_secure_broker_and_what_opens_it(tierlog_broker_factory: TierlogBrokerFa
     assert check(*file, "--ignore", "few-iterations", "--ignore", "acl-for-everyone") == []
 
 
+def test_tokens_in_their_last_day(tierlog_broker_factory: TierlogBrokerFactory) -> None:
+    broker = tierlog_broker_factory({"delegation.token.secret.key": "canary-of-tokens"}, secure=True)
+    file = ("--client-config", str(broker.client_file))
+    for lifetime in ("1h", "6d"):
+        created = call("token", "create", "--max-lifetime", lifetime, "--json", *file)
+        assert created.code == 0, created
+    until(lambda: check(*file) == [("expires", "token")], "the broker applies both tokens")
+
+
 def test_check_needs_a_login(tierlog_broker_factory: TierlogBrokerFactory) -> None:
     broker = tierlog_broker_factory(secure=True)
     ended = call("security", "check", "--bootstrap", broker.bootstrap)

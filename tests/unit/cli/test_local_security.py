@@ -119,3 +119,13 @@ def test_login_of_a_file_is_sent_only_where_it_is_asked_for(
     unencrypted = "http://node-1.example:9644/v1/quorum"
     assert client_config.accept_challenge(unencrypted, ["Basic"])
     assert client_config.admin_login(unencrypted) == {}
+
+
+def test_delegation_token_is_no_login_for_the_admin_api(tmp_path: Path) -> None:
+    login = 'ScramLoginModule required username="id" password="hmac" tokenauth="true";'
+    file = tmp_path / "token.properties"
+    file.write_text(f"security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-256\nsasl.jaas.config={login}\n")
+    client_config.remember(file)
+    url = "https://node-1.example:9644/v1/quorum"
+    assert client_config.accept_challenge(url, ["Basic"])
+    assert client_config.admin_login(url) == {}
