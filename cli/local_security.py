@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tierlog.config.authorization import STANDARD_AUTHORIZER
+from tierlog.protocol.sasl.scram import DEFAULT_ITERATIONS
 
 if TYPE_CHECKING:
     from tierlog.metadata.controller.commands import CredentialChange
@@ -25,7 +26,6 @@ ADMIN, BROKER = "admin", "broker"
 """Super users: clients of the administrator, and brokers as clients of each other."""
 
 MECHANISM = "SCRAM-SHA-512"
-ITERATIONS = 8192
 HOSTS = ("localhost", "127.0.0.1", "::1")
 CERTIFICATE_DAYS = 3650
 """Nothing renews the certificates of a cluster that a developer keeps."""
@@ -149,7 +149,7 @@ class LocalSecurity:
         from tierlog.metadata.controller.commands import CredentialChange
         from tierlog.metadata.scram import ScramMechanism
 
-        verifier = new_verifier(MECHANISM, self.password(user), ITERATIONS)
+        verifier = new_verifier(MECHANISM, self.password(user), DEFAULT_ITERATIONS)
         return CredentialChange(user=user, mechanism=ScramMechanism.SHA_512, verifier=verifier)
 
     def _password_file(self, user: str) -> Path:

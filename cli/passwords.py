@@ -13,6 +13,7 @@ import typer
 from tierlog.cli.errors import usage
 from tierlog.metadata.scram import ScramMechanism, ScramVerifier
 from tierlog.protocol.sasl.scram import (
+    DEFAULT_ITERATIONS,
     HASHES,
     MAX_ITERATIONS,
     MIN_ITERATIONS,
@@ -99,7 +100,7 @@ def parse_add_scram(text: str) -> tuple[str, ScramMechanism, ScramVerifier]:
         )
     if "saltedpassword" in options and "salt" not in options:
         raise usage("invalid --add-scram: saltedpassword needs salt=", hint=_HINT)
-    iterations = _iterations(options.get("iterations", str(MIN_ITERATIONS)))
+    iterations = _iterations(options.get("iterations", str(DEFAULT_ITERATIONS)))
     salt = _base64("salt", options["salt"]) if "salt" in options else new_salt()
     hash_name = HASHES[name]
     if "saltedpassword" in options:

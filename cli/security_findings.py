@@ -14,9 +14,7 @@ from tierlog.config.listeners import ListenerSettings, SecurityProtocol
 from tierlog.config.node import BROKER, NodeSettings
 from tierlog.config.tls import REQUIRED
 from tierlog.metadata.acls import AclOperation, Permission
-
-FEW_ITERATIONS = 8192
-"""A password of SCRAM with fewer is named: twice the minimum of Kafka and half of the maximum."""
+from tierlog.protocol.sasl.scram import DEFAULT_ITERATIONS
 
 TOKEN_EXPIRES_MS = 86_400_000
 """Before its last day the owner renews a token. After it, users need another one."""
@@ -227,7 +225,7 @@ def of_users(rows: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
     """`rows`: as `tierlog user list --json`."""
     for row in rows:
         few = {one["mechanism"]: one["iterations"] for one in row["mechanisms"]}
-        few = {name: count for name, count in few.items() if count < FEW_ITERATIONS}
+        few = {name: count for name, count in few.items() if count < DEFAULT_ITERATIONS}
         if few:
             listed = ", ".join(f"{name} with {count:,}" for name, count in few.items())
             yield Finding(

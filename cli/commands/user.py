@@ -7,6 +7,7 @@ import typer
 from tierlog.cli.errors import CliError, usage
 from tierlog.cli.options import Bootstrap, ClientConfig, Json, Yes, confirm, known_words
 from tierlog.cli.output import counted, print_json, print_outcome, print_rows
+from tierlog.protocol.sasl.scram import DEFAULT_ITERATIONS, MAX_ITERATIONS, MIN_ITERATIONS
 
 if TYPE_CHECKING:
     from tierlog.cli.users import Row
@@ -41,7 +42,9 @@ Mechanism = Annotated[
 Iterations = Annotated[
     int,
     typer.Option(
-        min=4096, max=16384, help="Iterations of the hash: more make guessing, and each login, slower."
+        min=MIN_ITERATIONS,
+        max=MAX_ITERATIONS,
+        help="Iterations of the hash: more make guessing, and each login, slower.",
     ),
 ]
 
@@ -51,7 +54,7 @@ def create(
     user: User,
     password_file: PasswordFile = None,
     mechanism: Mechanism = None,
-    iterations: Iterations = 4096,
+    iterations: Iterations = DEFAULT_ITERATIONS,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
     client_config: ClientConfig = None,
@@ -105,7 +108,7 @@ def alter(
     user: User,
     password_file: PasswordFile = None,
     mechanism: Mechanism = None,
-    iterations: Iterations = 4096,
+    iterations: Iterations = DEFAULT_ITERATIONS,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
     client_config: ClientConfig = None,

@@ -19,8 +19,8 @@ def check(*words: str) -> list[tuple[str, str]]:
     return [(row["level"], row["check"]) for row in rows]
 
 
-def test_open_broker(tierlog_session_broker: TierlogBroker) -> None:
-    found = check("--bootstrap", tierlog_session_broker.bootstrap)
+def test_open_broker(tierlog_broker: TierlogBroker) -> None:
+    found = check("--bootstrap", tierlog_broker.bootstrap)
     assert found == [("open", "no-login"), ("open", "no-authorizer"), ("open", "open-admin-api")]
 
 

@@ -18,7 +18,7 @@ TOKEN_EXTENSION = "tokenauth"
 """Extension of the client's first message, with the value `true`: the name is the id of a delegation token,
 and the password its HMAC in base64 (KIP-48)."""
 
-MIN_ITERATIONS, MAX_ITERATIONS = 4_096, 16_384
+MIN_ITERATIONS, DEFAULT_ITERATIONS, MAX_ITERATIONS = 4_096, 8_192, 16_384
 """As in Kafka: with few, guessing the password of a verifier is cheap; with many, each login is slow."""
 
 _NAME = r"(?:[^,=]|=2C|=3D)*"
