@@ -14,6 +14,9 @@ TOKENS_OF_REQUESTER_MAX = 10_000
 """A client needs no permission for its own tokens, so that no client may use up all of TOKENS_MAX."""
 
 RENEWERS_MAX = 100
+NAMES_CHARACTERS_MAX = 4_096
+"""Characters in the names of one token together."""
+
 TOKEN_ID_MAX = 64
 """Maximum length in characters. Ids have 22."""
 

@@ -13,6 +13,7 @@ from tierlog.metadata.acls import TEXT_MAX, USER
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal, check_format, done
 from tierlog.metadata.delegation_tokens import (
+    NAMES_CHARACTERS_MAX,
     RENEWERS_MAX,
     TOKEN_ID_MAX,
     TOKENS_MAX,
@@ -76,8 +77,12 @@ def _check_names(token: DelegationToken) -> None:
             message = f"{name[:TEXT_MAX]} is not of type User, the only type that clients have"
             raise Refusal(ErrorCode.INVALID_PRINCIPAL_TYPE, message)
     too_long = max(map(len, names)) > TEXT_MAX or len(token.token_id) > TOKEN_ID_MAX
-    if too_long or len(token.renewers) > RENEWERS_MAX:
-        message = f"a token may have {RENEWERS_MAX} renewers, and each name {TEXT_MAX} characters"
+    too_many = len(token.renewers) > RENEWERS_MAX or sum(map(len, names)) > NAMES_CHARACTERS_MAX
+    if too_long or too_many:
+        message = (
+            f"a token may have {RENEWERS_MAX} renewers, each name {TEXT_MAX} characters, and all names "
+            f"together {NAMES_CHARACTERS_MAX}"
+        )
         raise Refusal(ErrorCode.POLICY_VIOLATION, message)
 
 

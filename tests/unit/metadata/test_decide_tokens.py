@@ -113,6 +113,7 @@ def test_controller_removes_expired_tokens_some_at_once(
         ({"owner": "ada"}, ErrorCode.INVALID_PRINCIPAL_TYPE),
         ({"renewers": ("User:bob", "Group:x")}, ErrorCode.INVALID_PRINCIPAL_TYPE),
         ({"renewers": tuple(f"User:{n}" for n in range(101))}, ErrorCode.POLICY_VIOLATION),
+        ({"renewers": tuple(f"User:{n:0500}" for n in range(9))}, ErrorCode.POLICY_VIOLATION),
         ({"owner": "User:" + "x" * 1_020}, ErrorCode.POLICY_VIOLATION),
         ({"token_id": "x" * 65}, ErrorCode.POLICY_VIOLATION),
     ],
