@@ -197,7 +197,7 @@ ACTIONS: Mapping[str, Action] = {
     "AlterReplicaLogDirs": Action("partitions", "`directory`", _directories),
     "AlterUserScramCredentials": Action("users", "`change` (`SET`, `DELETE`), `mechanism`", _users),
     "CreateAcls": Action("the pattern's resource", _ACL, _created_acls, "results"),
-    "CreateDelegationToken": Action("delegation tokens", "`owner`, `renewers`", _new_token),
+    "CreateDelegationToken": Action("delegation tokens, by id", "`owner`, `renewers`", _new_token),
     "CreatePartitions": Action("topics", "`partitions`: the new number", _created_partitions),
     "CreateTopics": Action("topics", f"`partitions`, `replication_factor`, {_SETTINGS}", _created_topics),
     "DeleteAcls": Action("the filter's resource", _ACL, _deleted_acls, "filter_results"),
@@ -205,12 +205,12 @@ ACTIONS: Mapping[str, Action] = {
     "DeleteRecords": Action("partitions", "`before_offset`", _deleted_records),
     "DeleteTopics": Action("topics", "`topic_id`, if the client named that", _deleted_topics),
     "ElectLeaders": Action("partitions", "`election`: `PREFERRED`, `UNCLEAN`", _elections),
-    "ExpireDelegationToken": Action("delegation tokens", "", _token),
+    "ExpireDelegationToken": Action("delegation tokens, by id", "", _token),
     "IncrementalAlterConfigs": Action(
         "topic, broker, group or subscription", f"{_SETTINGS}, with the operation", _changed_configs
     ),
     "OffsetDelete": Action("partitions", "`group`", _deleted_offsets),
-    "RenewDelegationToken": Action("delegation tokens", "", _token),
+    "RenewDelegationToken": Action("delegation tokens, by id", "", _token),
     "UnregisterBroker": Action("brokers", "", _brokers),
     "UpdateFeatures": Action("features", "`level`", _features),
 }

@@ -61,7 +61,7 @@ class _Audited:
         try:
             reply = self._handler(context, request)
         except Exception as failure:
-            return Pending(self._fail(entry, targets, failure))
+            return Pending(self._fail(context, entry, targets, failure))
         if not isinstance(reply, Pending):
             return Pending(self._answer(context, entry, targets, reply))
         reply.work = self._await(context, entry, targets, reply.work)
@@ -77,28 +77,32 @@ class _Audited:
         try:
             reply = await work
         except Exception as failure:
-            return await self._fail(entry, targets, failure)
+            return await self._fail(context, entry, targets, failure)
         return await self._answer(context, entry, targets, reply)
 
     async def _answer(
         self, context: RequestContext, entry: Entry, targets: list[Target], reply: Reply
     ) -> Reply:
-        await self._record(entry, targets, _outcomes(context, reply))
+        await self._record(context, entry, targets, _outcomes(context, reply))
         return reply
 
-    async def _fail(self, entry: Entry, targets: list[Target], failure: Exception) -> Reply:
+    async def _fail(
+        self, context: RequestContext, entry: Entry, targets: list[Target], failure: Exception
+    ) -> Reply:
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         if isinstance(failure, KafkaError):
             code = failure.code
         elif isinstance(failure, MetadataUnavailable):
             code = ErrorCode.REQUEST_TIMED_OUT if failure.applied_unknown else ErrorCode.NOT_CONTROLLER
         name = outcome_name(code)
-        await self._record(entry, targets, lambda target: "" if code in DENIED_CODES else name)
+        await self._record(context, entry, targets, lambda target: "" if code in DENIED_CODES else name)
         raise failure
 
-    async def _record(self, entry: Entry, targets: list[Target], outcome: Callable[[Target], str]) -> None:
+    async def _record(
+        self, context: RequestContext, entry: Entry, targets: list[Target], outcome: Callable[[Target], str]
+    ) -> None:
         resources = [
-            {"type": one.type, "name": one.name, "outcome": ended, **one.details}
+            {"type": one.type, "name": one.name or context.token_id, "outcome": ended, **one.details}
             for one in targets
             if (ended := outcome(one))
         ]

@@ -82,6 +82,7 @@ class RequestContext:
     connection: Connection
     meter: Meter | None = None  # only while quotas are set
     access: Access | None = None  # None: the node has no authorizer, so everything is allowed
+    token_id: str = ""  # the delegation token that the request changes, which it names by its HMAC
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,13 +81,17 @@ def _create_handler(deps: Dependencies, is_allowed: Allowed) -> Handler:
             return _not_created(ErrorCode.INVALID_PRINCIPAL_TYPE, owner, requester)
         if not deps.delegation_tokens.enabled:
             return _not_created(DISABLED, owner, requester, timestamp_ms=0)
-        return Pending(_create(deps, request, owner, requester))
+        return Pending(_create(deps, context, request, owner, requester))
 
     return handle
 
 
 async def _create(
-    deps: Dependencies, request: create.CreateDelegationTokenRequest, owner: str, requester: str
+    deps: Dependencies,
+    context: RequestContext,
+    request: create.CreateDelegationTokenRequest,
+    owner: str,
+    requester: str,
 ) -> Reply:
     settings, now = deps.settings, deps.clock.now_ms()
     lifetime_ms = settings.delegation_token_max_lifetime_ms
@@ -102,6 +106,7 @@ async def _create(
         expires_ms=now + min(lifetime_ms, settings.delegation_token_expiry_time_ms),
         max_ms=now + lifetime_ms,
     )
+    context.token_id = token.token_id
     reply = await deps.metadata.submit(CreateToken(token=token))
     if reply.error:
         return _not_created(reply.error, owner, requester)
@@ -140,16 +145,16 @@ def _renew_handler(deps: Dependencies, is_allowed: Allowed) -> Handler:
         refusal = _refusal(deps, is_allowed, context)
         if refusal:
             return RenewDelegationTokenResponse(error_code=refusal, expiry_timestamp_ms=_no_expiry(refusal))
-        return Pending(_renew(deps, request, context.connection.principal))
+        return Pending(_renew(deps, context, request))
 
     return handle
 
 
-async def _renew(deps: Dependencies, request: RenewDelegationTokenRequest, principal: str) -> Reply:
+async def _renew(deps: Dependencies, context: RequestContext, request: RenewDelegationTokenRequest) -> Reply:
     now, period_ms = deps.clock.now_ms(), deps.settings.delegation_token_expiry_time_ms
     if request.renew_period_ms > 0:
         period_ms = min(period_ms, request.renew_period_ms)
-    error, expires_ms = await _alter(deps, request.hmac, principal, now, now + period_ms, renews=True)
+    error, expires_ms = await _alter(deps, context, request.hmac, now, now + period_ms, renews=True)
     return RenewDelegationTokenResponse(error_code=error, expiry_timestamp_ms=expires_ms)
 
 
@@ -158,20 +163,22 @@ def _expire_handler(deps: Dependencies, is_allowed: Allowed) -> Handler:
         refusal = _refusal(deps, is_allowed, context)
         if refusal:
             return ExpireDelegationTokenResponse(error_code=refusal, expiry_timestamp_ms=_no_expiry(refusal))
-        return Pending(_expire(deps, request, context.connection.principal))
+        return Pending(_expire(deps, context, request))
 
     return handle
 
 
-async def _expire(deps: Dependencies, request: ExpireDelegationTokenRequest, principal: str) -> Reply:
+async def _expire(
+    deps: Dependencies, context: RequestContext, request: ExpireDelegationTokenRequest
+) -> Reply:
     now, period_ms = deps.clock.now_ms(), request.expiry_time_period_ms
     expires_ms = None if period_ms < 0 else min(now + period_ms, INT64_MAX)
-    error, ends_ms = await _alter(deps, request.hmac, principal, now, expires_ms, renews=False)
+    error, ends_ms = await _alter(deps, context, request.hmac, now, expires_ms, renews=False)
     return ExpireDelegationTokenResponse(error_code=error, expiry_timestamp_ms=ends_ms)
 
 
 async def _alter(
-    deps: Dependencies, hmac: Any, principal: str, now: int, expires_ms: int | None, *, renews: bool
+    deps: Dependencies, context: RequestContext, hmac: Any, now: int, expires_ms: int | None, *, renews: bool
 ) -> tuple[ErrorCode, int]:
     """Have the token with this HMAC expire at this time, or now for None. Returns the time, at most the
     token's maximum; 0 with an error."""
@@ -182,6 +189,7 @@ async def _alter(
         token = await tokens.find(value)
     if token is None:
         return ErrorCode.DELEGATION_TOKEN_NOT_FOUND, 0
+    context.token_id, principal = token.token_id, context.connection.principal
     if not renews and deps.authorizer is not None and deps.authorizer.is_super_user(principal):
         principal = token.owner
     command = AlterToken(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from audit_entries import AuditEntries
 from cli_inline import Ended, call
 from token_sides import KEY, LoginFailed, Side
 from waiting import until
@@ -46,6 +47,7 @@ def broker(tmp_path: Path) -> Iterator[TierlogBroker]:
         authorizer_class_name=STANDARD_AUTHORIZER,
         super_users="User:admin",
         delegation_token_expiry_check_interval_ms=100,
+        audit_log_dir=tmp_path / "audit",
     )
     with TierlogBroker(tmp_path / "broker", settings) as running:
         yield running
@@ -97,6 +99,16 @@ def test_commands_create_show_renew_and_expire_tokens(broker: TierlogBroker, tmp
     assert later["expires_ms"] > renewed["expires_ms"]
     assert document(ada, "token", "expire", token_id, "--yes") == {"token_id": token_id, "removed": True}
     assert document(ada, "token", "list") == []
+    changes = [
+        (entry["principal"], entry["api"], entry["resources"][0]["name"])
+        for entry in AuditEntries(tmp_path / "audit").actions()
+    ]
+    assert changes == [
+        ("User:ada", "CreateDelegationToken", token_id),
+        ("User:bob", "RenewDelegationToken", token_id),
+        ("User:ada", "ExpireDelegationToken", token_id),
+        ("User:ada", "ExpireDelegationToken", token_id),
+    ]
     denied = cli(eve, "token", "create", "--owner", "ada")
     assert denied.code == 1
     assert "CREATE_TOKENS" in denied.stderr
