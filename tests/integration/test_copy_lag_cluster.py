@@ -132,13 +132,17 @@ def test_partition_that_is_not_uploaded_in_time_is_visible(
         client.produce(TOPIC, b"0")
         assert client.flush(30) == 0
         wait_for_metric(broker, 1, "tierlog_remote_log_segments", topic=TOPIC, partition="0")
+        # a busy machine may have been late
+        until(lambda: metric(broker, "tierlog_remote_copy_behind_partitions") == 0, "it is in time")
         s3.kill()
         client.produce(TOPIC, b"1")
         assert client.flush(30) == 0
         wait_for_metric(broker, 1, "tierlog_remote_copy_behind_partitions")
-        assert metric(broker, "tierlog_remote_copy_lag_seconds", topic=TOPIC) > LAG_S
+        until(
+            lambda: metric(broker, "tierlog_remote_copy_lag_seconds", topic=TOPIC) > LAG_S, "the lag is shown"
+        )
         [sick] = json_output("cluster", "health", "--admin", broker.admin_url, code=5)
-        assert f"{TOPIC}-0" in sick["problems"][0]["what"]
+        assert any(f"{TOPIC}-0" in problem["what"] for problem in sick["problems"])
         [status] = json_output("tier", "status", TOPIC, "--admin", broker.admin_url)
         assert status["partitions"][0]["is_behind"]
         assert " s " in run("tier", "status", TOPIC, "--admin", broker.admin_url).stdout
