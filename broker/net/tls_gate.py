@@ -19,8 +19,9 @@ from tierlog.broker.net.tls_handshake import Handshake, handshake_threads
 from tierlog.broker.net.tls_socket import TlsSocket
 
 FAILURES_LOGGED_EVERY_S = 10.0
-CERTIFICATE = "CERTIFICATE"
-"""In OpenSSL's name of each failure that is about the client's certificate."""
+CERTIFICATE, ALERT = "CERTIFICATE", "_ALERT_"
+"""In OpenSSL's names of failures: about a certificate, and reported by the client. With both, the client does
+not accept the broker's certificate."""
 
 _log = structlog.get_logger("tierlog")
 
@@ -81,7 +82,7 @@ class TlsGate:
             self._done(connection, handshake, opened)
 
         def failed(_: Handshake, why: CloseReason, detail: str) -> None:
-            if CERTIFICATE in detail:
+            if CERTIFICATE in detail and ALERT not in detail:
                 self._refuse(connection, detail)
             self._end(connection, why, detail)
 

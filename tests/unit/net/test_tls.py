@@ -62,6 +62,13 @@ async def connect(broker: Broker, context: ssl.SSLContext) -> Client:
     return await Client.connect(*broker.address, ssl=context)
 
 
+def refusals(broker: Broker) -> list[str]:
+    """Reasons of refused certificates, as the audit log gets them."""
+    found: list[str] = []
+    broker.listener.tls_gate.on_refused = lambda _, why: found.append(why)
+    return found
+
+
 def raw(broker: Broker) -> socket.socket:
     client = socket.create_connection(broker.address)
     client.setblocking(False)
@@ -208,6 +215,7 @@ async def test_client_without_a_trusted_certificate_is_refused(
 ) -> None:
     tls = certificates.tls(ssl_client_auth="required", ssl_truststore_location=str(certificates.ca))
     await broker.start(tls=tls)
+    refused = refusals(broker)
     context = certificates.of_client()
     if case == "of another CA":
         context.load_cert_chain(LocalAuthority(tmp_path / "other", NOW_S, DAYS).issue("ada"))
@@ -216,6 +224,26 @@ async def test_client_without_a_trusted_certificate_is_refused(
         await client.ask(METADATA, 9, MetadataRequest())
     await until(lambda: broker.listener.closed[CloseReason.TLS_HANDSHAKE] == 1)
     assert broker.listener.connections == 0
+    assert len(refused) == 1 and "CERTIFICATE" in refused[0]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_client_that_refuses_the_brokers_certificate_is_not_recorded_as_refused(
+    broker: Broker, certificates: Certificates, version: ssl.TLSVersion
+) -> None:
+    await broker.start(tls=certificates.tls())
+    refused = refusals(broker)
+    context = certificates.of_client()
+    context.maximum_version = version
+
+    def connect_to_another_name() -> None:  # asyncio's TLS closes without the alert
+        with socket.create_connection(broker.address) as client, pytest.raises(ssl.SSLCertVerificationError):
+            context.wrap_socket(client, server_hostname="another.example")
+
+    await asyncio.to_thread(connect_to_another_name)
+    await until(lambda: broker.listener.closed[CloseReason.TLS_HANDSHAKE] == 1)
+    assert "ALERT_BAD_CERTIFICATE" in broker.notes[0][1]
+    assert refused == []
 
 
 async def test_certificate_that_no_rule_maps_is_refused(broker: Broker, certificates: Certificates) -> None:
@@ -225,8 +253,10 @@ async def test_certificate_that_no_rule_maps_is_refused(broker: Broker, certific
         ssl_principal_mapping_rules="RULE:^CN=bob$/bob/",
     )
     await broker.start(tls=tls)
+    refused = refusals(broker)
     client = await connect(broker, certificates.of_client(certificate=True))
     assert await client.reader.read() == b""
+    assert refused == ["no rule of ssl.principal.mapping.rules matches 'CN=ada'"]
     assert broker.notes == [
         (CloseReason.TLS_HANDSHAKE, "no rule of ssl.principal.mapping.rules matches 'CN=ada'")
     ]
