@@ -121,9 +121,11 @@ class AdminApi:
     def _request(self, method: str, url: str, body: bytes | None, *, redirected: bool = False) -> Any:
         try:
             credentials = admin_credentials(url) or admin_login(url)
-            request = urllib.request.Request(url, body, credentials, method=method)
+            request = urllib.request.Request(url, body, method=method)
         except (OSError, ValueError) as wrong:
             raise usage(str(wrong)) from None
+        for name, value in credentials.items():
+            request.add_unredirected_header(name, value)  # another server must not get them
         # also without a body, which proves to the node that no page of another site makes a browser send
         # this: browsers send this type to another site only if CORS allows it
         if method != "GET":

@@ -1,9 +1,12 @@
 """The file of `--client-config`: Kafka's client settings for the connections of the command that runs.
 
 A secure local cluster has such a file, which is used for its addresses if the option is not given. The login
-in the file also serves for the admin API, if that wants a password.
+in the file also serves for the admin API, if that wants a password. Kafka's logins do not reveal the password
+to the broker, and this one does: therefore it goes only to nodes with a certificate of TIERLOG_ADMIN_CA, and
+to this machine. Nodes name each other's addresses, also over plain HTTP, where the network can change them.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,8 +79,8 @@ def admin_login(url: str) -> dict[str, str]:
         file = _local_file([server], lambda plan: plan.admin_urls.values())
     elif server not in _chosen.challenged:
         file = None
-    security = None if file is None else _security(file)
-    if security is None or not security.mechanism or security.by_token or not is_confidential(url):
+    security = None if file is None or not _is_trusted(url) else _security(file)
+    if security is None or not security.mechanism or security.by_token:
         return {}
     return basic_credentials(security.user, security.password)
 
@@ -85,10 +88,16 @@ def admin_login(url: str) -> dict[str, str]:
 def accept_challenge(url: str, challenges: Iterable[str]) -> bool:
     """Whether a request may be repeated with `admin_login`. `challenges`: the headers WWW-Authenticate."""
     wants_password = any(one.lower().startswith("basic") for one in challenges)
-    if _chosen.file is None or not wants_password or _server(url) in _chosen.challenged:
+    if _chosen.file is None or not wants_password or not _is_trusted(url):
+        return False
+    if _server(url) in _chosen.challenged:  # the login was wrong
         return False
     _chosen.challenged.add(_server(url))
     return True
+
+
+def _is_trusted(url: str) -> bool:
+    return is_confidential(url) and (not url.startswith("https:") or "TIERLOG_ADMIN_CA" in os.environ)
 
 
 def _server(url: str) -> str:

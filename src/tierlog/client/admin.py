@@ -145,8 +145,9 @@ def request(method: str, url: str, body: Mapping[str, object] | None = None, *, 
     """The JSON response. Raises AdminUnreachable and AdminRefused."""
     data = None if body is None else json.dumps(body).encode()
     try:
-        headers = {"Content-Type": "application/json", **admin_credentials(url)}
-        sent = urllib.request.Request(url, data, headers, method=method)
+        sent = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+        for name, value in admin_credentials(url).items():
+            sent.add_unredirected_header(name, value)  # another server must not get them
         with urllib.request.urlopen(sent, timeout=timeout_s, context=admin_tls(url)) as response:
             return json.load(response)
     except urllib.error.HTTPError as refused:

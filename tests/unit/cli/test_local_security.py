@@ -106,10 +106,11 @@ def test_login_of_the_local_cluster_is_for_its_addresses_alone(
 
 
 def test_login_of_a_file_is_sent_only_where_it_is_asked_for(
-    plan: cluster_files.ClusterPlan, tmp_path: Path
+    plan: cluster_files.ClusterPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client_config.remember(LocalSecurity(tmp_path).client_file)
     assert client_config.bootstrap_servers() == plan.bootstrap
+    monkeypatch.setenv("TIERLOG_ADMIN_CA", "ca.pem")
     for url in ("https://node-1.example:9644/v1/quorum", "http://127.0.0.1:9644/v1/quorum"):
         assert client_config.admin_login(url) == {}
         assert not client_config.accept_challenge(url, ['Bearer realm="tierlog"'])
@@ -117,7 +118,7 @@ def test_login_of_a_file_is_sent_only_where_it_is_asked_for(
         assert client_config.admin_login(url) != {}
         assert not client_config.accept_challenge(url, ['Basic realm="tierlog"'])  # it was wrong
     unencrypted = "http://node-1.example:9644/v1/quorum"
-    assert client_config.accept_challenge(unencrypted, ["Basic"])
+    assert not client_config.accept_challenge(unencrypted, ["Basic"])
     assert client_config.admin_login(unencrypted) == {}
 
 
@@ -126,6 +127,16 @@ def test_delegation_token_is_no_login_for_the_admin_api(tmp_path: Path) -> None:
     file = tmp_path / "token.properties"
     file.write_text(f"security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-256\nsasl.jaas.config={login}\n")
     client_config.remember(file)
-    url = "https://node-1.example:9644/v1/quorum"
+    url = "http://127.0.0.1:9644/v1/quorum"
     assert client_config.accept_challenge(url, ["Basic"])
     assert client_config.admin_login(url) == {}
+
+
+def test_login_of_a_file_is_not_sent_to_every_server_with_a_public_certificate(
+    plan: cluster_files.ClusterPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The address may be one that an attacker put into a redirection over plain HTTP."""
+    client_config.remember(LocalSecurity(tmp_path).client_file)
+    monkeypatch.delenv("TIERLOG_ADMIN_CA", raising=False)
+    assert not client_config.accept_challenge("https://attacker.example/v1/quorum", ["Basic"])
+    assert client_config.admin_login("https://attacker.example/v1/quorum") == {}
