@@ -21,7 +21,17 @@ Row = dict[str, Any]
 DEFAULT_MS = -1
 """Lifetimes that the broker chooses; as the period of an expiry: now."""
 
-_SECRET = ("password", "keystore.key", "keystore.certificate.chain")
+_TAKEN = frozenset(
+    {
+        "client.dns.lookup", "security.protocol", "bootstrap.servers",
+        "ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.cipher.suites",
+        "ssl.enabled.protocols", "ssl.endpoint.identification.algorithm", "ssl.key.location",
+        "ssl.keystore.location", "ssl.keystore.type", "ssl.protocol", "ssl.truststore.certificates",
+        "ssl.truststore.location", "ssl.truststore.type",
+    }
+)  # fmt: skip
+"""Settings of a client that a job's file takes over. Others may be secrets: of a login, a key, a schema
+registry or an interceptor."""
 
 
 class NewToken(NamedTuple):
@@ -109,11 +119,7 @@ def client_settings(token: NewToken, like: Mapping[str, str]) -> str:
     """Client settings of a job that logs in by the token. `like`: the settings of this command, from which
     address and TLS are taken, without a login or a private key."""
     mechanism = like.get("sasl.mechanism", "")
-    taken = {
-        name: value
-        for name, value in like.items()
-        if not name.startswith("sasl.") and not any(word in name for word in _SECRET)
-    }
+    taken = {name: value for name, value in like.items() if name in _TAKEN}
     taken["sasl.mechanism"] = mechanism if mechanism in HASHES else min(HASHES)
     taken["sasl.jaas.config"] = (
         "org.apache.kafka.common.security.scram.ScramLoginModule required "
