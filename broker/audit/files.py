@@ -26,6 +26,7 @@ class AuditFile(RotatingFileHandler):
 
     def append(self, lines: Sequence[bytes], *, sync: bool) -> int:
         """Write the lines, and with `sync` also to the disk. Returns the number of lines that were lost."""
+        self._close_moved_file()
         lost = sum(not self._append(line) for line in lines)
         try:
             if sync and self._file is not None:
@@ -60,6 +61,18 @@ class AuditFile(RotatingFileHandler):
             if self._size and not _ends_with_a_line(path, self._size):
                 self._size += self._file.write(b"\n") or 0
         return self._file
+
+    def _close_moved_file(self) -> None:
+        """Begin a new file if an operator, or logrotate, has moved or removed the current one."""
+        if self._file is None:
+            return
+        try:
+            named, opened = os.stat(self.baseFilename), os.fstat(self._file.fileno())
+            is_same = (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
+        except OSError:
+            is_same = False
+        if not is_same:
+            self._close_file()
 
     def _close_file(self) -> None:
         if self._file is not None:

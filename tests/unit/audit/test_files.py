@@ -106,3 +106,17 @@ def test_others_may_not_read_the_files(tmp_path: Path) -> None:
     file.append([b"{}\n"], sync=False)
     file.close()
     assert not stat.S_IMODE((tmp_path / "logs" / "audit-1.jsonl").stat().st_mode) & stat.S_IRWXO
+
+
+def test_moved_file_gets_no_more_lines(tmp_path: Path) -> None:
+    """As logrotate does it."""
+    path = tmp_path / "audit.jsonl"
+    file = AuditFile(path, 1_000, 2)
+    assert file.append([b"1\n"], sync=True) == 0
+    path.rename(tmp_path / "moved")
+    assert file.append([b"2\n"], sync=True) == 0
+    assert (path.read_bytes(), (tmp_path / "moved").read_bytes()) == (b"2\n", b"1\n")
+    path.unlink()
+    assert file.append([b"3\n"], sync=True) == 0
+    assert path.read_bytes() == b"3\n"
+    file.close()
