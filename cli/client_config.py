@@ -68,7 +68,7 @@ def client_properties(bootstrap: str) -> dict[str, str]:
 
 
 def _file_for(bootstrap: str) -> Path | None:
-    return _chosen.file or _local_file(bootstrap.split(","), lambda plan: plan.bootstrap.split(","))
+    return _chosen.file or _local_file(bootstrap.split(","), lambda _, plan: plan.bootstrap.split(","))
 
 
 def admin_login(url: str) -> dict[str, str]:
@@ -76,7 +76,7 @@ def admin_login(url: str) -> dict[str, str]:
     only after the API has asked for a password (`accept_challenge`). Raises CliError."""
     server, file = _server(url), _chosen.file
     if file is None:
-        file = _local_file([server], lambda plan: plan.admin_urls.values())
+        file = _local_file([server], _urls_of_running_nodes)
     elif server not in _chosen.challenged:
         file = None
     security = None if file is None or not _is_trusted(url) else _security(file)
@@ -105,7 +105,17 @@ def _server(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _local_file(addresses: Iterable[str], known: "Callable[[ClusterPlan], Iterable[str]]") -> Path | None:
+def _urls_of_running_nodes(directory: Path, plan: "ClusterPlan") -> Iterable[str]:
+    """While a node is down, the process of another user may be at its port."""
+    from tierlog.cli.cluster_processes import ProcessState, states
+
+    running = states(directory, plan)
+    return [url for node, url in plan.admin_urls.items() if running[node] is not ProcessState.DOWN]
+
+
+def _local_file(
+    addresses: Iterable[str], known: "Callable[[Path, ClusterPlan], Iterable[str]]"
+) -> Path | None:
     """The file of the local cluster, if it is secure and has all these addresses."""
     from tierlog.cli import cluster_files
 
@@ -115,7 +125,7 @@ def _local_file(addresses: Iterable[str], known: "Callable[[ClusterPlan], Iterab
         return None
     from tierlog.cli.local_security import LocalSecurity
 
-    own = set(known(plan))
+    own = set(known(directory, plan))
     is_local = all(address.strip() in own for address in addresses)
     file = LocalSecurity(directory).client_file
     return file if is_local and file.exists() else None

@@ -123,12 +123,14 @@ class BrokerConnection:
         """Calls that are in progress get their responses first. New ones wait."""
         while self._renewed is not None:
             await asyncio.shield(self._renewed)
-        renew = self._renew
+        due, renew = self._renew_at, self._renew
         if renew is None or not self._is_login_due():
             return
         renewed = self._renewed = self._loop.create_future()
         try:
             await renew()
+            if self._renew_at == due:
+                self._renew_at = None  # this login does not expire
         finally:
             self._renewed = None
             renewed.set_result(None)  # if it failed, those that wait find the connection closed

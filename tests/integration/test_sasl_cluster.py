@@ -36,7 +36,6 @@ def test_brokers_replicate_over_sasl(tmp_path: Path) -> None:
         admin = AdminClient(client)
         topic = NewTopic("replicated", 3, 3, config={"min.insync.replicas": "3"})
         admin.create_topics([topic])["replicated"].result(30)
-        started = {node.bootstrap: len(node.log_path.read_text()) for node in cluster}
         failures: list[object] = []
         producer = Producer({**client, "acks": "all"})
         for number in range(RECORDS):
@@ -54,7 +53,6 @@ def test_brokers_replicate_over_sasl(tmp_path: Path) -> None:
         for node in cluster:  # followers log in again on their connections, which stay open
             name = "kafka_server_socket_server_metrics_successful_reauthentication_total"
             wait_for_metric(node, 5, name, listener="BROKERS")
-            assert "cannot reach a leader" not in node.log_path.read_text()[started[node.bootstrap] :]
     for node in cluster:
         assert "canary" not in node.log_path.read_text()
         assert not (node.data_dir / "first-users.json").exists()

@@ -8,7 +8,8 @@ import pytest
 
 from tierlog.base.files import OsFiles
 from tierlog.broker.security.first_users import META_PROPERTIES, read_first_users
-from tierlog.cli import client_config, cluster_files
+from tierlog.cli import client_config, cluster_files, cluster_processes
+from tierlog.cli.cluster_processes import ProcessState
 from tierlog.cli.local_security import LocalSecurity
 from tierlog.client.connection import open_socket
 from tierlog.client.security import client_security, read_properties
@@ -91,13 +92,15 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> cluster_files.Clust
 
 
 def test_login_of_the_local_cluster_is_for_its_addresses_alone(
-    plan: cluster_files.ClusterPlan, tmp_path: Path
+    plan: cluster_files.ClusterPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = plan.nodes[1]
     assert one.bootstrap is not None
     assert client_config.socket_opener(plan.bootstrap) is not open_socket
     assert client_config.socket_opener(one.bootstrap) is not open_socket
     assert client_config.socket_opener(f"{one.bootstrap},127.0.0.1:1") is open_socket
+    assert client_config.admin_login(one.admin_url) == {}  # its node is down: whose port is that now?
+    monkeypatch.setattr(cluster_processes, "state_of", lambda _: ProcessState.UP)
     expected = f"admin:{LocalSecurity(tmp_path).password('admin')}"
     sent = client_config.admin_login(f"{one.admin_url}/v1/cluster?x=1")
     assert b64decode(sent["Authorization"].removeprefix("Basic ")).decode() == expected
@@ -120,6 +123,12 @@ def test_login_of_a_file_is_sent_only_where_it_is_asked_for(
     unencrypted = "http://node-1.example:9644/v1/quorum"
     assert not client_config.accept_challenge(unencrypted, ["Basic"])
     assert client_config.admin_login(unencrypted) == {}
+
+
+def test_directory_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "security").mkdir(mode=0o755)
+    with pytest.raises(PermissionError, match="chmod 700"):
+        prepared(tmp_path, "127.0.0.1:9092")
 
 
 def test_delegation_token_is_no_login_for_the_admin_api(tmp_path: Path) -> None:

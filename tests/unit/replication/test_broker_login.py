@@ -82,6 +82,15 @@ async def test_login_is_renewed_on_the_open_connection(due: None, pair: Pair) ->
     assert pair.counts.successful == len(pair.broker.connections) == 1
 
 
+async def test_login_that_does_not_expire_any_more_is_not_renewed(
+    due: None, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.broker.clock.at_ms += SECOND_MS
+    monkeypatch.setattr(pair.broker.logins, "session_ms", 0)
+    assert [await pair.ask(topics) for topics in range(3)] == [0, 1, 2]
+    assert (pair.counts.reauthenticated, pair.connection.is_open) == (1, True)
+
+
 async def test_next_request_of_a_call_waits_for_the_login(due: None, pair: Pair) -> None:
     found: list[int] = []
 
