@@ -65,9 +65,7 @@ class LocalSecurity:
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         found = self.directory.stat()
         if found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise PermissionError(
-                f"{self.directory} must be this user's, and closed to others: chmod 700"
-            )
+            raise PermissionError(f"{self.directory} must be this user's, and closed to others: chmod 700")
         if not (self.directory / _CERTIFICATE_FILE).exists():
             authority = LocalAuthority(self.directory, SystemClock().now_ms() // 1000, CERTIFICATE_DAYS)
             authority.issue(BROKER, self._hosts)
