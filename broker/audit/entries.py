@@ -33,7 +33,8 @@ CUT = "…"
 Entry = dict[str, Any]
 """Field -> value, in the order of the line, without time and node."""
 
-ACTION, DENIED_ACCESS, DENIED_LOGIN = "action", "denied_access", "denied_login"
+ACTION, FAILED_ACTION = "action", "failed_action"
+DENIED_ACCESS, DENIED_LOGIN = "denied_access", "denied_login"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +56,34 @@ COMMON_FIELDS: Mapping[str, str] = {
 """Fields of all entries. Collapsed entries may lack the last three."""
 
 _REPEATS: Mapping[str, str] = {
-    "count": "how often this was denied. The first denial has an entry of its own, with 1",
-    "first": "time of the first of them, in entries with more than one",
-    "collapsed": "`client` or `node`: stands for different denials of that client, or of many clients",
+    "count": "how often this happened. The first time has an entry of its own, with 1",
+    "first": "the first time, in entries with a larger count",
+    "collapsed": "`client` or `node`: stands for different entries of that client, or of many clients",
 }
 
 EVENTS: Mapping[str, Event] = {
     ACTION: Event(
-        "A request that changes the cluster was carried out, or failed for another reason than access. "
-        "Written before the client gets the response.",
+        "A request that changes the cluster was carried out, at least in part. Written before the client "
+        "gets the response.",
         {
             "client_id": "the client's name for itself",
             "api": "API of the Kafka protocol, or method and path of the admin API",
             "validate_only": "`true`: the client asked what would happen, and nothing was changed",
             "resources": "what was changed: a list of objects with `type`, `name`, `outcome`, and details "
             "of the API. The outcome is `OK` or an error. `REQUEST_TIMED_OUT` may have been carried out",
+        },
+    ),
+    FAILED_ACTION: Event(
+        "A request that changes the cluster changed nothing, for another reason than access.",
+        {
+            "client_id": "the client's name for itself, in the first of several requests",
+            "api": "API of the Kafka protocol",
+            "validate_only": "`true`: the client asked what would happen",
+            "outcome": "the error of the first resource",
+            "resource_type": "type of the first resource, as in actions",
+            "resource_name": "its name",
+            "resources": "how many resources the request named",
+            **_REPEATS,
         },
     ),
     DENIED_ACCESS: Event(

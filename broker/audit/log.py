@@ -3,9 +3,9 @@
 Guarantee: an action whose response the client has received is in the file. `record` therefore waits until the
 entry is on the disk, and with many entries for room in the queue. It stops waiting when nothing was written
 for WRITE_TIMEOUT_S: a log that cannot be written never stops the cluster. Such entries are written as soon as
-possible, or dropped and counted when QUEUE_BYTES_MAX are waiting or the disk is full. Actions and denials
-have files of their own, so that denials, which strangers cause, do not push actions out of the files that are
-kept. Called by `handlers.audited`, `handlers.sasl` and `gateway.audited`.
+possible, or dropped and counted when QUEUE_BYTES_MAX are waiting or the disk is full. Denials
+and failed actions, which strangers cause, have a file of their own, so that they do not push actions out of
+the files that are kept. Called by `handlers.audited`, `handlers.sasl` and `gateway.audited`.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import structlog
 
 from tierlog.base.clock import Clock
 from tierlog.base.daemon_threads import DaemonThreads
-from tierlog.broker.audit.entries import ACTION, DENIED_LOGIN, Entry, line_of
+from tierlog.broker.audit.entries import ACTION, DENIED_LOGIN, FAILED_ACTION, Entry, line_of
 from tierlog.broker.audit.files import AuditFile
 from tierlog.broker.audit.repeats import Repeats
 from tierlog.config.audit import AuditSettings
@@ -115,6 +115,10 @@ class AuditLog:
             self.counts.repeated += 1
         else:
             self._put(event, self._line(found))
+
+    def fail(self, entry: Mapping[str, Any]) -> None:
+        """Record an action that changed nothing. It may be counted together with others like it."""
+        self.deny(FAILED_ACTION, entry)
 
     def deny_login(
         self, client: str, listener: str, principal: str, mechanism: str, user: str | None, reason: str

@@ -1,8 +1,9 @@
 """Audited requests: entries of the audit log for actions (`handlers.actions`) and for what is denied.
 
-The response to an action leaves after its entry is written. A denied access becomes an entry if the response
-has an error for it: lists that leave out what a client may not see are no denials. Used by `handlers.table`
-and `handlers.guard` only if the node has an audit log, so that other nodes do none of this.
+The response to an action leaves after its entry is written, or at once if the action changed nothing. A
+denied access becomes an entry if the response has an error for it: lists without what a client may not see
+are no denials. Used by `handlers.table` and `handlers.guard` only if the node has an audit log, so that other
+nodes do none of this.
 """
 
 import asyncio
@@ -30,6 +31,9 @@ DECODED_BYTES_MAX = 256 << 10
 FAILED_IN_PART = "FAILED_IN_PART"
 """Outcome in a larger response with errors."""
 
+CHANGING = frozenset({"OK", "CLOSED", FAILED_IN_PART, "REQUEST_TIMED_OUT", "UNKNOWN_SERVER_ERROR"})
+"""Outcomes of resources that were changed, or may have been."""
+
 DENIED_CODES = frozenset(DENIED.values())
 
 
@@ -41,6 +45,9 @@ def audited_handlers(
         key: _Audited(handler, deps, audit).handle if APIS[key].name in ACTIONS else handler
         for key, handler in handlers.items()
     }
+
+
+_OF_FIRST = {"outcome": "outcome", "resource_type": "type", "resource_name": "name"}
 
 
 class _Audited:
@@ -106,7 +113,11 @@ class _Audited:
             for one in targets
             if (ended := outcome(one))
         ]
-        await self._audit.record(in_parts(entry, resources))
+        if any(one["outcome"] in CHANGING for one in resources):
+            await self._audit.record(in_parts(entry, resources))
+        elif resources:
+            first = {name: resources[0][key] for name, key in _OF_FIRST.items()}
+            self._audit.fail(entry | first | {"resources": len(resources)})
 
 
 def _outcomes(context: RequestContext, reply: Reply) -> Callable[[Target], str]:

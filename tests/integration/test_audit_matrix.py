@@ -1,5 +1,6 @@
 """Every API with an audit log: its action, and the denial of what it needs, have entries."""
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,13 @@ from access_cases import FILTERED, HOST, SETTINGS, Acls, permissions_of, rows_of
 from audit_entries import AuditEntries
 from every_request import place_for
 from waiting import until
-from wire_client import Client
+from wire_client import Client, message
 
-from tierlog.broker.audit.entries import DENIED_ACCESS
+from tierlog.broker.audit.entries import DENIED_ACCESS, FAILED_ACTION
 from tierlog.broker.handlers.actions import ACTIONS, NO_ACTION
 from tierlog.broker.handlers.table import SERVED
 from tierlog.protocol.api import BY_NAME
+from tierlog.protocol.errors import ErrorCode
 from tierlog.testing import TierlogBroker
 
 OUTCOMES = {
@@ -74,14 +76,39 @@ def test_every_api_is_an_action_or_says_why_not() -> None:
 def test_action_has_an_entry_with_its_outcome(
     admin: Client, acls: Acls, client: Client, entries: AuditEntries, api: str, version: str
 ) -> None:
+    def failed(entry: dict[str, Any]) -> bool:
+        wanted = api, HOST, OUTCOMES[api]
+        return tuple(entry.get(field) for field in ("api", "client", "outcome")) == wanted
+
     place = place_for(admin, api)
     number = getattr(BY_NAME[api], version)
     with acls.granted(*permissions_of(rows_of(api, number))):
         before = len(entries.actions(api))
         send(client, api, number, place)
+        if api in OUTCOMES:
+            until(lambda: any(map(failed, entries.denials(FAILED_ACTION))), f"{api} has an entry")
+            return
         [entry] = (one for one in entries.actions(api)[before:] if one["client"] == HOST)
-    assert {one["outcome"] for one in entry["resources"]} == {OUTCOMES.get(api, "OK")}
+    assert {one["outcome"] for one in entry["resources"]} == {"OK"}
     assert all(isinstance(one["type"], str) and isinstance(one["name"], str) for one in entry["resources"])
+
+
+def test_requests_that_change_nothing_push_no_action_out(
+    acls: Acls, client: Client, entries: AuditEntries
+) -> None:
+    """A client needs no permission to name topics by ids that do not exist."""
+    ids = [{"topic_id": uuid.uuid4()} for _ in range(1_000)]
+
+    def failed() -> list[dict[str, Any]]:
+        return [one for one in entries.denials(FAILED_ACTION) if one.get("resources") == len(ids)]
+
+    with acls.granted():
+        before = len(entries.actions())
+        for _ in range(20):
+            reply = client.send("DeleteTopics", 6, message("DeleteTopics", {"topics": ids}))
+            assert {one.error_code for one in reply.responses} == {ErrorCode.UNKNOWN_TOPIC_ID}
+    until(lambda: sum(one["count"] for one in failed()) == 20, "all requests are counted")
+    assert [one for one in entries.actions()[before:] if one["client"] == HOST] == []
 
 
 @pytest.mark.parametrize("api", sorted(name for name in SERVED if name not in FILTERED))
