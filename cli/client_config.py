@@ -142,7 +142,7 @@ def _security(file: Path) -> "ClientSecurity":
 
 
 def _properties(file: Path) -> dict[str, str]:
-    from tierlog.client.security import read_properties
+    from tierlog.client.properties import read_properties
     from tierlog.config.definitions import InvalidSetting
 
     try:

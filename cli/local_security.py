@@ -8,10 +8,11 @@ cryptography only when it is needed.
 import os
 import secrets
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tierlog.client.properties import properties_text
 from tierlog.config.authorization import STANDARD_AUTHORIZER
 from tierlog.protocol.sasl.scram import DEFAULT_ITERATIONS
 
@@ -72,7 +73,7 @@ class LocalSecurity:
         for user in (ADMIN, BROKER, *users):
             if not self._password_file(user).exists():
                 _write(self._password_file(user), f"{secrets.token_hex(24)}\n")
-        _write(self.directory / _LOGINS_FILE, _properties({BROKER: self._login(BROKER)}))
+        _write(self.directory / _LOGINS_FILE, properties_text({BROKER: self._login(BROKER)}))
         self.write_client_file(bootstrap)
         files = OsFiles()
         for data_dir in data_dirs:
@@ -81,7 +82,7 @@ class LocalSecurity:
                 write_first_users(files, data_dir, tuple(changes))
 
     def write_client_file(self, bootstrap: str) -> None:
-        _write(self.client_file, _properties(self.client_properties(bootstrap)))
+        _write(self.client_file, properties_text(self.client_properties(bootstrap)))
 
     def settings(self, port: int | None, *, login: str = "") -> dict[str, str]:
         """Settings of a node. `port`: for clients and brokers; None if it is a controller node alone.
@@ -157,24 +158,6 @@ class LocalSecurity:
 
     def _password_file(self, user: str) -> Path:
         return self.directory / f"{user}.password"
-
-
-def _properties(values: Mapping[str, str]) -> str:
-    """A file in the format of Java's properties."""
-    return "".join(f"{name}={_escaped(value)}\n" for name, value in values.items())
-
-
-def _escaped(text: str) -> str:
-    """Java reads these files as ISO 8859-1."""
-    doubled = text.replace("\\", "\\\\")
-    return "".join(
-        one if one.isascii() else "".join(f"\\u{unit:04x}" for unit in _utf16(one)) for one in doubled
-    )
-
-
-def _utf16(character: str) -> list[int]:
-    encoded = character.encode("utf-16-be")
-    return [int.from_bytes(encoded[at : at + 2], "big") for at in range(0, len(encoded), 2)]
 
 
 def _write(file: Path, text: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TextIO
 
 from tierlog.cli.client import KafkaClient, raise_for
 from tierlog.cli.errors import CliError, ExitCode, usage
+from tierlog.client.properties import properties_text
 from tierlog.metadata.acls import USER
 from tierlog.protocol.messages import create_delegation_token as create_api
 from tierlog.protocol.messages import describe_delegation_token as describe_api
@@ -125,7 +126,7 @@ def client_settings(token: NewToken, like: Mapping[str, str]) -> str:
         "org.apache.kafka.common.security.scram.ScramLoginModule required "
         f'username="{token.row["token_id"]}" password="{token.hmac}" {TOKEN_EXTENSION}="true";'
     )
-    return "".join(f"{name}={_escaped(value)}\n" for name, value in taken.items())
+    return properties_text(taken)
 
 
 def unknown_token(token_id: str) -> CliError:
@@ -179,7 +180,3 @@ def _principal(name: str) -> str:
 
 def _text(hmac: Any) -> str:
     return base64.b64encode(bytes(hmac)).decode()
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n")

@@ -7,14 +7,12 @@ Called by the command line for `--client-config`.
 """
 
 import os
-import re
 import secrets
 import socket
 import ssl
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from tierlog.client.errors import AuthenticationFailed, InvalidResponse
@@ -31,8 +29,6 @@ ANSWER_MAX_BYTES = 1 << 20
 """Maximum bytes of an answer before the login. Another server than a broker may be at the address."""
 
 HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 0
-_CONTINUED = re.compile(r"(?<!\\)(?:\\\\)*\\$")
-_KEY_END = re.compile(r"(?<!\\)[=:\s]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,36 +101,6 @@ def _read(opened: socket.socket, count: int) -> bytes:
 
 
 # ---- Kafka's settings -----------------------------------------------------------------------------
-
-
-def read_properties(file: Path) -> dict[str, str]:
-    """A file in the format of Java's properties, as Kafka's tools read. Raises InvalidSetting."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as failure:
-        raise InvalidSetting(f"{file}: {failure}") from None
-    found: dict[str, str] = {}
-    logical = ""
-    for line in text.splitlines():
-        line = line.lstrip()
-        if not logical and (not line or line[0] in "#!"):
-            continue
-        if _CONTINUED.search(line):
-            logical += line[:-1]
-            continue
-        logical += line
-        end = _KEY_END.search(logical)
-        key, rest = (logical, "") if end is None else (logical[: end.start()], logical[end.start() :])
-        found[_unescaped(key)] = _unescaped(re.sub(r"^\s*[=:]?\s*", "", rest)).strip()
-        logical = ""
-    return found
-
-
-def _unescaped(text: str) -> str:
-    special = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-    unicode = re.sub(r"\\u([0-9a-fA-F]{4})", lambda found: chr(int(found[1], 16)), text)
-    text = re.sub(r"\\(.)", lambda found: special.get(found[1], found[1]), unicode)
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")  # joins pairs
 
 
 def client_security(properties: Mapping[str, str]) -> ClientSecurity:

@@ -12,7 +12,8 @@ from tierlog.cli import client_config, cluster_files, cluster_processes
 from tierlog.cli.cluster_processes import ProcessState
 from tierlog.cli.local_security import LocalSecurity
 from tierlog.client.connection import open_socket
-from tierlog.client.security import client_security, read_properties
+from tierlog.client.properties import read_properties
+from tierlog.client.security import client_security
 from tierlog.config.providers import resolved
 from tierlog.config.sources import settings_from
 from tierlog.protocol.sasl.scram import keys_of, salted_password

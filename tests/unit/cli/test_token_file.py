@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tierlog.cli.tokens import NewToken, client_settings
-from tierlog.client.security import read_properties
+from tierlog.client.properties import read_properties
 
 
 def test_job_gets_address_and_tls_of_the_command_and_none_of_its_secrets(tmp_path: Path) -> None:

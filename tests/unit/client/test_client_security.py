@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from certificates import Authority
 
-from tierlog.client.security import client_security, read_properties
+from tierlog.client.properties import properties_text, read_properties
+from tierlog.client.security import client_security
 from tierlog.config.definitions import InvalidSetting
 
 JAAS = 'ScramLoginModule required username="ada" password="canary";'
@@ -44,6 +45,13 @@ def test_properties_are_read_as_java_reads_them(tmp_path: Path) -> None:
         "f=g": "x\\yé",
         "empty": "",
     }
+
+
+def test_written_properties_are_read_back(tmp_path: Path) -> None:
+    values = {"a": "C:\\users\\uabcd", "b": "-----BEGIN\n\tx\u2028y", "c": "\u00e9\U0001f600=:#!", "d": ""}
+    text = properties_text(values)
+    assert text.isascii()
+    assert properties(tmp_path, text) == values
 
 
 def test_login_of_kafkas_and_of_librdkafkas_settings() -> None:
