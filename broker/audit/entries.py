@@ -114,7 +114,7 @@ EVENTS: Mapping[str, Event] = {
 def line_of(entry: Mapping[str, Any], now_ms: int, node_id: int) -> bytes:
     """The entry as a line of the file."""
     whole = {"time": timestamp(now_ms), "node": node_id, **entry}
-    return json.dumps(_cut(whole), ensure_ascii=True, separators=(",", ":")).encode("ascii") + b"\n"
+    return json.dumps(cut(whole), ensure_ascii=True, separators=(",", ":")).encode("ascii") + b"\n"
 
 
 def in_parts(entry: Entry, resources: Iterable[Mapping[str, Any]]) -> Iterator[Entry]:
@@ -163,14 +163,15 @@ def timestamp(now_ms: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{now_ms % 1000:03}Z"
 
 
-def _cut(value: Any) -> Any:
+def cut(value: Any) -> Any:
+    """The value of a field with each of its texts cut to TEXT_CHARACTERS_MAX."""
     match value:
         case str():
             return value if len(value) <= TEXT_CHARACTERS_MAX else value[:TEXT_CHARACTERS_MAX] + CUT
         case Mapping():
-            return {_cut(name): _cut(one) for name, one in value.items()}
+            return {cut(name): cut(one) for name, one in value.items()}
         case list() | tuple():
-            return [_cut(one) for one in value]
+            return [cut(one) for one in value]
         case float():
             return value if math.isfinite(value) else str(value)  # JSON has no NaN
     return value

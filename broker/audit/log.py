@@ -19,7 +19,7 @@ import structlog
 
 from tierlog.base.clock import Clock
 from tierlog.base.daemon_threads import DaemonThreads
-from tierlog.broker.audit.entries import ACTION, DENIED_LOGIN, FAILED_ACTION, Entry, line_of
+from tierlog.broker.audit.entries import ACTION, DENIED_LOGIN, FAILED_ACTION, Entry, cut, line_of
 from tierlog.broker.audit.files import AuditFile
 from tierlog.broker.audit.repeats import Repeats
 from tierlog.config.audit import AuditSettings
@@ -110,7 +110,7 @@ class AuditLog:
 
     def deny(self, event: str, entry: Mapping[str, Any]) -> None:
         """Record a denial, which may be counted together with others like it."""
-        found = self._repeats.add({"event": event, **entry}, self._clock.now_ms())
+        found = self._repeats.add({"event": event, **cut(entry)}, self._clock.now_ms())
         if found is None:
             self.counts.repeated += 1
         else:

@@ -45,6 +45,14 @@ async def test_denials_are_in_a_file_of_their_own_with_their_counts_at_the_end(t
     assert audit.counts.repeated == 4
 
 
+async def test_what_is_cut_off_names_keeps_no_denials_apart(tmp_path: Path) -> None:
+    audit = audit_log(tmp_path)
+    for end in "xyz":
+        audit.deny(DENIED_ACCESS, {"client": "10.0.0.1", "resource_name": "t" * 10_000 + end})
+    assert audit.counts.repeated == 2
+    await audit.close()
+
+
 async def test_log_that_cannot_be_written_stops_nothing_and_counts(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     audit = audit_log(tmp_path / "file")
