@@ -1,7 +1,7 @@
 """Login of a broker at another one, if inter.broker.listener.name is a SASL listener. Called by the network
 of `broker.platform`."""
 
-import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -11,12 +11,15 @@ from tierlog.config.node import NodeSettings
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from tierlog.protocol.messages.sasl_handshake import SaslHandshakeRequest
-from tierlog.protocol.sasl.client_login import login_messages
-from tierlog.protocol.sasl.scram import ScramFailed
+from tierlog.protocol.sasl.client_login import HANDSHAKE_VERSION, LoginRefused, login_requests
 
 TIMEOUT_S = 5.0
-HANDSHAKE, AUTHENTICATE = BY_NAME["SaslHandshake"].key, BY_NAME["SaslAuthenticate"].key
-HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 2
+CALLS: Mapping[type, tuple[int, int]] = {
+    SaslHandshakeRequest: (BY_NAME["SaslHandshake"].key, HANDSHAKE_VERSION),
+    SaslAuthenticateRequest: (BY_NAME["SaslAuthenticate"].key, 2),
+}
+"""Key and version of each request of a login."""
+
 
 RENEWED_AFTER = 0.85
 """Part of a login's lifetime after which it is renewed, the least that clients of Kafka wait."""
@@ -47,27 +50,16 @@ class BrokerLogin:
 
     async def _log_in(self, connection: BrokerConnection, peer: str) -> int:
         """Returns for how many ms the login is valid; 0: for as long as the connection is open."""
-        request = SaslHandshakeRequest(mechanism=self.mechanism)
-        handshake = await connection.call(HANDSHAKE, HANDSHAKE_VERSION, request, TIMEOUT_S)
-        if handshake.error_code:
-            offered = ", ".join(handshake.mechanisms)
-            why = f"offers {offered}, not {self.mechanism}" if offered else "has no SASL on this listener"
-            raise Unreachable(f"{peer} {why}")
-        messages = login_messages(self.mechanism, self.user, self.password, secrets.token_hex(16))
-        lifetime_ms = 0
+        requests = login_requests(self.mechanism, self.user, self.password)
         try:
-            message = next(messages)
+            request = next(requests)
             while True:
-                step = SaslAuthenticateRequest(auth_bytes=message)
-                answer = await connection.call(AUTHENTICATE, AUTHENTICATE_VERSION, step, TIMEOUT_S)
-                if answer.error_code:
-                    raise Unreachable(f"{peer} refuses the login of {self.user}: {answer.error_message}")
-                lifetime_ms = answer.session_lifetime_ms
-                message = messages.send(bytes(answer.auth_bytes))
-        except StopIteration:
-            return lifetime_ms
-        except ScramFailed as failure:
-            raise Unreachable(f"{peer}: {failure}") from None
+                key, version = CALLS[type(request)]
+                request = requests.send(await connection.call(key, version, request, TIMEOUT_S))
+        except StopIteration as done:
+            return int(done.value)
+        except LoginRefused as refusal:
+            raise Unreachable(f"{peer} {refusal}") from None
 
 
 def inter_broker_login(settings: NodeSettings) -> BrokerLogin | None:

@@ -7,7 +7,6 @@ Called by the command line for `--client-config`.
 """
 
 import os
-import secrets
 import socket
 import ssl
 import struct
@@ -19,16 +18,20 @@ from tierlog.client.errors import AuthenticationFailed, InvalidResponse
 from tierlog.config.definitions import InvalidSetting
 from tierlog.config.jaas import parse_jaas
 from tierlog.protocol.api import BY_NAME, decode_response, encode_request
-from tierlog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from tierlog.protocol.messages.sasl_handshake import SaslHandshakeRequest
-from tierlog.protocol.sasl.client_login import CLIENT_MECHANISMS, login_messages
-from tierlog.protocol.sasl.scram import HASHES, ScramFailed
+from tierlog.protocol.sasl.client_login import (
+    CLIENT_MECHANISMS,
+    HANDSHAKE_VERSION,
+    LoginRefused,
+    login_requests,
+)
+from tierlog.protocol.sasl.scram import HASHES
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 ANSWER_MAX_BYTES = 1 << 20
 """Maximum bytes of an answer before the login. Another server than a broker may be at the address."""
 
-HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 0
+AUTHENTICATE_VERSION = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,30 +60,21 @@ class ClientSecurity:
         return opened
 
     def _log_in(self, opened: socket.socket, name: str) -> None:
-        handshake = _exchange(opened, name, HANDSHAKE_VERSION, SaslHandshakeRequest(mechanism=self.mechanism))
-        if handshake.error_code:
-            offered = ", ".join(handshake.mechanisms)
-            why = f"offers {offered}, not {self.mechanism}" if offered else "has no SASL on this listener"
-            raise AuthenticationFailed(f"{name} {why}")
-        messages = login_messages(
-            self.mechanism, self.user, self.password, secrets.token_hex(16), by_token=self.by_token
-        )
+        requests = login_requests(self.mechanism, self.user, self.password, by_token=self.by_token)
         try:
-            message = next(messages)
+            request = next(requests)
             while True:
-                request = SaslAuthenticateRequest(auth_bytes=message)
-                response = _exchange(opened, name, AUTHENTICATE_VERSION, request)
-                if response.error_code:
-                    raise AuthenticationFailed(f"{name}: {response.error_message or 'authentication failed'}")
-                message = messages.send(bytes(response.auth_bytes))
+                request = requests.send(_exchange(opened, name, request))
         except StopIteration:
             return
-        except ScramFailed as failure:
-            raise AuthenticationFailed(f"{name}: {failure}") from None
+        except LoginRefused as refusal:
+            raise AuthenticationFailed(f"{name} {refusal}") from None
 
 
-def _exchange(opened: socket.socket, name: str, version: int, request: Any) -> Any:
-    api = BY_NAME[type(request).__name__.removesuffix("Request")]
+def _exchange(opened: socket.socket, name: str, request: Any) -> Any:
+    is_handshake = isinstance(request, SaslHandshakeRequest)
+    api = BY_NAME["SaslHandshake" if is_handshake else "SaslAuthenticate"]
+    version = HANDSHAKE_VERSION if is_handshake else AUTHENTICATE_VERSION
     opened.sendall(encode_request(api, version, 0, "tierlog", request))
     size = struct.unpack(">i", _read(opened, 4))[0]
     if not 0 < size <= ANSWER_MAX_BYTES:

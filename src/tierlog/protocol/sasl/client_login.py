@@ -1,29 +1,61 @@
-"""Login of a client: the SASL messages of one exchange, without what carries them.
+"""Login of a client: the requests of one login, without the connection that carries them.
 
 Called by `tierlog.client`, and by brokers for their connections to each other.
 """
 
+import secrets
 from collections.abc import Generator
+from typing import Any
 
+from tierlog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from tierlog.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from tierlog.protocol.sasl import plain
 from tierlog.protocol.sasl.scram import HASHES, ScramClient, ScramFailed
 
 CLIENT_MECHANISMS = (*HASHES, "PLAIN")
-NONCE_BITS = 130
+HANDSHAKE_VERSION = 1
 
-Messages = Generator[bytes, bytes, None]
-"""Yields each message, and is sent the broker's answer to it."""
+Requests = Generator[SaslHandshakeRequest | SaslAuthenticateRequest, Any, int]
+"""Yields each request, and is sent its response. Returns for how many ms the login is valid; 0: for as long
+as the connection is open."""
 
 
-def login_messages(
-    mechanism: str, user: str, password: str, nonce: str, *, by_token: bool = False
-) -> Messages:
-    """The messages of one of CLIENT_MECHANISMS. `by_token`: user and password are id and HMAC, in base64, of
-    a delegation token. Raises ScramFailed if the broker is not genuine."""
+class LoginRefused(Exception):
+    """The text continues the broker's name: "refuses the login of ada: …"."""
+
+
+def login_requests(mechanism: str, user: str, password: str, *, by_token: bool = False) -> Requests:
+    """The requests of a login by one of CLIENT_MECHANISMS. `by_token`: user and password are id and HMAC, in
+    base64, of a delegation token. Raises LoginRefused, also if the broker is not genuine."""
+    handshake = yield SaslHandshakeRequest(mechanism=mechanism)
+    if handshake.error_code:
+        offered = ", ".join(handshake.mechanisms)
+        raise LoginRefused(
+            f"offers {offered}, not {mechanism}" if offered else "has no SASL on this listener"
+        )
+    messages = _messages(mechanism, user, password, by_token)
+    lifetime_ms = 0
+    try:
+        message = next(messages)
+        while True:
+            response = yield SaslAuthenticateRequest(auth_bytes=message)
+            if response.error_code:
+                why = response.error_message or "authentication failed"
+                raise LoginRefused(f"refuses the login of {user}: {why}")
+            lifetime_ms = response.session_lifetime_ms
+            message = messages.send(bytes(response.auth_bytes))
+    except StopIteration:
+        return lifetime_ms
+    except ScramFailed as failure:
+        raise LoginRefused(f"cannot prove that it knows {user}: {failure}") from None
+
+
+def _messages(mechanism: str, user: str, password: str, by_token: bool) -> Generator[bytes, bytes, None]:
+    """The messages of the mechanism. Raises ScramFailed."""
     if mechanism == "PLAIN":
         yield plain.encode(user, password)
         return
-    scram = ScramClient(mechanism, user, password, nonce, by_token=by_token)
+    scram = ScramClient(mechanism, user, password, secrets.token_hex(16), by_token=by_token)
     message = scram.start()
     while message:
         message = scram.respond((yield message))
