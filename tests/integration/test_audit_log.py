@@ -146,14 +146,24 @@ def test_denied_accesses_are_recorded_and_repeats_counted(node: Audited) -> None
     consumer.close()
     stranger = node.admin("eve")
     assert error_of(stranger.delete_topics(["secret"])["secret"]) == denied
-    found = {
-        (one["api"], one["operation"], one["resource_type"], one["resource_name"]): one
-        for one in node.entries.denials(DENIED_ACCESS)
-        if one["principal"] == "User:eve"
-    }
-    assert ("Metadata", "DESCRIBE", "TOPIC", "secret") in found
-    assert ("FindCoordinator", "DESCRIBE", "GROUP", "spies") in found
-    assert found["DeleteTopics", "DELETE", "TOPIC", "secret"]["client_id"] == "eves laptop"
+
+    def found() -> dict[tuple[str, ...], dict[str, Any]]:
+        return {
+            (one["api"], one["operation"], one["resource_type"], one["resource_name"]): one
+            for one in node.entries.denials(DENIED_ACCESS)
+            if one["principal"] == "User:eve"
+        }
+
+    deletion = (
+        "DeleteTopics",
+        "DELETE",
+        "TOPIC",
+        "secret",
+    )  # the response does not wait for a denial's entry
+    until(lambda: deletion in found(), "the last denial has an entry")
+    assert ("Metadata", "DESCRIBE", "TOPIC", "secret") in found()
+    assert ("FindCoordinator", "DESCRIBE", "GROUP", "spies") in found()
+    assert found()[deletion]["client_id"] == "eves laptop"
     assert all("secret" not in str(one["resources"]) for one in node.entries.actions("DeleteTopics"))
 
     def repeated() -> bool:

@@ -46,7 +46,11 @@ def test_a_crash_ends_the_run_and_is_named(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *PLUGINS, *options_of_make()],
         cwd=tmp_path,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        env={
+            **os.environ,
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "tests" / "support", ROOT / "src"))),
+        },
         capture_output=True,
         text=True,
         check=False,

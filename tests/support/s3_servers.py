@@ -60,9 +60,9 @@ class S3Server:
     def url(self, prefix: str) -> str:
         return f"s3://{BUCKET}/{prefix}?endpoint={self.endpoint}&region={REGION}"
 
-    def minio_client(self) -> minio.Minio:
+    def minio_client(self, secret_key: str = SECRET_KEY) -> minio.Minio:
         """The bucket through another client library than the product's."""
-        return minio.Minio(self.address, ACCESS_KEY, SECRET_KEY, secure=False, region=REGION)
+        return minio.Minio(self.address, ACCESS_KEY, secret_key, secure=False, region=REGION)
 
 
 def available() -> list[str]:
