@@ -154,12 +154,8 @@ def test_denied_accesses_are_recorded_and_repeats_counted(node: Audited) -> None
             if one["principal"] == "User:eve"
         }
 
-    deletion = (
-        "DeleteTopics",
-        "DELETE",
-        "TOPIC",
-        "secret",
-    )  # the response does not wait for a denial's entry
+    # the response does not wait for a denial's entry
+    deletion = ("DeleteTopics", "DELETE", "TOPIC", "secret")
     until(lambda: deletion in found(), "the last denial has an entry")
     assert ("Metadata", "DESCRIBE", "TOPIC", "secret") in found()
     assert ("FindCoordinator", "DESCRIBE", "GROUP", "spies") in found()
