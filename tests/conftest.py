@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from canaries import check_report, watch_brokers
+from canaries import check_report, redacted, watch_brokers
 from hypothesis import settings
 
 settings.register_profile("drawn", deadline=None)
@@ -80,7 +80,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if second_tries:
         terminalreporter.section("FAILED ONCE AND RUN AGAIN", red=True)
         for report in second_tries:
-            terminalreporter.write_line(f"{report.nodeid}\n{report.longreprtext}")
+            # a traceback shows the test's source, and a run that passes must show no secret
+            terminalreporter.write_line(f"{report.nodeid}\n{redacted(report.longreprtext)}")
     crashed = terminalreporter.config.stash.get(CRASHED, [])
     if crashed:
         terminalreporter.section("A WORKER CRASHED, AND MANY TESTS DID NOT RUN", red=True)

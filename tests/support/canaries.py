@@ -24,6 +24,11 @@ def canary(name: str) -> str:
     return f"{MARK}of-{name}"
 
 
+def redacted(text: str) -> str:
+    """The text without what makes a secret of it."""
+    return text.replace(MARK, REDACTED)
+
+
 def watch_brokers(patch: pytest.MonkeyPatch) -> None:
     """Search the command line of each broker process when it starts, and its log when it has ended."""
     first_line, reap = TierlogBroker._first_line, TierlogBroker._reap
@@ -52,7 +57,7 @@ def check_report(report: Any) -> None:
         leaks.clear()
     if not found:
         return
-    report.sections = [(name, text.replace(MARK, REDACTED)) for name, text in report.sections]
+    report.sections = [(name, redacted(text)) for name, text in report.sections]
     if not report.failed:  # a traceback shows the test's source, which has secrets
         report.outcome = "failed"
         report.longrepr = f"a secret of the tests is in: {', '.join(found)} (tests/support/canaries.py)"
