@@ -1,13 +1,17 @@
 """`tierlog security check`: a case for every finding, in settings, files, users, ACLs and tokens."""
 
 import json
+import ssl
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from cli_inline import call
 
+from tierlog.cli import security_facts
 from tierlog.cli.acls import Acl
 from tierlog.cli.certificates import LocalAuthority
 from tierlog.cli.errors import ExitCode
@@ -244,3 +248,25 @@ def test_nodes_share_a_finding_and_the_worst_comes_first() -> None:
 def test_every_check_has_a_case() -> None:
     text = Path(__file__).read_text(encoding="utf-8")
     assert [name for name in CHECKS if f'"{name}"' not in text] == []
+
+
+def test_admin_api_with_a_certificate_of_an_unknown_ca_may_be_open(directory: Path) -> None:
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(directory / "certs" / "broker.pem")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            assert security_facts._is_open(f"https://127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+            thread.join()
