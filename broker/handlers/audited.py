@@ -47,9 +47,6 @@ def audited_handlers(
     }
 
 
-_OF_FIRST = {"outcome": "outcome", "resource_type": "type", "resource_name": "name"}
-
-
 class _Audited:
     """An action of clients, and its entry."""
 
@@ -90,7 +87,7 @@ class _Audited:
     async def _answer(
         self, context: RequestContext, entry: Entry, targets: list[Target], reply: Reply
     ) -> Reply:
-        await self._record(context, entry, targets, _outcomes(context, reply))
+        await self._record(context, entry, targets, _outcomes(context, reply, len(targets)))
         return reply
 
     async def _fail(
@@ -116,18 +113,27 @@ class _Audited:
         if any(one["outcome"] in CHANGING for one in resources):
             await self._audit.record(in_parts(entry, resources))
         elif resources:
-            first = {name: resources[0][key] for name, key in _OF_FIRST.items()}
-            self._audit.fail(entry | first | {"resources": len(resources)})
+            first = resources[0]
+            named = {
+                "outcome": first["outcome"],
+                "resource_type": first["type"],
+                "resource_name": first["name"],
+            }
+            self._audit.fail(entry | named | {"resources": len(resources)})
 
 
-def _outcomes(context: RequestContext, reply: Reply) -> Callable[[Target], str]:
+def _outcomes(context: RequestContext, reply: Reply, count: int) -> Callable[[Target], str]:
     """The outcome of each target; empty if it was denied, which has an entry of its own."""
     api = APIS[context.api]
     if isinstance(reply, RawReply):
         if not any(reply.errors.values()):
             return lambda target: "OK"
         if sum(map(len, reply.parts)) > DECODED_BYTES_MAX:
-            return lambda target: FAILED_IN_PART
+            failed = {code: times for code, times in reply.errors.items() if code and times}
+            if len(failed) > 1 or sum(failed.values()) < count:
+                return lambda target: FAILED_IN_PART
+            [code] = failed
+            return lambda target: "" if code in DENIED_CODES else outcome_name(code)
         body = b"".join(bytes(part) for part in reply.parts)  # type: ignore[arg-type]
         reply = decode(api.response, context.version, body, elements_max=CLIENT_ELEMENTS_MAX)
     if reply is None or reply is CLOSE:

@@ -93,11 +93,12 @@ def test_action_has_an_entry_with_its_outcome(
     assert all(isinstance(one["type"], str) and isinstance(one["name"], str) for one in entry["resources"])
 
 
+@pytest.mark.parametrize("topics", [1_000, 20_000], ids=["", "larger than what is decoded"])
 def test_requests_that_change_nothing_push_no_action_out(
-    acls: Acls, client: Client, entries: AuditEntries
+    acls: Acls, client: Client, entries: AuditEntries, topics: int
 ) -> None:
     """A client needs no permission to name topics by ids that do not exist."""
-    ids = [{"topic_id": uuid.uuid4()} for _ in range(1_000)]
+    ids = [{"topic_id": uuid.uuid4()} for _ in range(topics)]
 
     def failed() -> list[dict[str, Any]]:
         return [one for one in entries.denials(FAILED_ACTION) if one.get("resources") == len(ids)]
