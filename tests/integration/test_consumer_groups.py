@@ -89,12 +89,13 @@ while True:
     consumer.poll(0.1)
 """
     survivor = ConsumerMember(broker.bootstrap, TOPIC)
-    with closing(survivor), subprocess.Popen([sys.executable, "-c", script]) as victim:
-        try:
-            poll_until(lambda: len(survivor.assigned) == PARTITIONS, survivor)
-            poll_until(lambda: len(survivor.assigned) == PARTITIONS // 2, survivor)
-        finally:
-            victim.kill()
+    with closing(survivor):
+        poll_until(lambda: len(survivor.assigned) == PARTITIONS, survivor)
+        with subprocess.Popen([sys.executable, "-c", script]) as victim:
+            try:
+                poll_until(lambda: len(survivor.assigned) == PARTITIONS // 2, survivor)
+            finally:
+                victim.kill()
         poll_until(lambda: len(survivor.assigned) == PARTITIONS, survivor)
 
 

@@ -85,6 +85,7 @@ class ConsumerGroup:
     _topic_ids: dict[tuple[tuple[str, ...], str], frozenset[UUID]] = field(default_factory=dict)
     """The topics of a subscription. Most members share theirs, and ten thousand look-ups take 30 ms."""
     names_changed: bool = False  # since the regular expressions were resolved
+    unconfirmed: set[str] = field(default_factory=set)  # members that may not know their assignment
     rejoining: set[str] = field(default_factory=set)  # classic members whose join timer runs
 
     # ---- changes ----
@@ -117,6 +118,7 @@ class ConsumerGroup:
         self._set_target(member_id, None)
         self._forget_regex(member.regex)
         self.rejoining.discard(member_id)
+        self.unconfirmed.discard(member_id)
         self.changed[CurrentMemberAssignmentKey(self.group_id, member_id)] = None
         self.changed[MemberMetadataKey(self.group_id, member_id)] = None
         return member

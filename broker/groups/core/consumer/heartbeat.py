@@ -271,11 +271,13 @@ def _finish(group: ConsumerGroup, heard: _Heard, turn: Turn) -> None:
         and (request.subscribed_topics is not None or request.subscribed_regex is not None)
         and request.owned is not None
     )
+    is_unconfirmed = _is_unconfirmed(group, heard, moved)
     shows = (
         request.member_epoch == JOIN_EPOCH
         or is_full
         or heard.old is None
         or moved.assigned != heard.old.assigned
+        or is_unconfirmed
     )
     response = ConsumerHeartbeatResponse(
         member_id=moved.member_id,
@@ -291,6 +293,18 @@ def _finish(group: ConsumerGroup, heard: _Heard, turn: Turn) -> None:
             refuse(request, Refusal(error), turn)
 
     respond_when_durable(group, turn, respond)
+
+
+def _is_unconfirmed(group: ConsumerGroup, heard: _Heard, moved: ConsumerMember) -> bool:
+    """Whether the member may have missed a change of its assignment, because a response was lost. Its next
+    heartbeat should then have all fields, but librdkafka 2.16 leaves them out. In a later epoch the member is
+    fenced; in the same one it would never know what to give up, or what it got. Kafka has no such rule."""
+    assigned = {topic_id: frozenset(numbers) for topic_id, numbers in moved.assigned.items()}
+    if heard.old is None or moved.epoch != heard.old.epoch or heard.owned == assigned:
+        group.unconfirmed.discard(moved.member_id)
+    elif moved.assigned != heard.old.assigned:
+        group.unconfirmed.add(moved.member_id)
+    return moved.member_id in group.unconfirmed or moved.state is MemberState.UNREVOKED_PARTITIONS
 
 
 def _owned_now(request: ConsumerHeartbeat, old: ConsumerMember | None) -> Owned:
