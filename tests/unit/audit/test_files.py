@@ -1,8 +1,11 @@
 """Files of the audit log: rotation, full disks, crashes, and files that others remove."""
 
 import errno
+import json
 import os
+import resource
 import stat
+from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -39,13 +42,72 @@ def test_sizes_of_earlier_runs_count(tmp_path: Path) -> None:
     assert list(contents(tmp_path)) == ["audit-1.jsonl", "audit-1.jsonl.1"]
 
 
-def test_line_that_a_crash_tore_does_not_spoil_the_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize("whole", [b"", b"{}\n"], ids=["", "after a whole line"])
+def test_line_that_a_crash_tore_is_removed(tmp_path: Path, whole: bytes) -> None:
     (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "audit-1.jsonl").write_bytes(b'{"torn":')
+    torn = b'{"torn":"' + b"x" * 3 * files.SEARCHED_BYTES
+    (tmp_path / "logs" / "audit-1.jsonl").write_bytes(whole + torn)
     file = audit_file(tmp_path)
-    file.append([b"{}\n"], sync=False)
+    file.append([b'{"next":1}\n'], sync=False)
     file.close()
-    assert contents(tmp_path)["audit-1.jsonl"] == b'{"torn":\n{}\n'
+    assert contents(tmp_path)["audit-1.jsonl"] == whole + b'{"next":1}\n'
+
+
+@pytest.fixture
+def largest_file() -> Iterator[Callable[[int], None]]:
+    """Sets the largest size of a file of this process: a write beyond it is cut short, and the next fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size if size else soft, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_file_that_may_not_grow_has_whole_lines(tmp_path: Path, largest_file: Callable[[int], None]) -> None:
+    file = audit_file(tmp_path, 10_000)
+    largest_file(110)
+    lost = [
+        file.append([b'{"number":%d,"padding":"%015d"}\n' % (number, 0)], sync=True) for number in range(9)
+    ]
+    assert lost == [0, 0, *[1] * 7]
+    largest_file(0)
+    assert file.append([b'{"number":99}\n'], sync=True) == 0
+    file.close()
+    lines = contents(tmp_path)["audit-1.jsonl"].splitlines()
+    assert [json.loads(line)["number"] for line in lines] == [0, 1, 99]
+
+
+def test_part_of_a_line_that_stays_is_not_joined_to_the_next_one(
+    tmp_path: Path, largest_file: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk with errors may refuse to truncate a file, but take a new one."""
+
+    class Broken(FileIO):
+        def truncate(self, size: int | None = None, /) -> int:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(files, "FileIO", Broken)
+    file = audit_file(tmp_path, 10_000)
+    largest_file(30)
+    assert file.append([b'{"first":1}\n', b'{"a longer line":1}\n'], sync=True) == 1
+    largest_file(0)
+    assert file.append([b'{"last":1}\n'], sync=True) == 0
+    file.close()
+    found = contents(tmp_path)
+    assert found["audit-1.jsonl"] == b'{"last":1}\n'
+    assert found["audit-1.jsonl.1"].startswith(b'{"first":1}\n{"a longer') and len(found) == 2
+
+
+def test_file_that_others_truncate_gets_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As logrotate does it with `copytruncate`, before a write that fails half-way."""
+    monkeypatch.setattr(files, "FileIO", FullDisk)
+    monkeypatch.setattr(FullDisk, "full", False)
+    path = tmp_path / "audit.jsonl"
+    file = AuditFile(path, 1_000, 2)
+    assert file.append([b"a first line\n"], sync=True) == 0
+    os.truncate(path, 0)
+    monkeypatch.setattr(FullDisk, "full", True)
+    assert file.append([b"a longer line\n"], sync=True) == 1
+    assert path.read_bytes() == b""
+    file.close()
 
 
 class FullDisk(FileIO):
