@@ -71,6 +71,7 @@ EVENTS: Mapping[str, Event] = {
             "validate_only": "`true`: the client asked what would happen, and nothing was changed",
             "resources": "what was changed: a list of objects with `type`, `name`, `outcome`, and details "
             "of the API. The outcome is `OK` or an error. `REQUEST_TIMED_OUT` may have been carried out",
+            "omitted": "how many topics and partitions of a refused request to the admin API are not listed",
         },
     ),
     FAILED_ACTION: Event(
@@ -135,15 +136,32 @@ def in_parts(entry: Entry, resources: Iterable[Mapping[str, Any]]) -> Iterator[E
 
 
 def _divided(resource: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The resource, as often as it has VALUES_MAX values of a list or of a mapping."""
+    """The resource, as often as a list or mapping of it has VALUES_MAX values or ENTRY_CHARACTERS_MAX."""
     for name, values in resource.items():
-        if isinstance(values, list | dict) and len(values) > VALUES_MAX:
+        if isinstance(values, list | dict) and _is_long(values):
             items = list(values.items()) if isinstance(values, dict) else values
-            for at in range(0, len(items), VALUES_MAX):
-                some = items[at : at + VALUES_MAX]
+            for some in _slices(items):
                 yield {**resource, name: dict(some) if isinstance(values, dict) else some}
             return
     yield resource
+
+
+def _is_long(values: list[Any] | dict[str, Any]) -> bool:
+    return len(values) > VALUES_MAX or _characters(values) > ENTRY_CHARACTERS_MAX
+
+
+def _slices(items: list[Any]) -> Iterator[list[Any]]:
+    some: list[Any] = []
+    size = 0
+    for item in items:
+        characters = _characters(item)
+        if some and (len(some) == VALUES_MAX or size + characters > ENTRY_CHARACTERS_MAX):
+            yield some
+            some, size = [], 0
+        some.append(item)
+        size += characters
+    if some:
+        yield some
 
 
 def _characters(value: Any) -> int:

@@ -6,6 +6,7 @@ requests do not arrive here: `gateway.authentication` records them.
 
 import json
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import chain
 from typing import Any
 
 from aiohttp import web
@@ -15,8 +16,8 @@ from tierlog.broker.audit.log import AuditLog
 from tierlog.broker.gateway.authentication import origin_of
 from tierlog.broker.gateway.request_guard import READS, SIGNED_PREFIXES
 
-TOPICS_MAX = 10_000
-"""Topics and partitions of one request that have entries; a request may have as many moves."""
+REFUSED_MAX = 100
+"""Topics and partitions of a request that was not carried out which have entries; the others are counted."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
@@ -35,25 +36,28 @@ def audited(audit: AuditLog) -> Middleware:
             status = failure.status
             raise
         finally:
-            resources = await _resources(request, "OK" if status < 300 else f"HTTP_{status}")
-            await audit.record(in_parts(origin_of(request), resources))
+            await _record(audit, request, status)
         return response
 
     return record
 
 
-async def _resources(request: web.Request, outcome: str) -> list[Entry]:
-    """The path, which may name a broker or a voter, and the topics and partitions that the body names."""
-    found: list[Entry] = [{"type": "PATH", "name": request.path, "outcome": outcome}]
+async def _record(audit: AuditLog, request: web.Request, status: int) -> None:
+    """Write the path, which may name a broker or a voter, and topics and partitions that the body names."""
+    entry, named = origin_of(request), list(_topics(await _body_of(request)))
+    if 300 <= status < 500 and len(named) > REFUSED_MAX:
+        entry["omitted"] = len(named) - REFUSED_MAX
+        del named[REFUSED_MAX:]
+    outcome = "OK" if status < 300 else f"HTTP_{status}"
+    resources = chain([{"type": "PATH", "name": request.path}], named)
+    await audit.record(in_parts(entry, ({**one, "outcome": outcome} for one in resources)))
+
+
+async def _body_of(request: web.Request) -> Any:
     try:
-        body = json.loads(await request.read() or b"null")  # the guard has received it
+        return json.loads(await request.read() or b"null")  # the guard has received it
     except (ValueError, RecursionError):  # a route that needs no body may have taken any
-        return found
-    for named in _topics(body):
-        if len(found) > TOPICS_MAX:
-            break
-        found.append({**named, "outcome": outcome})
-    return found
+        return None
 
 
 def _topics(body: Any) -> Iterator[Entry]:

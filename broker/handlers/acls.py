@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.error_responses import error_reply
+from tierlog.broker.handlers.error_responses import code_of_unavailable, error_reply
 from tierlog.broker.handlers.limits import MAX_RECORDS_PER_REQUEST, TOO_LARGE
 from tierlog.broker.handlers.turns import in_turns, respond_in_turns, weighted_slices
 from tierlog.metadata.acl_index import (
@@ -37,6 +37,7 @@ from tierlog.metadata.acls import (
 from tierlog.metadata.controller.acls import valid_filter
 from tierlog.metadata.controller.commands import CreateAcls, DeleteAcls, FilterOutcome, Outcome
 from tierlog.metadata.controller.decision import Refusal
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode, KafkaError
 from tierlog.protocol.messages import create_acls, delete_acls, describe_acls
 
@@ -54,6 +55,7 @@ PATTERNS_PER_TURN = 2_000
 FILTER_COST = 50
 """Patterns that could be read in the time that a filter takes which reads none."""
 FILTERS_MAX = 1_000
+UNAVAILABLE = (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
 
 E = TypeVar("E", bound=IntEnum)
 
@@ -179,10 +181,16 @@ def delete_acls_handler(deps: Dependencies) -> Handler:
         ):
             if cost_of(index, some[-1]) < PATTERNS_PER_COMMAND:
                 results += await _delete(deps, tuple(some))
-                continue
-            if len(some) > 1:
-                results += await _delete(deps, tuple(some[:-1]))
-            results.append(await _delete_in_turns(deps, some[-1]))
+            else:
+                if len(some) > 1:
+                    results += await _delete(deps, tuple(some[:-1]))
+                results.append(await _delete_in_turns(deps, some[-1]))
+            if results[-1].error_code in UNAVAILABLE:  # others would wait as long
+                failed = FilterOutcome(
+                    error=ErrorCode(results[-1].error_code), message=results[-1].error_message
+                )
+                results += [_filter_result(failed, ())] * (len(request.filters) - len(results))
+                break
         return delete_acls.DeleteAclsResponse(filter_results=results)
 
     return handle
@@ -194,14 +202,18 @@ async def _delete_in_turns(deps: Dependencies, wanted: AclFilter) -> delete_acls
         wanted = valid_filter(wanted)
     except Refusal as refusal:
         return _filter_result(FilterOutcome(error=refusal.error, message=refusal.message), ())
-    index = (await deps.metadata.current()).acls
+    try:
+        index = (await deps.metadata.current()).acls
+    except MetadataUnavailable as failure:
+        return _filter_result(_unavailable(failure), ())
     found = await in_turns(_selected_slowly(index, wanted), lambda entries: entries, PATTERNS_PER_TURN)
     deleted = list[delete_acls.DeleteAclsMatchingAcl]()
     for some in weighted_slices(chain.from_iterable(found), ACLS_PER_COMMAND):
         for result in await _delete(deps, tuple(map(_exactly, some))):
-            if result.error_code:
-                return result
             deleted += result.matching_acls
+            if result.error_code:
+                result.matching_acls = deleted
+                return result
         await asyncio.sleep(0)
     return delete_acls.DeleteAclsFilterResult(matching_acls=deleted)
 
@@ -231,18 +243,26 @@ def _exactly(entry: AccessControlEntry) -> AclFilter:
 async def _delete(
     deps: Dependencies, filters: tuple[AclFilter, ...]
 ) -> list[delete_acls.DeleteAclsFilterResult]:
-    """Repeat the command until no filter selects more."""
+    """Repeat the command until no filter selects more. A failure leaves what earlier commands deleted in the
+    results, which the audit log has from there."""
     deleted: list[list[AccessControlEntry]] = [[] for _ in filters]
     while True:
-        reply = await deps.metadata.submit(DeleteAcls(filters=filters))
-        if reply.error is not ErrorCode.NONE:
-            refused = FilterOutcome(error=reply.error, message=reply.message)
-            return [_filter_result(refused, ())] * len(filters)
+        try:
+            reply = await deps.metadata.submit(DeleteAcls(filters=filters))
+            failed = FilterOutcome(error=reply.error, message=reply.message)
+        except MetadataUnavailable as failure:
+            failed = _unavailable(failure)
+        if failed.error is not ErrorCode.NONE:
+            return [_filter_result(failed, each) for each in deleted]
         for found, outcome in zip(deleted, reply.filters, strict=True):
             found += outcome.deleted
         if not any(outcome.has_more for outcome in reply.filters):
             return list(map(_filter_result, reply.filters, deleted))
         await asyncio.sleep(0)
+
+
+def _unavailable(failure: MetadataUnavailable) -> FilterOutcome:
+    return FilterOutcome(error=code_of_unavailable(failure), message=str(failure))
 
 
 def _filter_result(

@@ -35,17 +35,21 @@ class Target(NamedTuple):
 
 
 Targets = Callable[[Any, ClusterImage], Iterator[Target]]
+Changes = Callable[[Any, int], Iterator[Mapping[str, Any]]]
+"""Returns what a response says about the changes of the target with this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
     """`resources` and `details`: for the reference page. `results`: array of the response with one item for
-    each target in their order, if its items have no names."""
+    each target in their order, if its items have no names. `changes`: if the request does not name what it
+    changes."""
 
     resources: str
     details: str
     targets: Targets
     results: str = ""
+    changes: Changes | None = None
 
 
 def _named(kind: str, name: str, number: int | None = None, /, **details: Any) -> Target:
@@ -114,6 +118,16 @@ def _deleted_acls(request: Any, image: ClusterImage) -> Iterator[Target]:
         pattern = _member(PatternType, one.pattern_type_filter)
         rule = _rule(one, one.principal_filter, one.host_filter)
         yield Target(kind, one.resource_name_filter or "", ("", at), {"pattern": pattern, **rule})
+
+
+def _acls_that_went(response: Any, number: int) -> Iterator[Mapping[str, Any]]:
+    for one in response.filter_results[number].matching_acls:
+        yield {
+            "type": _member(ResourceType, one.resource_type),
+            "name": one.resource_name,
+            "pattern": _member(PatternType, one.pattern_type),
+            **_rule(one, one.principal, one.host),
+        }
 
 
 def _created_topics(request: Any, image: ClusterImage) -> Iterator[Target]:
@@ -200,7 +214,13 @@ ACTIONS: Mapping[str, Action] = {
     "CreateDelegationToken": Action("delegation tokens, by id", "`owner`, `renewers`", _new_token),
     "CreatePartitions": Action("topics", "`partitions`: the new number", _created_partitions),
     "CreateTopics": Action("topics", f"`partitions`, `replication_factor`, {_SETTINGS}", _created_topics),
-    "DeleteAcls": Action("the filter's resource", _ACL, _deleted_acls, "filter_results"),
+    "DeleteAcls": Action(
+        "the filter's resource",
+        f"{_ACL} of the filter. `deleted`: the ACLs that went, with `type`, `name` and these fields",
+        _deleted_acls,
+        "filter_results",
+        _acls_that_went,
+    ),
     "DeleteGroups": Action("groups", "", _deleted_groups),
     "DeleteRecords": Action("partitions", "`before_offset`", _deleted_records),
     "DeleteTopics": Action("topics", "`topic_id`, if the client named that", _deleted_topics),

@@ -8,18 +8,22 @@ nodes do none of this.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import cache
+from itertools import islice
 from typing import Any
 
-from tierlog.broker.audit.entries import DENIED_ACCESS, Entry, in_parts
+from tierlog.broker.audit.entries import DENIED_ACCESS, VALUES_MAX, Entry, in_parts
 from tierlog.broker.audit.log import AuditLog
 from tierlog.broker.handlers.access import DENIED
-from tierlog.broker.handlers.actions import ACTIONS, Target, outcome_name, outcomes
+from tierlog.broker.handlers.actions import ACTIONS, Action, Target, outcome_name, outcomes
 from tierlog.broker.handlers.context import CLOSE, Handler, Pending, RawReply, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.error_counts import counter_of
+from tierlog.broker.handlers.error_responses import code_of_unavailable
+from tierlog.broker.handlers.turns import ENTRIES_PER_TURN
 from tierlog.broker.security.authorizer import Access
+from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.api import APIS, CLIENT_ELEMENTS_MAX
 from tierlog.protocol.codec import decode
@@ -56,84 +60,121 @@ class _Audited:
         self._audit = audit
 
     def handle(self, context: RequestContext, request: Any) -> Reply | Pending:
-        entry = _origin(context)
-        if getattr(request, "validate_only", False):
-            entry["validate_only"] = True
-        action = ACTIONS[APIS[context.api].name]
-        targets = list(action.targets(request, self._deps.metadata.image))
-        reply: Reply | Pending | BaseException
+        done = _Done(context, request, self._deps.metadata.image)
         try:
             reply = self._handler(context, request)
         except Exception as failure:
-            return Pending(self._fail(context, entry, targets, failure))
+            return Pending(self._fail(done, failure))
         if not isinstance(reply, Pending):
-            return Pending(self._answer(context, entry, targets, reply))
-        reply.work = self._await(context, entry, targets, reply.work)
+            return Pending(self._answer(done, reply))
+        reply.work = self._await(done, reply.work)
         return reply
 
-    async def _await(
-        self,
-        context: RequestContext,
-        entry: Entry,
-        targets: list[Target],
-        work: "asyncio.Future[Any] | Coroutine[Any, Any, Any]",
-    ) -> Reply:
+    async def _await(self, done: "_Done", work: "asyncio.Future[Any] | Coroutine[Any, Any, Any]") -> Reply:
         try:
             reply = await work
         except Exception as failure:
-            return await self._fail(context, entry, targets, failure)
-        return await self._answer(context, entry, targets, reply)
+            return await self._fail(done, failure)
+        return await self._answer(done, reply)
 
-    async def _answer(
-        self, context: RequestContext, entry: Entry, targets: list[Target], reply: Reply
-    ) -> Reply:
-        await self._record(context, entry, targets, _outcomes(context, reply, len(targets)))
+    async def _answer(self, done: "_Done", reply: Reply) -> Reply:
+        access = done.context.access
+        if access is None or not access.is_refused:
+            done.outcome = await _outcomes(done, reply)
+            done.reply = reply
+            await self._record(done)
         return reply
 
-    async def _fail(
-        self, context: RequestContext, entry: Entry, targets: list[Target], failure: Exception
-    ) -> Reply:
+    async def _fail(self, done: "_Done", failure: Exception) -> Reply:
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         if isinstance(failure, KafkaError):
             code = failure.code
         elif isinstance(failure, MetadataUnavailable):
-            code = ErrorCode.REQUEST_TIMED_OUT if failure.applied_unknown else ErrorCode.NOT_CONTROLLER
-        name = outcome_name(code)
-        await self._record(context, entry, targets, lambda target: "" if code in DENIED_CODES else name)
+            code = code_of_unavailable(failure)
+        if code not in DENIED_CODES:
+            name = outcome_name(code)
+            done.outcome = lambda target: name
+            await self._record(done)
         raise failure
 
-    async def _record(
-        self, context: RequestContext, entry: Entry, targets: list[Target], outcome: Callable[[Target], str]
-    ) -> None:
-        resources = [
-            {"type": one.type, "name": one.name or context.token_id, "outcome": ended, **one.details}
-            for one in targets
-            if (ended := outcome(one))
-        ]
-        if any(one["outcome"] in CHANGING for one in resources):
-            await self._audit.record(in_parts(entry, resources))
-        elif resources:
-            first = resources[0]
+    async def _record(self, done: "_Done") -> None:
+        """Write an action if anything was changed, and a failed action otherwise."""
+        first: Entry | None = None
+        count = 0
+        for count, resource in enumerate(done.resources(), 1):
+            if resource["outcome"] in CHANGING or "deleted" in resource:
+                await self._audit.record(in_parts(done.entry(), done.resources()))
+                return
+            first = first or resource
+            if count % ENTRIES_PER_TURN == 0:
+                await asyncio.sleep(0)
+        if first is not None:
             named = {
                 "outcome": first["outcome"],
                 "resource_type": first["type"],
                 "resource_name": first["name"],
             }
-            self._audit.fail(entry | named | {"resources": len(resources)})
+            self._audit.fail(done.entry() | named | {"resources": count})
 
 
-def _outcomes(context: RequestContext, reply: Reply, count: int) -> Callable[[Target], str]:
+class _Done:
+    """A request that was handled. The targets are read from the request when they are written: its items
+    without access are no longer in it, and the others are as many as a client likes. `image`: the one before
+    the request."""
+
+    __slots__ = ("_action", "_image", "_request", "context", "outcome", "reply")
+
+    def __init__(self, context: RequestContext, request: Any, image: ClusterImage) -> None:
+        self.context = context
+        self.outcome: Callable[[Target], str] = lambda target: ""
+        self.reply: Reply = None
+        self._action: Action = ACTIONS[APIS[context.api].name]
+        self._request = request
+        self._image = image
+
+    def entry(self) -> Entry:
+        entry = _origin(self.context)
+        if getattr(self._request, "validate_only", False):
+            entry["validate_only"] = True
+        return entry
+
+    def targets(self) -> Iterator[Target]:
+        return self._action.targets(self._request, self._image)
+
+    def resources(self) -> Iterator[Entry]:
+        """The targets, for the entry. A target is repeated for every VALUES_MAX of its changes."""
+        for number, one in enumerate(self.targets()):
+            outcome = self.outcome(one)
+            if not outcome:
+                continue
+            named = {"type": one.type, "name": one.name or self.context.token_id, "outcome": outcome}
+            changes = iter(self._changes(number))
+            some = list(islice(changes, VALUES_MAX))
+            yield {**named, **one.details, **({"deleted": some} if some else {})}
+            while some := list(islice(changes, VALUES_MAX)):
+                yield {**named, **one.details, "deleted": some}
+
+    def _changes(self, number: int) -> Iterator[Mapping[str, Any]]:
+        if self._action.changes is None or not isinstance(self.reply, APIS[self.context.api].response):
+            return iter(())
+        return self._action.changes(self.reply, number)
+
+
+async def _outcomes(done: _Done, reply: Reply) -> Callable[[Target], str]:
     """The outcome of each target; empty if it was denied, which has an entry of its own."""
+    context = done.context
     api = APIS[context.api]
     if isinstance(reply, RawReply):
-        if not any(reply.errors.values()):
+        failed = {
+            code: times for code, times in reply.errors.items() if code and times and code not in DENIED_CODES
+        }
+        if not failed:
             return lambda target: "OK"
         if sum(map(len, reply.parts)) > DECODED_BYTES_MAX:
-            failed = {code: times for code, times in reply.errors.items() if code and times}
-            if len(failed) > 1 or sum(failed.values()) < count:
+            if len(failed) > 1 or not await _all_of(done.targets(), sum(failed.values())):
                 return lambda target: FAILED_IN_PART
             [code] = failed
-            return lambda target: "" if code in DENIED_CODES else outcome_name(code)
+            return lambda target: outcome_name(code)
         body = b"".join(bytes(part) for part in reply.parts)  # type: ignore[arg-type]
         reply = decode(api.response, context.version, body, elements_max=CLIENT_ELEMENTS_MAX)
     if reply is None or reply is CLOSE:
@@ -145,6 +186,16 @@ def _outcomes(context: RequestContext, reply: Reply, count: int) -> Callable[[Ta
         return "" if code in DENIED_CODES else outcome_name(code)
 
     return named
+
+
+async def _all_of(targets: Iterator[Target], count: int) -> bool:
+    """Whether there are not more targets than `count`."""
+    for number, _ in enumerate(targets, 1):
+        if number > count:
+            return False
+        if number % ENTRIES_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return True
 
 
 # ---- denials ------------------------------------------------------------------------------------------

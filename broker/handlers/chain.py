@@ -22,7 +22,7 @@ from tierlog.broker.handlers.context import (
     outcome,
 )
 from tierlog.broker.handlers.error_counts import counter_of
-from tierlog.broker.handlers.error_responses import error_reply
+from tierlog.broker.handlers.error_responses import code_of_unavailable, error_reply
 from tierlog.broker.handlers.ordering import ORDER_OF, Order
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.metadata.quorum.peers import MetadataUnavailable
@@ -126,9 +126,8 @@ class Chain:
         code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
         if isinstance(failure, KafkaError):
             code, message = failure.code, failure.message
-        elif isinstance(failure, MetadataUnavailable):  # clients try again
-            code = ErrorCode.REQUEST_TIMED_OUT if failure.applied_unknown else ErrorCode.NOT_CONTROLLER
-            message = str(failure)
+        elif isinstance(failure, MetadataUnavailable):
+            code, message = code_of_unavailable(failure), str(failure)
         else:
             self.report(f"{APIS[context.api]} from {context.connection.peer_host}", failure)
         self._served[context.api].stats.errors[code] += 1

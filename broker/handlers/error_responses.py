@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from tierlog.base.types import InvariantViolation
 from tierlog.broker.handlers.context import RequestContext
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.api import APIS
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.schema import Message, StructType
@@ -50,6 +51,11 @@ _ERROR_VALUES = {
     "records": b"",
 }
 """Values that an error response has instead of the schema's defaults."""
+
+
+def code_of_unavailable(failure: MetadataUnavailable) -> ErrorCode:
+    """The error of a change that the quorum has not confirmed. Clients try again."""
+    return ErrorCode.REQUEST_TIMED_OUT if failure.applied_unknown else ErrorCode.NOT_CONTROLLER
 
 
 def error_reply(

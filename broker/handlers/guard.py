@@ -256,6 +256,8 @@ class _Guard:
 
     def _refuse(self, context: RequestContext, request: Any, kind: ResourceType) -> Reply:
         error = DENIED[kind]
+        if context.access is not None:
+            context.access.is_refused = True
         if context.api == PRODUCE_KEY:
             self._deps.stats.for_api(PRODUCE_KEY).errors[error] += 1
             if request.acks == 0:

@@ -245,15 +245,17 @@ def authorizer_of(settings: AuthorizerSettings, metadata: Metadata) -> Authorize
 
 class Access:
     """Permissions of one client. Made for each request, because a client may authenticate again as another
-    principal. `denied`: the first DENIED_MAX checks that failed, in order, for the audit log."""
+    principal. `denied`: the first DENIED_MAX checks that failed, in order, for the audit log. `is_refused`:
+    the whole request was refused."""
 
-    __slots__ = ("_authorizer", "_host", "_principal", "denied")
+    __slots__ = ("_authorizer", "_host", "_principal", "denied", "is_refused")
 
     def __init__(self, authorizer: Authorizer, principal: str, host: str) -> None:
         self._authorizer = authorizer
         self._principal = principal
         self._host = host
         self.denied: dict[tuple[AclOperation, ResourceType, str], None] | None = None
+        self.is_refused = False
 
     def allows(self, operation: AclOperation, resource: ResourceType, name: str, keep: bool = True) -> bool:
         """Whether the client may do this. Decisions about long lists are not to be kept: they would push out
