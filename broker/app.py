@@ -24,6 +24,7 @@ from tierlog.broker.coordinators.shards import Host, Lease
 from tierlog.broker.gateway.admin import url_for_others
 from tierlog.broker.gateway.node import Serving
 from tierlog.broker.groups.group_service import GroupService
+from tierlog.broker.handlers.audit_topic import start_audit_topic
 from tierlog.broker.handlers.batch_validator import BatchValidator
 from tierlog.broker.handlers.coordinators import coordinator_handlers
 from tierlog.broker.handlers.dependencies import Dependencies
@@ -42,7 +43,7 @@ from tierlog.broker.maintenance.log_maintenance import LogMaintenance
 from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.maintenance.scrubber import Scrubber
 from tierlog.broker.net.core.bounds import bounds_of
-from tierlog.broker.net.listener import ListenerAddress
+from tierlog.broker.net.listener import addresses_of
 from tierlog.broker.net.throttling import Throttling
 from tierlog.broker.node_base import NodeBase, NodeFailed
 from tierlog.broker.platform import ProcessSentinel
@@ -242,7 +243,7 @@ class Broker(NodeBase):
         )
 
     def _build_listener(self) -> None:
-        dependencies = Dependencies(
+        self.dependencies = dependencies = Dependencies(
             settings=self.settings,
             dynamic_settings=self.running,
             metadata=self.metadata,
@@ -271,9 +272,7 @@ class Broker(NodeBase):
             build_handlers(dependencies, coordinator_handlers(self.groups, self.transactions, self.markers)),
             self.tasks,
             self._report,
-            addresses=[
-                ListenerAddress(one.name, one.host, one.port) for one in self.settings.client_listeners
-            ],
+            addresses=addresses_of(self.settings),
             bounds=bounds_of(self.settings),
             stats=self.stats,
             tls={} if self.tls is None else self.tls.by_name,
@@ -369,6 +368,7 @@ class Broker(NodeBase):
     async def _start_serving(self) -> None:
         self._parts.push_async_callback(self._stop_serving)
         self.logins.start(self.tasks)
+        start_audit_topic(self.dependencies, self._others, self._parts)
         await self.listener.start()
         if not self._is_standalone:
             await self.reporter.report_at_start()

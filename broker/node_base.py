@@ -16,6 +16,7 @@ from aiohttp import web
 from tierlog.base.tasks import TaskGroup, done_before
 from tierlog.base.types import random_uuid
 from tierlog.broker.audit.log import AuditLog
+from tierlog.broker.audit.topic_queue import TopicQueue
 from tierlog.broker.gateway.admin import admin_routes
 from tierlog.broker.gateway.authentication import AdminAccess
 from tierlog.broker.gateway.credentials import JwtTokens, ScramPasswords
@@ -31,7 +32,7 @@ from tierlog.broker.security.jwt_tokens import token_validator
 from tierlog.broker.security.unknown_users import cluster_secret
 from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.admin_api import BASIC, BEARER, CERTIFICATE, principals
-from tierlog.config.node import CONTROLLER, NodeSettings
+from tierlog.config.node import BROKER, CONTROLLER, NodeSettings
 from tierlog.config.principal_rules import parse_principal_rules
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.quorum.api import member_urls, quorum_routes, raft_routes
@@ -130,7 +131,9 @@ class NodeBase(ABC):
         settings = self.settings
         if not settings.audit_log_dir:
             return None
-        audit = AuditLog(settings, settings.node_id, self.clock)
+        topic = settings.audit_log_topic if BROKER in settings.process_roles else ""
+        queue = TopicQueue(topic) if topic else None
+        audit = AuditLog(settings, settings.node_id, self.clock, queue)
         self._parts.push_async_callback(audit.close)
         tasks.repeat("audit log", audit.collapse)
         return audit

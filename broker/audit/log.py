@@ -22,6 +22,7 @@ from tierlog.base.daemon_threads import DaemonThreads
 from tierlog.broker.audit.entries import ACTION, DENIED_LOGIN, FAILED_ACTION, Entry, cut, line_of
 from tierlog.broker.audit.files import AuditFile
 from tierlog.broker.audit.repeats import Repeats
+from tierlog.broker.audit.topic_queue import TopicQueue
 from tierlog.config.audit import AuditSettings
 
 QUEUE_BYTES_MAX = 8 << 20
@@ -69,9 +70,11 @@ class AuditCounts:
 
 
 class AuditLog:
-    """The files of a node, and what waits for them."""
+    """The files of a node, and what waits for them. `topic`: what waits for its topic, if it has one."""
 
-    def __init__(self, settings: AuditSettings, node_id: int, clock: Clock) -> None:
+    def __init__(
+        self, settings: AuditSettings, node_id: int, clock: Clock, topic: TopicQueue | None = None
+    ) -> None:
         directory = Path(settings.audit_log_dir)
         bounds = settings.audit_log_max_bytes, settings.audit_log_max_files
         self._actions = AuditFile(directory / f"audit-{node_id}.jsonl", *bounds)
@@ -86,6 +89,7 @@ class AuditLog:
         self._queued_bytes = 0
         self._quiet_until_ms = 0
         self.counts = AuditCounts()
+        self.topic = topic
 
     async def record(self, entries: Iterable[Entry]) -> None:
         """Write entries of actions, and return when they are on the disk, or when nothing was written for
@@ -95,10 +99,11 @@ class AuditLog:
         for entry in entries:
             if written is not None:
                 await asyncio.sleep(0)  # a request may have thousands
-            line = self._line({"event": ACTION, **entry})
+            whole = {"event": ACTION, **entry}
+            line = self._line(whole)
             while in_time and not self._has_room(ACTION, line) and (batch := self._writing or self._waiting):
                 in_time = await self._is_written(batch.written)
-            written = self._put(ACTION, line) or written
+            written = self._put(whole, line) or written
         if written is not None and in_time:
             await self._is_written(written)
 
@@ -114,7 +119,7 @@ class AuditLog:
         if found is None:
             self.counts.repeated += 1
         else:
-            self._put(event, self._line(found))
+            self._put(found, self._line(found))
 
     def fail(self, entry: Mapping[str, Any]) -> None:
         """Record an action that changed nothing. It may be counted together with others like it."""
@@ -135,12 +140,12 @@ class AuditLog:
         """Write the counts of windows that have ended. Called repeatedly."""
         await asyncio.sleep(COLLAPSE_CHECK_S)
         for entry in self._repeats.due(self._clock.now_ms()):
-            self._put(entry["event"], self._line(entry))
+            self._put(entry, self._line(entry))
 
     async def close(self) -> None:
         """Write what is waiting, for CLOSE_TIMEOUT_S at most."""
         for entry in self._repeats.all():
-            self._put(entry["event"], self._line(entry))
+            self._put(entry, self._line(entry))
         self._is_closed = True
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
@@ -160,8 +165,11 @@ class AuditLog:
         bound = QUEUE_BYTES_MAX if event == ACTION else QUEUE_BYTES_MAX // 2
         return self._queued_bytes + len(line) <= bound
 
-    def _put(self, event: str, line: bytes) -> "asyncio.Future[None] | None":
+    def _put(self, entry: Mapping[str, Any], line: bytes) -> "asyncio.Future[None] | None":
         """A future that is done when the line is on the disk; None if it was dropped."""
+        event = entry["event"]
+        if self.topic is not None:
+            self.topic.add(entry, line)
         if self._is_closed or not self._has_room(event, line):
             self._drop(QUEUE_FULL, 1, "too many entries wait for the disk")
             return None

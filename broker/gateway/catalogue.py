@@ -698,14 +698,16 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "that too many wait. Above 0, look at the log",
             "reason",
         ),
-        _counter(
-            "tierlog_audit_denials_collapsed_total",
-            "Denials like an earlier one, which the audit log has as a count",
-        ),
+        _counter("tierlog_audit_denials_collapsed_total", "Denials that the audit log has as a count alone"),
         _counter(
             "tierlog_audit_responses_before_entry_total",
             "Responses to actions that did not wait any longer for a slow disk to write their entry",
         ),
+        _counter("tierlog_audit_topic_entries_total", "Entries that this broker produced to the audit topic"),
+        _counter(
+            "tierlog_audit_topic_entries_dropped_total", "Entries in the files alone, by reason", "reason"
+        ),
+        _gauge("tierlog_audit_topic_waiting_bytes", "Entries that wait for the audit topic"),
         _counter("process_cpu_seconds_total", "CPU time, user and system"),
         _gauge("process_resident_memory_bytes", "Resident memory"),
         _gauge("process_open_fds", "Open file descriptors"),

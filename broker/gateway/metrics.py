@@ -11,6 +11,7 @@ from tierlog.base.clock import Clock
 from tierlog.base.types import NO_LEADER
 from tierlog.broker.audit.entries import EVENTS
 from tierlog.broker.audit.log import DROP_REASONS, AuditCounts, AuditLog
+from tierlog.broker.audit.topic_queue import TOPIC_DROP_REASONS, TopicQueue
 from tierlog.broker.gateway.cluster_views import Condition, conditions
 from tierlog.broker.gateway.exposition import PAUSE, Family, Sample, exposition, single, slices
 from tierlog.broker.gateway.node import Node, Serving
@@ -79,6 +80,13 @@ def _audit_families(audit: AuditLog | None) -> Iterator[Family]:
     )
     yield "tierlog_audit_denials_collapsed_total", single(counts.repeated)
     yield "tierlog_audit_responses_before_entry_total", single(counts.late)
+    topic = TopicQueue("") if audit is None or audit.topic is None else audit.topic
+    yield "tierlog_audit_topic_entries_total", single(topic.written)
+    yield (
+        "tierlog_audit_topic_entries_dropped_total",
+        [((reason,), topic.dropped[reason]) for reason in TOPIC_DROP_REASONS],
+    )
+    yield "tierlog_audit_topic_waiting_bytes", single(topic.waiting_bytes)
 
 
 def _request_families(stats: RequestStats) -> Iterator[Family]:

@@ -23,6 +23,7 @@ from tierlog.broker.handlers.error_counts import counter_of
 from tierlog.broker.handlers.error_responses import code_of_unavailable
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN
 from tierlog.broker.security.authorizer import Access
+from tierlog.metadata.acls import AclOperation, ResourceType
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.api import APIS, CLIENT_ELEMENTS_MAX
@@ -253,11 +254,18 @@ def _on_reply(audit: AuditLog, context: RequestContext, access: Access, reply: R
 
 def _deny(audit: AuditLog, context: RequestContext, access: Access) -> None:
     for operation, resource_type, name in access.denied or ():
-        audit.deny(
-            DENIED_ACCESS,
-            _origin(context)
-            | {"operation": operation.name, "resource_type": resource_type.name, "resource_name": name},
-        )
+        record_denial(audit, context, operation, resource_type, name)
+
+
+def record_denial(
+    audit: AuditLog,
+    context: RequestContext,
+    operation: AclOperation,
+    resource_type: ResourceType,
+    name: str,
+) -> None:
+    missing = {"operation": operation.name, "resource_type": resource_type.name, "resource_name": name}
+    audit.deny(DENIED_ACCESS, _origin(context) | missing)
 
 
 def _shows_denial(context: RequestContext, reply: Reply) -> bool:

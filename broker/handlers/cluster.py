@@ -139,7 +139,7 @@ def _topics_to_create(deps: Dependencies, context: RequestContext, request: Meta
     """Lazy, since a request may name more topics than are created at once."""
     if not deps.settings.auto_create_topics_enable or not request.allow_auto_topic_creation:
         return
-    image = deps.metadata.image
+    image, closed = deps.metadata.image, deps.settings.topics_of_brokers
     names = (topic.name for topic in request.topics or () if topic.name and topic.topic_id == ZERO_UUID)
     access = context.access
     for name in dict.fromkeys(names):
@@ -147,7 +147,7 @@ def _topics_to_create(deps: Dependencies, context: RequestContext, request: Meta
             access.allows(AclOperation.DESCRIBE, ResourceType.TOPIC, name) and _may_create(access, name)
         ):
             continue
-        if name not in image.topic_ids and name not in INTERNAL_TOPICS and is_topic_name(name):
+        if name not in image.topic_ids and name not in closed and is_topic_name(name):
             yield name
 
 

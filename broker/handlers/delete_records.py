@@ -13,7 +13,6 @@ from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestCont
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.purgatory import DELETE_RECORDS
 from tierlog.broker.replication.replica import Replica
-from tierlog.config.topic import INTERNAL_TOPICS
 from tierlog.metadata.controller.commands import MoveLogStart
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.delete_records import (
@@ -43,7 +42,7 @@ class _Deletion:
         replica = self._deps.find_leader(self.name.topic, self.name.partition)
         if not isinstance(replica, Replica):
             return self.fail(replica)
-        if self.name.topic in INTERNAL_TOPICS:
+        if self.name.topic in self._deps.settings.topics_of_brokers:
             return self.fail(ErrorCode.INVALID_TOPIC_EXCEPTION)
         if "delete" not in replica.config.cleanup_policy:
             return self.fail(ErrorCode.POLICY_VIOLATION)

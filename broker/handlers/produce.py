@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from tierlog.broker.handlers.audit_topic import may_write
+from tierlog.broker.handlers.audited import record_denial
 from tierlog.broker.handlers.context import CLOSE, WHOLE_FRAME, Handler, Pending, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.leaders import add_current_leaders
@@ -19,6 +21,7 @@ from tierlog.broker.replication.leader_role import AppendResult
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.core.record_validation import ValidationResult
 from tierlog.config.topic import INTERNAL_TOPICS
+from tierlog.metadata.acls import AclOperation, ResourceType
 from tierlog.protocol.api import PRODUCE_KEY
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.produce import (
@@ -106,6 +109,7 @@ def _appender(
 ) -> Callable[[RequestContext, ProduceRequest, Verifying | None], Reply | Pending]:
     """Appends the batches of a request whose transaction, if it has one, is verified."""
     errors = deps.stats.for_api(PRODUCE_KEY).errors
+    closed = deps.settings.topics_of_brokers
 
     def append_all(
         context: RequestContext, request: ProduceRequest, verifying: Verifying | None
@@ -121,7 +125,10 @@ def _appender(
             for data in topic.partition_data:
                 found = deps.find_leader(key, data.index)
                 if isinstance(found, Replica):
-                    found = _refusal(context, found, data, verifying) or found
+                    if found.name.topic in closed and not _may_write(deps, context, found.name.topic):
+                        found = ErrorCode.INVALID_TOPIC_EXCEPTION
+                    else:
+                        found = _refusal(context, found, data, verifying) or found
                 result = (
                     _append(deps, found, data, request.acks, now_ms, pending, unvalidated, verifying)
                     if isinstance(found, Replica)
@@ -195,12 +202,21 @@ def _begin_verification(
     return verifying
 
 
+def _may_write(deps: Dependencies, context: RequestContext, topic: str) -> bool:
+    """Whether a client may write to a topic that brokers write. Kafka makes an exception for the client id
+    `__admin_client`, which any client can use."""
+    if topic in INTERNAL_TOPICS:
+        return False
+    if may_write(deps.settings, context):
+        return True
+    if deps.audit is not None:
+        record_denial(deps.audit, context, AclOperation.CLUSTER_ACTION, ResourceType.TOPIC, topic)
+    return False
+
+
 def _refusal(
     context: RequestContext, replica: Replica, data: PartitionProduceData, verifying: Verifying | None
 ) -> ErrorCode | None:
-    if replica.name.topic in INTERNAL_TOPICS:
-        # Kafka makes an exception for the client id `__admin_client`, which any client can use
-        return ErrorCode.INVALID_TOPIC_EXCEPTION
     if context.version < ZSTD_FROM and _is_zstd(data):
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     if verifying is None:

@@ -36,6 +36,7 @@ from tierlog.broker.net.core.receive import Buffers, must_log_in
 from tierlog.broker.net.dispatch import Dispatcher
 from tierlog.broker.net.tls_gate import Tls, TlsGate
 from tierlog.broker.net.tls_socket import TlsSocket
+from tierlog.config.node import NodeSettings
 
 BACKLOG = 1024
 REFUSALS_LOGGED_EVERY_S = 10.0
@@ -52,6 +53,10 @@ class ListenerAddress(NamedTuple):
     name: str = "PLAINTEXT"
     host: str = "127.0.0.1"
     port: int = 0
+
+
+def addresses_of(settings: NodeSettings) -> list[ListenerAddress]:
+    return [ListenerAddress(one.name, one.host, one.port) for one in settings.client_listeners]
 
 
 class Refusal(StrEnum):

@@ -1,11 +1,14 @@
 """Settings of the audit log. Part of `NodeSettings`."""
 
+import re
 from dataclasses import dataclass
 
 from tierlog.config.authorization import AuthorizerSettings
-from tierlog.config.definitions import int_, long_, string_
+from tierlog.config.definitions import InvalidSetting, int_, long_, string_
+from tierlog.config.topic import INTERNAL_TOPICS
 
 KIB, MIB = 1 << 10, 1 << 20
+TOPIC_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +40,28 @@ class AuditSettings(AuthorizerSettings):
         minimum=1_000,
         maximum=3_600_000,
     )
+    audit_log_topic: str = string_(
+        "",
+        "Topic to which brokers also produce the entries of their audit logs, such as _tierlog.audit. Only "
+        "brokers can write to it. They create it with one partition and offsets.topic.replication.factor "
+        "replicas if it is missing. If empty, entries are in files alone. Set it on all brokers if you "
+        "collect entries with a consumer. The files stay complete without it.",
+    )
+
+    @property
+    def topics_of_brokers(self) -> frozenset[str]:
+        """Topics to which clients cannot write."""
+        return INTERNAL_TOPICS | ({self.audit_log_topic} - {""})
+
+    def check_audit_log(self) -> None:
+        """Raises InvalidSetting."""
+        topic = self.audit_log_topic
+        if not topic:
+            return
+        if not self.audit_log_dir:
+            raise InvalidSetting("audit.log.topic: needs audit.log.dir, which has the entries first")
+        if TOPIC_NAME.fullmatch(topic) is None or topic in INTERNAL_TOPICS:
+            raise InvalidSetting(
+                f"audit.log.topic: {topic!r} cannot be a topic of its own: use at most 249 ASCII letters, "
+                "digits, '.', '_' and '-'"
+            )

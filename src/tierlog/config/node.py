@@ -554,6 +554,7 @@ class NodeSettings(AuditSettings):
             raise InvalidSetting("group.min.session.timeout.ms is above group.max.session.timeout.ms")
         self.check_consumer_groups()
         self.check_delegation_tokens()
+        self.check_audit_log()
         self.check_admin_api(self.admin[0], has_tls=bool(self.quorum_files))
         if 0 <= self.queued_max_request_bytes < self.socket_request_max_bytes:
             raise InvalidSetting("queued.max.request.bytes is below socket.request.max.bytes")

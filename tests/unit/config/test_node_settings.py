@@ -95,6 +95,9 @@ def test_the_usual_name_wins_within_one_source() -> None:
         ),
         ({"broker.heartbeat.interval.ms": "2701"}, "above nine tenths of broker.session.timeout.ms"),
         ({"group.min.session.timeout.ms": "9", "group.max.session.timeout.ms": "8"}, "above"),
+        ({"audit.log.topic": "audit"}, "needs audit.log.dir"),
+        ({"audit.log.topic": "an audit", "audit.log.dir": "d"}, "cannot be a topic of its own"),
+        ({"audit.log.topic": "__consumer_offsets", "audit.log.dir": "d"}, "cannot be a topic of its own"),
     ],
 )
 def test_invalid_settings_are_refused_with_a_reason(texts: dict[str, str], message: str) -> None:
