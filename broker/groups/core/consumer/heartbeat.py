@@ -299,8 +299,10 @@ def _is_unconfirmed(group: ConsumerGroup, heard: _Heard, moved: ConsumerMember) 
     """Whether the member may have missed a change of its assignment, because a response was lost. Its next
     heartbeat should then have all fields, but librdkafka 2.16 leaves them out. In a later epoch the member is
     fenced; in the same one it would never know what to give up, or what it got. Kafka has no such rule."""
-    assigned = {topic_id: frozenset(numbers) for topic_id, numbers in moved.assigned.items()}
-    if heard.old is None or moved.epoch != heard.old.epoch or heard.owned == assigned:
+    is_confirmed = heard.owned is not None and heard.owned == {
+        topic_id: frozenset(numbers) for topic_id, numbers in moved.assigned.items()
+    }
+    if heard.old is None or moved.epoch != heard.old.epoch or is_confirmed:
         group.unconfirmed.discard(moved.member_id)
     elif moved.assigned != heard.old.assigned:
         group.unconfirmed.add(moved.member_id)
