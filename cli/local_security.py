@@ -33,6 +33,8 @@ CERTIFICATE_DAYS = 3650
 
 _LOGIN = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="{}" password="{}";'
 _CERTIFICATE_FILE, _LOGINS_FILE = f"{BROKER}.pem", "logins.properties"
+_AUDIT_DIRECTORY = "audit"  # beside DIRECTORY
+LOGIN_VALID_MS = "3600000"
 
 
 class LocalSecurity:
@@ -93,6 +95,8 @@ class LocalSecurity:
             "super.users": f"User:{ADMIN};User:{BROKER}",
             "admin.authentication": "basic",
             "admin.admins": f"User:{ADMIN}",
+            "audit.log.dir": str(self.directory.parent / _AUDIT_DIRECTORY),
+            "connections.max.reauth.ms": LOGIN_VALID_MS,
         }
         if port is None:
             return common

@@ -16,9 +16,14 @@ from tierlog.config.tls import REQUIRED
 from tierlog.metadata.acls import AclOperation, Permission
 from tierlog.protocol.sasl.scram import DEFAULT_ITERATIONS
 
-TOKEN_EXPIRES_MS = 86_400_000
+DAY_MS = 86_400_000
+TOKEN_EXPIRES_MS = DAY_MS
 """Before its last day the owner renews a token. After it, users need another one."""
 
+TOKEN_LIFETIME_MAX_MS = 30 * DAY_MS
+"""A token with a longer life is as bad as a password that never changes. Kafka's default is 7 days."""
+
+OAUTHBEARER = "OAUTHBEARER"
 EVERYONE, ANONYMOUS, ANY_NAME = "User:*", "User:ANONYMOUS", "*"
 HOW_TO = "docs/howto/secure-a-cluster.md"
 _READS = (
@@ -59,6 +64,7 @@ class Finding:
 CHECKS = (
     "no-login", "anonymous-tls", "no-tls", "passwords-in-clear", "no-authorizer", "open-by-default",
     "anonymous-super-user", "open-admin-api", "quorum-in-clear", "host-names-unchecked", "keys-over-http",
+    "super-user-in-clear", "endless-logins", "endless-tokens", "any-token", "fast-guesses", "no-audit-log",
     "few-iterations", "acl-for-everyone", "acl-for-everything", "readable-file", "secret-in-settings",
     "certificate", "token",
 )  # fmt: skip
@@ -86,7 +92,16 @@ def of_settings(where: str, settings: NodeSettings) -> Iterator[Finding]:
         for listener in settings.client_listeners:
             yield from _of_listener(where, settings, listener)
         yield from _of_authorizer(where, settings)
+        yield from _of_tokens(where, settings)
     yield from _of_quorum(where, settings)
+    if not settings.audit_log_dir:
+        yield Finding(
+            check="no-audit-log",
+            level=Level.WEAK,
+            where=where,
+            what="no audit log: changes and failed logins cannot be traced to users and addresses",
+            next="Set audit.log.dir on all nodes, as in docs/howto/audit-log.md.",
+        )
     if not settings.ssl_endpoint_identification_algorithm and _uses_tls(settings):
         yield Finding(
             check="host-names-unchecked",
@@ -144,6 +159,8 @@ def _of_listener(where: str, settings: NodeSettings, listener: ListenerSettings)
             what=f"{name} needs no certificate of the client: a client without one is {ANONYMOUS}",
             next="Set ssl.client.auth=required, or use SASL_SSL.",
         )
+    if protocol.has_sasl:
+        yield from _of_logins(where, name, own)
     if protocol is not SecurityProtocol.SASL_PLAINTEXT:
         return
     if "PLAIN" in own.sasl_enabled_mechanisms:
@@ -161,6 +178,67 @@ def _of_listener(where: str, settings: NodeSettings, listener: ListenerSettings)
             where=where,
             what=f"{name} does not encrypt: records can be read and changed on the network",
             next="Use SASL_SSL, with ssl.keystore.location.",
+        )
+        if settings.authorizer_class_name and settings.super_user_names - {ANONYMOUS, EVERYONE}:
+            yield Finding(
+                check="super-user-in-clear",
+                level=Level.OPEN,
+                where=where,
+                what=f"super users can log in on {name}: an attacker on the network can take over their "
+                "connections, and do everything",
+                next="Use SASL_SSL on each listener that is not on a loopback address.",
+            )
+
+
+def _of_logins(where: str, name: str, own: NodeSettings) -> Iterator[Finding]:
+    """Logins of a SASL listener. `own`: the settings with those of the listener."""
+    mechanisms = frozenset(own.sasl_enabled_mechanisms)
+    if mechanisms - {OAUTHBEARER} and not own.connections_max_reauth_ms:
+        yield Finding(
+            check="endless-logins",
+            level=Level.WEAK,
+            where=where,
+            what=f"a login on {name} is valid for as long as its connection: a user that is deleted stays "
+            "connected",
+            next="Set connections.max.reauth.ms, such as 3600000. Clients must log in again (KIP-368): "
+            "kafka-python connects again.",
+        )
+    if mechanisms - {OAUTHBEARER} and not own.connection_failed_authentication_delay_ms:
+        yield Finding(
+            check="fast-guesses",
+            level=Level.WEAK,
+            where=where,
+            what=f"{name} answers failed logins at once: passwords can be guessed fast",
+            next="Remove connection.failed.authentication.delay.ms, whose default is 100.",
+        )
+    unset = [
+        setting
+        for setting, value in (
+            ("sasl.oauthbearer.expected.issuer", own.sasl_oauthbearer_expected_issuer),
+            ("sasl.oauthbearer.expected.audience", own.sasl_oauthbearer_expected_audience),
+        )
+        if not value
+    ]
+    if OAUTHBEARER in mechanisms and unset:
+        yield Finding(
+            check="any-token",
+            level=Level.WEAK,
+            where=where,
+            what=f"{name} accepts tokens that the issuer of its keys made for other services",
+            next=f"Set {' and '.join(unset)}.",
+        )
+
+
+def _of_tokens(where: str, settings: NodeSettings) -> Iterator[Finding]:
+    """Delegation tokens. A broker does not show its key, so the limit counts on brokers without one, too."""
+    days = settings.delegation_token_max_lifetime_ms // DAY_MS
+    if settings.delegation_token_max_lifetime_ms > TOKEN_LIFETIME_MAX_MS:
+        yield Finding(
+            check="endless-tokens",
+            level=Level.WEAK,
+            where=where,
+            what=f"a delegation token can live for {days:,} days: a stolen one is good for as long",
+            next="Lower delegation.token.max.lifetime.ms to 604800000 (7 days), and give jobs new tokens.",
         )
 
 
@@ -282,6 +360,16 @@ def of_tokens(tokens: Iterable[Any], now_ms: int) -> Iterator[Finding]:
     """`tokens`: as DescribeDelegationToken returns them."""
     for token in tokens:
         left_ms = token.max_timestamp - now_ms
+        if left_ms > TOKEN_LIFETIME_MAX_MS:
+            yield Finding(
+                check="endless-tokens",
+                level=Level.WEAK,
+                where=f"token {token.token_id}",
+                what=f"the token of {token.principal_type}:{token.principal_name} can live for "
+                f"{left_ms // DAY_MS:,} days more",
+                next="Create one with a shorter --max-lifetime for its users, then remove this one "
+                "(`tierlog token expire`).",
+            )
         if left_ms < TOKEN_EXPIRES_MS:
             has_expired = left_ms < 0
             yield Finding(

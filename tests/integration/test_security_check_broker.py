@@ -21,7 +21,12 @@ def check(*words: str) -> list[tuple[str, str]]:
 
 def test_open_broker(tierlog_broker: TierlogBroker) -> None:
     found = check("--bootstrap", tierlog_broker.bootstrap)
-    assert found == [("open", "no-login"), ("open", "no-authorizer"), ("open", "open-admin-api")]
+    assert found == [
+        ("open", "no-login"),
+        ("open", "no-authorizer"),
+        ("open", "open-admin-api"),
+        ("weak", "no-audit-log"),
+    ]
 
 
 def test_secure_broker_and_what_opens_it(tierlog_broker_factory: TierlogBrokerFactory) -> None:

@@ -60,6 +60,8 @@ def closed(directory: Path, **changes: str | None) -> dict[str, str]:
         "super.users": "User:admin;User:b",
         "admin.listener": "127.0.0.1:9644",
         "admin.authentication": "basic",
+        "audit.log.dir": str(directory / "audit"),
+        "connections.max.reauth.ms": "3600000",
         "controller.quorum.voters": "1@127.0.0.1:9644",
         "controller.quorum.secret": f"${{directory:{directory}:secret}}",
     }
@@ -90,6 +92,19 @@ FINDINGS = {
     "no-login": ("open", {"listeners": "SASL_SSL://:9092,PLAINTEXT://:9093"}),
     "anonymous-tls": ("open", {"listeners": "SASL_SSL://:9092,SSL://:9093"}),
     "no-tls": ("weak", {"listeners": "SASL_PLAINTEXT://:9092"}),
+    "super-user-in-clear": ("open", {"listeners": "SASL_PLAINTEXT://:9092"}),
+    "endless-logins": ("weak", {"connections_max_reauth_ms": None}),
+    "fast-guesses": ("weak", {"connection_failed_authentication_delay_ms": "0"}),
+    "any-token": (
+        "weak",
+        {
+            "sasl_enabled_mechanisms": "SCRAM-SHA-512,OAUTHBEARER",
+            "sasl_oauthbearer_jwks_endpoint_url": "https://issuer.example/keys",
+            "sasl_oauthbearer_expected_issuer": "https://issuer.example",
+        },
+    ),
+    "endless-tokens": ("weak", {"delegation_token_max_lifetime_ms": str(31 * DAY_MS)}),
+    "no-audit-log": ("weak", {"audit_log_dir": None}),
     "no-authorizer": ("open", {"authorizer_class_name": None}),
     "open-by-default": ("open", {"allow_everyone_if_no_acl_found": "true"}),
     "anonymous-super-user": ("open", {"super_users": "User:admin;User:ANONYMOUS"}),
@@ -109,7 +124,10 @@ def test_settings_of_a_node(directory: Path, name: str) -> None:
     level, changes = FINDINGS[name]
     found = check_file(directory, closed(directory, **changes))  # type: ignore[arg-type]
     assert (level, name) in found
-    assert {check for _, check in found} <= {name, "open-admin-api"}
+    assert {check for _, check in found} <= {name, "open-admin-api", *TOGETHER.get(name, ())}
+
+
+TOGETHER = {"no-tls": ["super-user-in-clear"], "super-user-in-clear": ["no-tls"]}
 
 
 def test_listeners_of_the_machine_alone_need_no_tls(directory: Path) -> None:
@@ -226,11 +244,15 @@ def test_acls_for_everyone_and_for_everything() -> None:
 def test_tokens_expire() -> None:
     tokens = [
         SimpleNamespace(token_id=str(days), principal_type="User", principal_name="ada", max_timestamp=at)
-        for days in (-1, 0.5, 3)
+        for days in (-1, 0.5, 3, 31)
         for at in [round((100 + days) * DAY_MS)]
     ]
     found = [(one.check, one.level, one.where) for one in of_tokens(tokens, 100 * DAY_MS)]
-    assert found == [("token", Level.EXPIRED, "token -1"), ("token", Level.EXPIRES, "token 0.5")]
+    assert found == [
+        ("token", Level.EXPIRED, "token -1"),
+        ("token", Level.EXPIRES, "token 0.5"),
+        ("endless-tokens", Level.WEAK, "token 31"),
+    ]
 
 
 def test_nodes_share_a_finding_and_the_worst_comes_first() -> None:
@@ -241,6 +263,7 @@ def test_nodes_share_a_finding_and_the_worst_comes_first() -> None:
     assert [(one.check, one.where) for one in found] == [
         ("no-login", "broker 1, broker 2"),
         ("no-authorizer", "broker 1, broker 2"),
+        ("no-audit-log", "broker 1, broker 2"),
         ("few-iterations", "user ada"),
     ]
 
