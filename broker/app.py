@@ -71,12 +71,12 @@ from tierlog.broker.transactions.marker_sender import LocalResponse
 from tierlog.broker.transactions.producer_ids import ProducerIds
 from tierlog.broker.transactions.transaction_service import TransactionService
 from tierlog.config.node import BROKER, NodeSettings
-from tierlog.metadata.controller.brokers import SUPPORTED_FORMATS
 from tierlog.metadata.controller.commands import AllocateProducerIds, RegisterBroker
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.metadata.records import Endpoint
+from tierlog.metadata.versions import SUPPORTED_FORMATS
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 

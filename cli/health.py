@@ -68,6 +68,7 @@ def assess(
         *_stores(seen),
         *_behind(seen),
         *_certificates(seen),
+        *_versions(seen),
     ]
     order = list(Status)
     return Health(tuple(sorted(problems, key=lambda problem: -order.index(problem.status))))
@@ -360,6 +361,20 @@ def _expiry(row: Mapping[str, Any]) -> str:
 
 def _listener(row: Mapping[str, Any]) -> str:
     return f"listener {row['listener']} of broker {row['broker']}"
+
+
+def _versions(seen: Observation) -> list[Problem]:
+    """Nodes whose versions of tierlog do not understand each other."""
+    if not seen.versions:
+        return []
+    found = [f"node {row['broker']} with node {row['node_id']}: {row['why']}" for row in seen.versions]
+    some = "; ".join(found[:NAMED_MAX]) + (" and others" if len(found) > NAMED_MAX else "")
+    how = (
+        "Run the same version on all nodes, or two successive ones during an upgrade: "
+        "`tierlog cluster versions`, docs/howto/upgrade.md."
+    )
+    what = f"nodes of different versions do not understand each other: {some}"
+    return [Problem(Status.DEGRADED, what, how)]
 
 
 def _names(seen: Observation, condition: str) -> str:

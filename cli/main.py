@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tierlog import __version__
+from tierlog.base import build
 from tierlog.cli.commands import (
     acl,
     broker,
@@ -44,7 +44,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        sys.stdout.write(f"tierlog {__version__}\n")
+        sys.stdout.write(f"tierlog {build.described()}\n")
         raise typer.Exit
 
 
@@ -100,7 +100,9 @@ app.add_typer(spark.app, name="spark")
 def main() -> None:
     """Run the command; exits with a code of `errors.ExitCode`."""
     if sys.argv[1:] == ["--version"]:
-        sys.stdout.write(f"tierlog {__version__}\n")  # fast path for scripts: the command tree is not built
+        sys.stdout.write(
+            f"tierlog {build.described()}\n"
+        )  # fast path for scripts: the command tree is not built
         return
     try:
         app(prog_name="tierlog")

@@ -75,6 +75,7 @@ def serve(settings: "NodeSettings", *, as_json: bool, with_path: bool = False) -
         from tierlog.config.definitions import InvalidSetting
         from tierlog.metadata.quorum.storage import ForeignDirectory
         from tierlog.metadata.quorum.wal import DamagedLog
+        from tierlog.metadata.versions import UnreadableMetadata
 
     try:
         run(settings, on_ready=announce)
@@ -83,6 +84,9 @@ def serve(settings: "NodeSettings", *, as_json: bool, with_path: bool = False) -
         raise CliError(f"cannot start: {what}", hint=_start_hint(failure)) from None
     except ForeignDirectory as failure:
         raise CliError(f"cannot start: {failure}", hint="Use a different directory for this node.") from None
+    except UnreadableMetadata as failure:
+        hint = "Nothing was changed. `tierlog cluster versions` shows the versions of the other nodes."
+        raise CliError(f"cannot start: {failure}", hint=hint) from None
     except DamagedLog as failure:
         hint = "Nothing was changed. Copy the directory before you try to repair it."
         raise CliError(f"cannot start: the metadata log is damaged: {failure}", hint=hint) from None

@@ -33,7 +33,8 @@ class Observation:
     likewise. `stores`: GET /v1/tier/store of the brokers whose object store is not available, each with its
     `broker`. `manifests`: manifest roots and documents in which the last pass of the bucket scrubber found a
     fault (GET /v1/tier/scrub). `certificates`: of TLS listeners (GET /v1/certificates), each with its
-    `broker`."""
+    `broker`. `versions`: nodes that a node cannot exchange messages with (GET /v1/versions), each with that
+    node as `broker`."""
 
     quorum: Mapping[int, Response | None] = field(default_factory=dict)
     brokers: Response | None = None
@@ -45,6 +46,7 @@ class Observation:
     stores: tuple[Response, ...] = ()
     manifests: tuple[Response, ...] = ()
     certificates: tuple[Response, ...] = ()
+    versions: tuple[Response, ...] = ()
 
     @property
     def leader(self) -> int | None:
@@ -96,7 +98,7 @@ def observe(seeds: Iterable[str]) -> Observation:
                     urls = {**{int(one): to for one, to in members.items() if to}, **urls}
             pending = list(urls.values())
         responding = [one for one in sorted(quorum) if quorum[one] is not None]
-        local, remote, behind, unread, stores, scrubs, certificates = (
+        local, remote, behind, unread, stores, scrubs, certificates, versions = (
             pool.map(lambda one, path=path: _ask(urls[one], path), responding)
             for path in (
                 "/v1/scrub",
@@ -106,6 +108,7 @@ def observe(seeds: Iterable[str]) -> Observation:
                 "/v1/tier/store",
                 "/v1/tier/scrub",
                 "/v1/certificates",
+                "/v1/versions",
             )
         )
         observation = Observation(
@@ -115,6 +118,7 @@ def observe(seeds: Iterable[str]) -> Observation:
             behind=_rows(responding, behind, "behind"),
             manifests=_rows(responding, scrubs, "manifests"),
             certificates=_rows(responding, certificates, "certificates"),
+            versions=_rows(responding, versions, "problems"),
             unread=_rows(responding, unread, "unread"),
             stores=tuple(
                 {"broker": node, **response}

@@ -42,7 +42,8 @@ class TierlogBroker:
         directory: for its data, objects and log file; created if missing.
         settings: settings by their Kafka names, added to those of `tierlog dev`.
         object_store: URL of the object store; default: the directory `object_dir`.
-        environment: variables added to those of this process, without its TIERLOG_… variables.
+        environment: variables added to those of this process, without its TIERLOG_… variables. They may
+            change before the next start: `PYTHONPATH` names another build of tierlog.
         detached: the broker outlives this process, and does not receive Ctrl-C of its terminal.
         secure: a listener with TLS, users and ACLs, and an admin API that needs a password. `client_settings`
             has what clients need; `users` are created in addition to the administrator.
@@ -68,7 +69,7 @@ class TierlogBroker:
         self.bootstrap = "127.0.0.1:0"
         self.admin_url = "http://127.0.0.1:0"
         self._object_store = object_store or f"file://{self.object_dir.absolute()}"
-        self._environment = dict(environment or {})
+        self.environment = dict(environment or {})
         self._detached = detached
         self._python = python
         self._security = LocalSecurity(self.directory) if secure else None
@@ -110,7 +111,7 @@ class TierlogBroker:
                 stdin=subprocess.DEVNULL if self._detached else subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**_environment(), **self._secrets(), **self._environment},
+                env={**_environment(), **self._secrets(), **self.environment},
                 start_new_session=self._detached,
             )
         if self._detached:

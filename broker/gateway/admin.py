@@ -32,6 +32,7 @@ from tierlog.broker.gateway.request_guard import BODY_BYTES_MAX, request_guard
 from tierlog.broker.gateway.requests import http_error, parsing_parameters
 from tierlog.broker.gateway.snapshots import snapshot_routes
 from tierlog.broker.gateway.tier_checks import tier_check_routes
+from tierlog.broker.gateway.versions import version_routes
 from tierlog.broker.remote.tier_views import PartitionTierStatus, TierConflict, TierRefused
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
@@ -129,6 +130,7 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
         web.get("/v1/cluster", cluster),
         web.get("/v1/events", events),
         *operation_routes(node.metadata),
+        *version_routes(node.metadata),
     ]
     if not node.is_broker:
         return [*routes, *_refused_by_controller(node.settings.node_id)]

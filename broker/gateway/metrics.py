@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tierlog.base import build
 from tierlog.base.clock import Clock
 from tierlog.base.types import NO_LEADER
 from tierlog.broker.audit.entries import EVENTS
@@ -29,6 +30,7 @@ from tierlog.broker.replication.replica import NO_TRAFFIC, Replica, Traffic
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.metadata.quorum.status import NodeStatus
 from tierlog.metadata.records import QuotaKey
+from tierlog.metadata.versions import SUPPORTED_FORMATS
 from tierlog.protocol.api import APIS
 from tierlog.protocol.errors import ErrorCode
 from tierlog.tiering.page_tree import image_budget
@@ -65,6 +67,7 @@ def families(node: Node) -> Iterator[Family]:
     budget_bytes = image_budget(node.settings.remote_log_metadata_cache_bytes)
     yield from manifest_families(node.metadata.image, node.settings.node_id, budget_bytes)
     yield from _quorum_families(node)
+    yield "tierlog_build_info", [((build.VERSION, build.commit()), 1)]
     yield "tierlog_loop_lag_seconds", [((), node.loop_lag.seconds)]
     yield "tierlog_unexpected_failures_total", single(node.failures.count)
     yield from _audit_families(node.audit)
@@ -416,6 +419,9 @@ def _quorum_families(node: Node) -> Iterator[Family]:
     for name in ("current_epoch", "log_end_offset", "high_watermark"):
         yield f"kafka_server_raft_metrics_{name}", single(log_values[name]) if name in log_values else []
     yield "tierlog_metadata_applied_index", single(status.applied_index)
+    yield "tierlog_format_version", single(node.metadata.image.format_version)
+    yield "tierlog_format_version_supported", single(SUPPORTED_FORMATS[1])
+    yield "tierlog_version_problems", single(len(node.metadata.version_problems))
 
 
 def _process_families() -> Iterator[Family]:

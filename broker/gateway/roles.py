@@ -50,6 +50,7 @@ CHANGES: Mapping[tuple[str, str], Role] = {
         ("POST", f"/v1/tier/replacements/{step}"): Role.ADMIN
         for step in ("begin", "renew", "cancel", "commit")
     },
+    ("POST", "/v1/versions/finalize"): Role.ADMIN,
     ("POST", "/v1/quorum/voters"): Role.ADMIN,
     ("DELETE", "/v1/quorum/voters/{id}"): Role.ADMIN,
 }

@@ -13,10 +13,10 @@ from typing import NamedTuple
 from tierlog.broker.handlers.api_versions import Features
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext, controller_timeout_s, pending
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.metadata.controller.brokers import SUPPORTED_FORMATS
 from tierlog.metadata.controller.commands import UpdateFeatures
 from tierlog.metadata.controller.features import FORMAT, KAFKA_FEATURES, level_of
 from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.versions import SUPPORTED_FORMATS
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.update_features import (
     FeatureUpdateKey,

@@ -142,6 +142,7 @@ def _recovering(directory: Path, metadata_directory: Path | None) -> Iterator["R
     from tierlog.metadata.quorum.recovery import NotRecoverable, Recovery
     from tierlog.metadata.quorum.storage import ForeignDirectory
     from tierlog.metadata.quorum.wal import DamagedLog
+    from tierlog.metadata.versions import UnreadableMetadata
 
     if not (directory / LOCK_FILE).exists():
         raise usage(f"{directory} is not a node's data directory", hint="Give the first of its log.dirs.")
@@ -158,6 +159,9 @@ def _recovering(directory: Path, metadata_directory: Path | None) -> Iterator["R
     except NotRecoverable as refused:
         hint = "docs/runbooks/lost-majority-for-good.md describes which voter to choose."
         raise CliError(f"nothing was changed: {refused}", hint=hint) from None
+    except UnreadableMetadata as newer:
+        hint = "Run this command with the version of tierlog that the node runs."
+        raise CliError(f"nothing was changed: {newer}", hint=hint) from None
     except (DamagedLog, ForeignDirectory) as damage:
         hint = "Try the next remaining voter."
         raise CliError(f"nothing was changed: the metadata log is damaged: {damage}", hint=hint) from None

@@ -23,9 +23,9 @@ from tierlog.metadata.controller.rules import (
 )
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import BrokerImage, ClusterImage
+from tierlog.metadata.versions import SUPPORTED_FORMATS
 from tierlog.protocol.errors import ErrorCode
 
-SUPPORTED_FORMATS = (1, 3)  # lowest and highest format version that this tierlog supports
 MAX_PRODUCER_ID = 2**63 - 1
 MAX_PRODUCER_ID_BLOCK = 1_000_000  # ids are never reused, so a single request must not use them all up
 

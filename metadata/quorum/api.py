@@ -1,5 +1,9 @@
 """The quorum's HTTP routes on the node's admin server: Raft messages, forwarded commands, status.
 
+The wire version is the number in the path, so it is signed. A request may announce the versions of its sender
+in its query, and the response then has those of this node (`versions`, ADR 0049). Nodes before 0.1.0 do
+neither.
+
 A request is read only up to a bound, and processed only if it is signed, of this cluster and for this node.
 Responses to such requests are signed too; rejections of unauthenticated requests are not.
 """
@@ -9,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import msgspec
+import structlog
 from aiohttp import web
 
 from tierlog.metadata.controller.commands import Heartbeat, decode_command, encode_reply
@@ -17,7 +22,9 @@ from tierlog.metadata.quorum.auth import (
     INDEX,
     MAX_BODY_BYTES,
     RESPONSE_SIGNATURE,
+    SENDER,
     SIGNATURE,
+    VERSIONS,
     Envelope,
     Unauthenticated,
     sign_response,
@@ -26,11 +33,17 @@ from tierlog.metadata.quorum.log_pages import encode_page
 from tierlog.metadata.quorum.membership import Membership
 from tierlog.metadata.quorum.node import MetadataNode
 from tierlog.metadata.quorum.observer import MetadataObserver
-from tierlog.metadata.quorum.peers import HEARTBEAT_SERVED_S, MetadataUnavailable, NotTheLeader
+from tierlog.metadata.quorum.peers import (
+    HEARTBEAT_SERVED_S,
+    IncompatibleNode,
+    MetadataUnavailable,
+    NotTheLeader,
+)
 from tierlog.metadata.quorum.sentinel import ProcessEndNotice
 from tierlog.metadata.quorum.status import NodeStatus
 from tierlog.metadata.raft.membership import ChangeRefused
 from tierlog.metadata.raft.messages import decode_messages, encode_messages
+from tierlog.metadata.versions import WIRE_VERSIONS, own_versions, spans
 
 T = TypeVar("T")
 
@@ -41,7 +54,13 @@ HEARTBEAT_PATH = "/metadata/v1/heartbeat"
 END_PATH = "/metadata/v1/end"
 LOG_PATH = "/metadata/v1/log"
 SNAPSHOT_PATH = "/metadata/v1/snapshot"
+"""Paths in wire version 1; `at_version` has those of others."""
+UNKNOWN_VERSIONS = ("/raft/v{version}/{request}", "/metadata/v{version}/{request}")
+UNKNOWN_VERSION_STATUS = 505
 QUORUM_PATH = "/v1/quorum"
+UNREADABLE_STATUS = 400
+LOGGED_MAX = 100
+"""Unknown wire versions that are logged: requests of them are not authenticated."""
 BODY_TIMEOUT_S = 10.0
 """Longer than members wait (transport.STEP_TIMEOUT_S). A sender is unknown until its whole body is read."""
 
@@ -58,12 +77,53 @@ class Unavailable(msgspec.Struct, frozen=True):
     applied_unknown: bool
 
 
+class _UnreadableBody(Exception):
+    """The body of a request is damaged, or a newer tierlog sent it."""
+
+
+_log = structlog.get_logger("tierlog.metadata")
 _notices = msgspec.msgpack.Decoder(ProcessEndNotice)
 _heartbeats = msgspec.msgpack.Decoder(Heartbeat)
 _new_voters = msgspec.json.Decoder(NewVoter)
 
 
+def at_version(path: str, version: int) -> str:
+    """The path of a request between nodes in this wire version."""
+    return path.replace("/v1/", f"/v{version}/", 1)
+
+
 def raft_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
+    """The requests between nodes, in each wire version that this node supports. Others are refused."""
+    routes, refuse = [*_member_routes(node, secret), *_broker_routes(node, secret)], _refuse_version(node)
+    return [
+        *(
+            web.route(one.method, at_version(one.path, version), one.handler)
+            for version in range(WIRE_VERSIONS[0], WIRE_VERSIONS[1] + 1)
+            for one in routes
+        ),
+        *(web.route(method, path, refuse) for path in UNKNOWN_VERSIONS for method in ("GET", "POST")),
+    ]
+
+
+def _refuse_version(node: MetadataNode) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """Refuses requests of wire versions that this node does not know, and logs each version once. The
+    response is not signed, since this node does not know how a request of that version is signed."""
+    logged: set[str] = set()
+
+    async def refuse(request: web.Request) -> web.Response:
+        version = request.match_info["version"]
+        own = own_versions()
+        here = f"node {node.node_id} (tierlog {own.build})"
+        why = f"{here} speaks wire version {spans(own.wire)}, not {version[:20]}"
+        if version not in logged and len(logged) < LOGGED_MAX:
+            logged.add(version)
+            _log.error("refused a node with another version", sender=request.headers.get(SENDER), why=why)
+        return web.Response(status=UNKNOWN_VERSION_STATUS, text=why, headers={VERSIONS: own.announcement()})
+
+    return refuse
+
+
+def _member_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
     async def step(request: web.Request, envelope: Envelope, body: bytes) -> web.Response:
         messages = _decoded(decode_messages, body)
         if any(message.sender != envelope.sender for message in messages):
@@ -87,7 +147,6 @@ def raft_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
         web.post(STEP_PATH, _authenticating(node, secret, step)),
         web.post(SUBMIT_PATH, _authenticating(node, secret, submit)),
         web.get(STATUS_PATH, _authenticating(node, secret, status)),
-        *_broker_routes(node, secret),
     ]
 
 
@@ -134,6 +193,12 @@ def _authenticating(
         envelope, body = await _authenticated(node, secret, request)
         try:
             return await serve(request, envelope, body)
+        except _UnreadableBody as unreadable:
+            why = (
+                f"node {node.node_id} (tierlog {own_versions().build}) cannot read the request: {unreadable}"
+            )
+            node.on_unreadable_request(envelope.sender, why)
+            return _signed(secret, request, _error_body(IncompatibleNode(why)), UNREADABLE_STATUS)
         except MetadataUnavailable as unavailable:
             return _signed(secret, request, _error_body(unavailable), 503)
 
@@ -148,7 +213,10 @@ def quorum_routes(node: MetadataNode | MetadataObserver) -> list[web.RouteDef]:
         return _status(node)
 
     async def add(request: web.Request) -> web.Response:
-        voter = _decoded(_new_voters.decode, await request.read())
+        try:
+            voter = _decoded(_new_voters.decode, await request.read())
+        except _UnreadableBody as failure:
+            raise web.HTTPBadRequest(text=str(failure)) from None
         try:
             check_url(voter.url, member_urls(node))
             await check_resolved(voter.url)
@@ -245,9 +313,14 @@ def _error_body(unavailable: MetadataUnavailable) -> bytes:
 def _signed(
     secret: bytes, request: web.Request, body: bytes, status: int = 200, *, index: str = ""
 ) -> web.Response:
-    """A response to an authenticated request."""
-    signature = sign_response(secret, request.headers[SIGNATURE], status, index, body)
-    headers = {RESPONSE_SIGNATURE: signature, **({INDEX: index} if index else {})}
+    """A response to an authenticated request. It announces this node's versions if the request does so."""
+    versions = own_versions().announcement() if "wire" in request.query else ""
+    signature = sign_response(secret, request.headers[SIGNATURE], status, index, body, versions)
+    headers = {
+        RESPONSE_SIGNATURE: signature,
+        **({INDEX: index} if index else {}),
+        **({VERSIONS: versions} if versions else {}),
+    }
     return web.Response(status=status, body=body, headers=headers)
 
 
@@ -265,4 +338,4 @@ def _decoded(decode: Callable[[bytes], T], body: bytes) -> T:
     try:
         return decode(body)
     except msgspec.DecodeError as failure:
-        raise web.HTTPBadRequest(text=str(failure)) from None
+        raise _UnreadableBody(str(failure)) from None

@@ -2,7 +2,8 @@
 
 A request names its cluster, sender, receiver, and the directories in which both keep their votes and log. All
 of that and the body are signed with HMAC-SHA256. A response is signed together with the signature of its
-request, which a nonce makes unique, so a recorded response does not fit a later request.
+request, which a nonce makes unique, so a recorded response does not fit a later request. This is wire version
+1 (ADR 0049): the version is a part of the path, so it is signed.
 
 This authenticates nodes on a trusted network. It does not encrypt, and a recorded request can be replayed,
 which is harmless for Raft messages but not for commands. Networks that are not trusted need certificates too
@@ -24,6 +25,7 @@ CLUSTER, SENDER, RECEIVER, SIGNATURE = (
 )
 FROM_DIRECTORY, TO_DIRECTORY = "X-Tierlog-From-Directory", "X-Tierlog-To-Directory"
 NONCE, INDEX, RESPONSE_SIGNATURE = "X-Tierlog-Nonce", "X-Tierlog-Index", "X-Tierlog-Answer-Signature"
+VERSIONS = "X-Tierlog-Versions"  # in a response, if the request announces versions
 MAX_BODY_BYTES = 16 << 20
 
 
@@ -93,18 +95,23 @@ class Envelope:
         return envelope
 
 
-def sign_response(secret: bytes, request: str, status: int, index: str, body: bytes) -> str:
-    """`request`: the signature of the request; `index`: the value of the INDEX header, or empty."""
-    return _hmac(secret, f"answer {request} {status} {index}\n", body)
+def sign_response(
+    secret: bytes, request: str, status: int, index: str, body: bytes, versions: str = ""
+) -> str:
+    """`request`: the signature of the request; `index`, `versions`: values of these headers, or empty."""
+    announced = f" {versions}" if versions else ""
+    return _hmac(secret, f"answer {request} {status} {index}{announced}\n", body)
 
 
 def is_signed_response(
     headers: Mapping[str, str], secret: bytes, request: str, status: int, body: bytes
 ) -> bool:
-    """Whether a node that knows the secret sent this response to the request with this signature."""
-    expected = sign_response(secret, request, status, headers.get(INDEX, ""), body)
+    """Whether a node that knows the secret sent this response to the request with this signature. A space in
+    the index would let one header stand for both."""
+    index = headers.get(INDEX, "")
+    expected = sign_response(secret, request, status, index, body, headers.get(VERSIONS, ""))
     given = headers.get(RESPONSE_SIGNATURE, "").encode(errors="surrogateescape")
-    return hmac.compare_digest(given, expected.encode())
+    return " " not in index and hmac.compare_digest(given, expected.encode())
 
 
 def _hmac(secret: bytes, head: str, body: bytes) -> str:

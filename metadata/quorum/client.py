@@ -3,15 +3,16 @@ commands. Base of a member of the quorum (MetadataNode) and of an observer of it
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.quorum.peers import MetadataUnavailable, Peers
+from tierlog.metadata.quorum.peers import IncompatibleNode, MetadataUnavailable, Peers
 from tierlog.metadata.quorum.publisher import MetadataPublisher, Publisher
 from tierlog.metadata.quorum.status import NodeStatus, ObserverStatus
 from tierlog.metadata.raft.messages import NO_NODE
+from tierlog.metadata.versions import NodeVersions, own_versions
 
 RETRY_S = 0.1
 
@@ -35,6 +36,15 @@ class MetadataClient(ABC):
     def dead_brokers(self) -> frozenset[int]:
         """Brokers whose process seems dead, for one session at most. Clients see their partitions without a
         leader."""
+
+    def versions_of(self, node: int) -> NodeVersions | None:
+        """Versions of a node as it announced them; None if it has not."""
+        return own_versions() if node == self.node_id else self._peers.versions_of(node)
+
+    @property
+    def version_problems(self) -> Mapping[int, str]:
+        """Nodes that this one cannot exchange messages with, and why."""
+        return self._peers.problems
 
     def publish_to(self, publishers: Sequence[Publisher]) -> Callable[[], None]:
         """See MetadataPublisher.publish_to."""
@@ -101,7 +111,7 @@ class MetadataClient(ABC):
         self, send: Callable[[int], Awaitable[T]], timeout_s: float, forward: bool = True
     ) -> T:
         """Try again as long as the request certainly had no effect."""
-        sent = False
+        sent, why = False, ""
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -113,11 +123,12 @@ class MetadataClient(ABC):
                         return await send(leader)
                     except MetadataUnavailable as unavailable:
                         self._on_unavailable(leader, unavailable)
+                        why = f": {unavailable}" if isinstance(unavailable, IncompatibleNode) else ""
                     sent = False
                     await self._wait_for_leader(RETRY_S)
         except TimeoutError:
             raise MetadataUnavailable(
-                "no quorum of metadata nodes responded in time", applied_unknown=sent
+                f"no quorum of metadata nodes responded in time{why}", applied_unknown=sent
             ) from None
 
     def _on_unavailable(self, leader: int, unavailable: MetadataUnavailable) -> None:

@@ -9,7 +9,7 @@ the storage fails, the node stops.
 import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from typing import TypeVar, cast
 from uuid import UUID
 
 import structlog
@@ -18,10 +18,17 @@ from tierlog.base.clock import Clock
 from tierlog.base.safeguards import safeguard
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import Rng
-from tierlog.metadata.controller.commands import Command, Heartbeat, HeartbeatReply, RegisterBroker, Reply
+from tierlog.metadata.controller.commands import (
+    Acknowledged,
+    Command,
+    Heartbeat,
+    HeartbeatReply,
+    RegisterBroker,
+    Reply,
+    UpdateFeatures,
+)
+from tierlog.metadata.controller.features import FORMAT
 from tierlog.metadata.controller.sessions import BrokerSessions
-from tierlog.metadata.evolve import apply_entry
-from tierlog.metadata.image_codec import decode_image
 from tierlog.metadata.quorum.balancing import BalanceSettings, LeaderBalancer
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.heartbeat_manager import BrokerHeartbeatManager
@@ -37,15 +44,18 @@ from tierlog.metadata.quorum.node_snapshots import (
 )
 from tierlog.metadata.quorum.peers import LeadershipLost, MetadataUnavailable, NotTheLeader, Peers
 from tierlog.metadata.quorum.publisher import wait_for_event
+from tierlog.metadata.quorum.replay import image_of, replay
 from tierlog.metadata.quorum.status import NodeStatus
 from tierlog.metadata.quorum.storage import LoadedMetadata, ThreadedStorage
 from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import Configuration, Member
-from tierlog.metadata.raft.messages import CONFIGURATION, NO_NODE, AnyMessage, Entry, Snapshot
+from tierlog.metadata.raft.messages import NO_NODE, AnyMessage, Entry, Snapshot
 from tierlog.metadata.raft.ready import Ready
 from tierlog.metadata.raft.settings import RaftSettings
-from tierlog.metadata.records import NoOp, decode_records, encode_records
+from tierlog.metadata.records import NoOp, encode_records
+from tierlog.metadata.versions import spans
+from tierlog.protocol.errors import ErrorCode
 
 TICK_MS = 100  # elections start after 1 to 2 s without a leader
 DISK_HANG_FACTOR = 2
@@ -98,7 +108,7 @@ class MetadataNode(MetadataClient):
         self._work = asyncio.Event()
         publisher = self._publisher
         if loaded.snapshot.index:
-            publisher.image, publisher.term = decode_image(loaded.snapshot.data), loaded.snapshot.term
+            publisher.image, publisher.term = image_of(loaded.snapshot.data), loaded.snapshot.term
         self.core = RaftCore(
             node_id,
             Configuration({voter: Member() for voter in voters or (node_id,)}),
@@ -210,6 +220,10 @@ class MetadataNode(MetadataClient):
         """Immediate replies to the messages that have just been received from a peer."""
         return await self._peers.replies_for(peer)
 
+    def on_unreadable_request(self, sender: int, why: str) -> None:
+        """This node could not read a signed request of another node."""
+        self._peers.on_problem(sender, why)
+
     def _accept_page(self, page: LogPage, data: bytes) -> bool:
         """Append a page of the committed log. False if it does not continue this node's log. Raises
         MetadataUnavailable if this node has failed, so that the reader stops."""
@@ -235,8 +249,28 @@ class MetadataNode(MetadataClient):
     async def _submit_to(self, leader: int, command: Command[R]) -> R:
         if leader != self.node_id:
             return await super()._submit_to(leader, command)
+        if refused := self._unsupported_format(command):
+            return cast(R, refused)
         in_session = self._heartbeats.in_session if isinstance(command, RegisterBroker) else ()
         return await self._leadership.commit(command, in_session)
+
+    def _unsupported_format(self, command: Command[R]) -> Acknowledged | None:
+        """The reply to a command that raises the format version beyond what a member of the quorum supports:
+        it would stop at the first record of that version. The controller checks the brokers."""
+        if not isinstance(command, UpdateFeatures) or FORMAT not in command.levels:
+            return None
+        level = command.levels[FORMAT]
+        for member in sorted(self.core.configuration.members):
+            found = self.versions_of(member)
+            if found is None:
+                why = f"node {member} of the quorum has announced no versions: it is down or older than 0.1.0"
+            elif not found.formats[0] <= level <= found.formats[1]:
+                runs = f"runs tierlog {found.build}, which supports {spans(found.formats)}"
+                why = f"node {member} of the quorum {runs}"
+            else:
+                continue
+            return Acknowledged(error=ErrorCode.INVALID_UPDATE_VERSION, message=f"{FORMAT} {level}: {why}")
+        return None
 
     async def _heartbeat_to(self, leader: int, heartbeat: Heartbeat, timeout_s: float) -> HeartbeatReply:
         if leader != self.node_id:
@@ -328,14 +362,13 @@ class MetadataNode(MetadataClient):
             return
         image = self.image
         for entry in committed:
-            records = () if entry.kind == CONFIGURATION else decode_records(entry.payload)
-            image = apply_entry(image, entry.index, records)
+            image = replay(image, entry)
         self._publisher.publish(image, committed[-1].term)
         self._leadership.applied(committed)
         self._snapshots.applied(self.core, committed)
 
     def _install(self, snapshot: Snapshot) -> None:
-        self._publisher.publish(decode_image(snapshot.data), snapshot.term)
+        self._publisher.publish(image_of(snapshot.data), snapshot.term)
         self._leadership.installed(snapshot)
 
     def _follow_core(self) -> None:

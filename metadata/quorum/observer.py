@@ -12,8 +12,6 @@ from collections.abc import Mapping
 
 from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
-from tierlog.metadata.evolve import apply_entry
-from tierlog.metadata.image_codec import decode_image
 from tierlog.metadata.quorum.client import RETRY_S, MetadataClient
 from tierlog.metadata.quorum.failure_detector import DeadBrokers
 from tierlog.metadata.quorum.log_pages import UNKNOWN_TERM, LogPage
@@ -21,10 +19,10 @@ from tierlog.metadata.quorum.log_reader import LogReader
 from tierlog.metadata.quorum.membership import Membership
 from tierlog.metadata.quorum.peers import MetadataUnavailable, NotTheLeader, Peers
 from tierlog.metadata.quorum.publisher import wait_for_event
+from tierlog.metadata.quorum.replay import image_of, replay
 from tierlog.metadata.quorum.status import ObserverStatus
 from tierlog.metadata.raft.membership import Member
-from tierlog.metadata.raft.messages import CONFIGURATION, NO_NODE, Entry
-from tierlog.metadata.records import decode_records
+from tierlog.metadata.raft.messages import NO_NODE, Entry
 
 
 class MetadataObserver(MetadataClient):
@@ -138,7 +136,7 @@ class MetadataObserver(MetadataClient):
         if page.entries and page.after_term not in (UNKNOWN_TERM, self._publisher.term):
             return False
         if snapshot:
-            self._publisher.publish(decode_image(snapshot), page.snapshot_term)
+            self._publisher.publish(image_of(snapshot), page.snapshot_term)
         elif page.entries:
             self._apply(page.entries)
         self._watch_brokers()
@@ -153,8 +151,7 @@ class MetadataObserver(MetadataClient):
     def _apply(self, entries: tuple[Entry, ...]) -> None:
         image = self.image
         for entry in entries:
-            records = () if entry.kind == CONFIGURATION else decode_records(entry.payload)
-            image = apply_entry(image, entry.index, records)
+            image = replay(image, entry)
         self._publisher.publish(image, entries[-1].term)
 
     def _candidates(self) -> list[int]:

@@ -10,6 +10,7 @@ from tierlog.metadata.quorum.log_pages import LogPage
 from tierlog.metadata.quorum.status import NodeStatus
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import AnyMessage
+from tierlog.metadata.versions import NodeVersions, own_versions
 
 R = TypeVar("R", bound=Reply)
 
@@ -33,6 +34,14 @@ class NotTheLeader(MetadataUnavailable):
         hint = f"node {leader} is" if leader >= 0 else "no leader is known"
         super().__init__(f"this node is not the leader of the quorum; {hint}", applied_unknown=False)
         self.leader, self.url = leader, url
+
+
+class IncompatibleNode(MetadataUnavailable):
+    """The other node runs a version that cannot read this request, or whose response this one cannot read.
+    The request had no effect."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, applied_unknown=False, refused=True)
 
 
 class LeadershipLost(MetadataUnavailable):
@@ -96,6 +105,19 @@ class Peers:
 
     def watch(self, urls: Mapping[int, str]) -> None:
         """Nodes besides the members whose death is to be reported."""
+
+    def versions_of(self, peer: int) -> NodeVersions | None:
+        """The last announcement of the node; None before its first signed response. Nodes of this
+        process have the versions of this one."""
+        return own_versions()
+
+    @property
+    def problems(self) -> Mapping[int, str]:
+        """Nodes whose versions cannot talk to this one, or that could not read a message, and why."""
+        return {}
+
+    def on_problem(self, peer: int, why: str) -> None:
+        """This node could not read a message of the peer: log it, and list it in `problems` for a while."""
 
     @property
     def suspects(self) -> frozenset[int]:

@@ -32,12 +32,13 @@ from tierlog.metadata.controller.remote import is_tiered
 from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import ClusterImage, TopicImage
-from tierlog.metadata.image_codec import decode_image, encode_image
+from tierlog.metadata.image_codec import encode_image
+from tierlog.metadata.quorum.replay import image_of, replay
 from tierlog.metadata.quorum.storage import LoadedMetadata, MetadataStorage, read_owner
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import Configuration, Member
-from tierlog.metadata.raft.messages import CONFIGURATION, NO_NODE, HardState, Snapshot
-from tierlog.metadata.records import PartitionRecord, decode_records
+from tierlog.metadata.raft.messages import NO_NODE, HardState, Snapshot
+from tierlog.metadata.records import PartitionRecord
 
 INDEX_GAP = 1_000_000
 """Assumed maximum of entries that the lost majority had beyond this log: hours of them."""
@@ -140,10 +141,9 @@ def _image(cluster_id: str, loaded: LoadedMetadata) -> ClusterImage:
     """Includes uncommitted entries: the nodes that know whether they were committed are lost."""
     image = ClusterImage(cluster_id=cluster_id)
     if loaded.snapshot.index:
-        image = decode_image(loaded.snapshot.data)
+        image = image_of(loaded.snapshot.data)
     for entry in loaded.entries:
-        records = () if entry.kind == CONFIGURATION else decode_records(entry.payload)
-        image = apply_entry(image, entry.index, records)
+        image = replay(image, entry)
     return image
 
 

@@ -28,6 +28,7 @@ from tierlog.metadata.quorum.reserve import DiskReserve
 from tierlog.metadata.quorum.wal import MAGIC, DamagedLog, Reset, WalRecord, encode_frames, read_segment
 from tierlog.metadata.raft.membership import decode_configuration, encode_configuration
 from tierlog.metadata.raft.messages import Entry, HardState, Snapshot
+from tierlog.metadata.versions import newer_file
 
 SEGMENT_BYTES = 16 << 20
 PROPERTIES = "quorum.properties"
@@ -358,6 +359,8 @@ def encode_snapshot_file(snapshot: Snapshot) -> bytes:
 def decode_snapshot_file(content: bytes) -> Snapshot:
     """Raises DamagedLog, also for an incomplete file, since the file is written atomically."""
     if len(content) < _SNAPSHOT_HEADER.size or content[:8] not in (SNAPSHOT_MAGIC, SNAPSHOT_MAGIC_2):
+        if content.startswith(SNAPSHOT_MAGIC[:-1]) and len(content) >= _SNAPSHOT_HEADER.size:
+            raise DamagedLog(newer_file("a metadata snapshot", content[len(SNAPSHOT_MAGIC) - 1]))
         raise DamagedLog("a metadata snapshot has an unknown magic")
     _, index, term, length, crc = _SNAPSHOT_HEADER.unpack_from(content)
     data = content[_SNAPSHOT_HEADER.size :]

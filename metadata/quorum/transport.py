@@ -36,23 +36,27 @@ from tierlog.metadata.quorum.api import (
     STATUS_PATH,
     STEP_PATH,
     SUBMIT_PATH,
+    UNREADABLE_STATUS,
     Unavailable,
 )
 from tierlog.metadata.quorum.auth import (
     INDEX,
     RESPONSE_SIGNATURE,
     SIGNATURE,
+    VERSIONS,
     Envelope,
     SignedRequest,
     is_signed_response,
 )
 from tierlog.metadata.quorum.failure_watch import Address, FailureWatch, address_of
 from tierlog.metadata.quorum.log_pages import LogPage, decode_page
-from tierlog.metadata.quorum.peers import MetadataUnavailable, Peers
+from tierlog.metadata.quorum.peer_versions import PeerVersions
+from tierlog.metadata.quorum.peers import IncompatibleNode, MetadataUnavailable, Peers
 from tierlog.metadata.quorum.status import NodeStatus
 from tierlog.metadata.quorum.tls import TlsFiles, reload_on_change
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import AnyMessage, Append, SnapshotChunk, decode_messages, encode_messages
+from tierlog.metadata.versions import NodeVersions
 
 QUEUE_BYTES = 32 << 20  # per peer
 REQUEST_BYTES = 4 << 20  # maximum size of messages that travel together
@@ -77,6 +81,7 @@ class HttpPeers(Peers):
         self._directory: UUID | None = None
         self._queues: dict[int, _Queue] = {}
         self._log_sources: dict[int, str] = {}  # nodes that are only read from -> URL
+        self._versions = PeerVersions()
         self._untrusted: set[int] = set()  # nodes that sent responses without a valid signature
         self._session: aiohttp.ClientSession | None = None
         self._senders: set[asyncio.Task[None]] = set()
@@ -225,6 +230,7 @@ class HttpPeers(Peers):
     ) -> tuple[str, AbstractAsyncContextManager[aiohttp.ClientResponse]]:
         """The signature of the request, and the request. The receiver is the member with its known
         directory."""
+        path = self._versions.path(peer, path)
         envelope = self._envelope(peer, queue.directory, secrets.token_hex(NONCE_BYTES))
         headers = envelope.headers(self._secret, path, body)
         return headers[SIGNATURE], self._client().post(
@@ -242,6 +248,7 @@ class HttpPeers(Peers):
         url = self._queues[peer].url if peer in self._queues else self._log_sources.get(peer)
         if url is None:
             raise _no_address(peer)
+        path = self._versions.path(peer, path)
         headers = self._envelope(peer, None, secrets.token_hex(NONCE_BYTES)).headers(self._secret, path, b"")
         try:
             async with self._client().get(
@@ -260,10 +267,15 @@ class HttpPeers(Peers):
         """The response's body. `signature`: of the request."""
         body, status = await _read(response), response.status
         if is_signed_response(response.headers, self._secret, signature, status, body):
+            self._versions.on_response(peer, response.headers.get(VERSIONS))
+            if status == UNREADABLE_STATUS:
+                raise self._incompatible(peer, str(_unavailable(peer, status, body)))
             if status not in (200, 204):
                 raise _unavailable(peer, status, body)
             return body
         if RESPONSE_SIGNATURE not in response.headers and status >= 300:  # the peer rejected this node
+            if self._versions.on_refusal(peer, status, response.headers.get(VERSIONS)):
+                raise IncompatibleNode(self._versions.problems[peer])
             text = body[:200].decode(errors="replace")
             message = f"node {peer} responded with HTTP {status}: {text}"
             raise MetadataUnavailable(message, applied_unknown=status >= 500)
@@ -272,6 +284,20 @@ class HttpPeers(Peers):
             self._untrusted.add(peer)
             _log.error("rejected a response of a quorum node", node=peer, url=str(response.url), why=why)
         raise MetadataUnavailable(f"rejected the response of node {peer}: {why}", applied_unknown=True)
+
+    def _incompatible(self, peer: int, why: str) -> IncompatibleNode:
+        self._versions.on_problem(peer, why)
+        return IncompatibleNode(why)
+
+    def versions_of(self, peer: int) -> NodeVersions | None:
+        return self._versions.of(peer)
+
+    @property
+    def problems(self) -> Mapping[int, str]:
+        return self._versions.problems
+
+    def on_problem(self, peer: int, why: str) -> None:
+        self._versions.on_problem(peer, why)
 
     async def _send_all(self, peer: int, queue: "_Queue") -> None:
         while not queue.is_drained:
@@ -291,7 +317,10 @@ class HttpPeers(Peers):
             async with request as response:
                 replies = await self._body(peer, signature, response)
                 messages = decode_messages(replies) if replies else ()
-        except (aiohttp.ClientError, TimeoutError, MetadataUnavailable, msgspec.DecodeError):
+        except (aiohttp.ClientError, TimeoutError, MetadataUnavailable):
+            return False
+        except msgspec.DecodeError as failure:
+            self._versions.on_problem(peer, f"this node cannot read messages of node {peer}: {failure}")
             return False
         self._watch.retry_now(peer)
         if own := tuple(message for message in messages if message.sender == peer):

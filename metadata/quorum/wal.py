@@ -15,6 +15,7 @@ from crc32c import crc32c
 
 from tierlog.base.safeguards import safeguard
 from tierlog.metadata.raft.messages import CONFIGURATION, Entry, HardState
+from tierlog.metadata.versions import newer_file
 
 MAGIC = b"TLWAL\x00\x00\x01"  # the last byte is the version
 _FRAME = Struct(
@@ -104,10 +105,13 @@ def _is_intact(content: bytes, crc: int) -> bool:
 
 
 def read_segment(segment: bytes) -> Iterator[Frame]:
-    """Frames up to the first incomplete or damaged one. Raises DamagedLog if durable data is lost there."""
+    """Frames up to the first incomplete or damaged one. Raises DamagedLog if durable data is lost there, or
+    for a version that this tierlog does not know."""
     if segment[: len(MAGIC)] != MAGIC:
         if MAGIC.startswith(segment) or not any(segment):
             return  # a crash while the segment was created: nothing in it was acknowledged
+        if segment.startswith(MAGIC[:-1]):
+            raise DamagedLog(newer_file("a segment of the write-ahead log", segment[len(MAGIC) - 1]))
         raise DamagedLog("a segment of the write-ahead log has an unknown magic")
     at = len(MAGIC)
     while (frame := read_frame(segment, at)) is not None:

@@ -14,8 +14,8 @@ from wire_client import Client
 from tierlog.base.types import TopicIdPartition
 from tierlog.broker.app import Broker
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.controller.brokers import SUPPORTED_FORMATS
 from tierlog.metadata.records import ConfigScope
+from tierlog.metadata.versions import SUPPORTED_FORMATS
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages import incremental_alter_configs
 from tierlog.tiering.chunk_cache import BatchMarks, ChunkKey

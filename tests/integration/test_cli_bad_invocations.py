@@ -152,6 +152,10 @@ topic add-partitions nowhere 3
 cluster logdirs nowhere
 cluster logdirs ''
 cluster logdirs --admin {closed_admin}
+cluster versions --admin {closed_admin}
+cluster versions --admin nowhere
+cluster finalize --admin {closed_admin}
+cluster finalize --dry-run --admin {closed_admin}
 tier verify nowhere
 tier verify --sample 0
 tier verify --sample x

@@ -40,6 +40,8 @@ def test_commands_that_change_something_print_their_target(tierlog_session_broke
     assert reported in succeed("quota", "remove", "--user", "targets", *at).stderr
     assert admin in succeed("partition", "elect", "targets", *at).stderr
     assert admin in succeed("partition", "unthrottle", *at).stderr
+    assert admin in succeed("cluster", "finalize", "--yes", *at).stderr
+    assert "target" not in succeed("cluster", "finalize", "--dry-run", *at).stderr
     assert reported in succeed("consume", "targets", "--group", "targets", "--exit-at-end", *at).stderr
     exported = succeed("group", "export", "targets", "--json", *at)
     assert "target" not in exported.stderr
@@ -80,7 +82,14 @@ REFUSED = {
 }
 """Attempts that the cluster refuses, so that this test changes nothing."""
 
-ELSEWHERE = {"consume", "group import", "partition balance", "partition unthrottle", "produce"} | {
+ELSEWHERE = {
+    "cluster finalize",
+    "consume",
+    "group import",
+    "partition balance",
+    "partition unthrottle",
+    "produce",
+} | {
     "quota remove",
     "quota set",
     "topic create",
@@ -123,6 +132,7 @@ READING = {
     "cluster health",
     "cluster info",
     "cluster logdirs",
+    "cluster versions",
     "group describe",
     "group export",
     "group list",

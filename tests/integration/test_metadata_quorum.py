@@ -187,6 +187,11 @@ async def test_oversized_and_malformed_bodies_are_rejected(quorum: Quorum, path:
         signed = Envelope(CLUSTER_ID, 2, 1).headers(SECRET, path, junk)
         async with session.post(quorum.urls[1] + path, data=junk, headers=signed) as response:
             assert response.status == 400
+            assert is_signed_response(
+                response.headers, SECRET, signed[SIGNATURE], 400, body := await response.read()
+            )
+            assert "node 1 (tierlog" in json.loads(body)["message"]
+        assert "cannot read the request" in quorum.running[1].client.version_problems[2]
         signed = Envelope(CLUSTER_ID, 2, 1).headers(SECRET, STATUS_PATH, b"")
         async with session.get(quorum.urls[1] + STATUS_PATH, headers=signed) as response:
             assert json.loads(await response.read())["node_id"] == 1

@@ -52,6 +52,10 @@ class Load:
             "every partition takes records",
         )
 
+    @property
+    def is_running(self) -> bool:
+        return not self._ends.is_set()
+
     def stop(self) -> None:
         self._ends.set()
         self._thread.join()

@@ -29,10 +29,10 @@ from tierlog.broker.replication.replica_loader import advance_to_remote_end
 from tierlog.config.node import NodeSettings
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.controller.brokers import SUPPORTED_FORMATS
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.metadata.records import PartitionRecord
+from tierlog.metadata.versions import SUPPORTED_FORMATS
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import HEADER_SIZE, assign, read_header
 from tierlog.records.writer import NewRecord, encode_batch

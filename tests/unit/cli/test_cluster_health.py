@@ -83,6 +83,14 @@ def certificate(broker: int, days_left: int, reload_error: str | None = None) ->
     return {"broker": broker, "listener": "SSL", "days_left": days_left, "reload_error": reload_error}
 
 
+def test_nodes_whose_versions_do_not_understand_each_other_are_named() -> None:
+    problem = {"broker": 1, "node_id": 3, "why": "node 3 (tierlog 0.3.0) speaks wire version 3"}
+    found = assess(replace(cluster(), versions=(problem,)))
+    assert found.status is Status.DEGRADED
+    assert "node 1 with node 3: node 3 (tierlog 0.3.0) speaks wire version 3" in found.problems[0].what
+    assert "tierlog cluster versions" in found.problems[0].next
+
+
 def test_certificates_that_expire_soon_are_named() -> None:
     rows = (certificate(1, 300), certificate(2, 20), certificate(3, 1))
     [problem] = assess(replace(cluster(), certificates=rows)).problems

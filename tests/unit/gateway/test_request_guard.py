@@ -75,6 +75,8 @@ ROUTES = {
     ("DELETE", "/v1/tier/snapshots/{id}"): Guard.CHANGE,
     ("POST", "/v1/tier/flush"): Guard.CHANGE,
     ("GET", "/v1/tier/explain"): Guard.READ,
+    ("GET", "/v1/versions"): Guard.READ,
+    ("POST", "/v1/versions/finalize"): Guard.CHANGE,
     ("GET", "/v1/quorum"): Guard.READ,
     ("POST", "/v1/quorum/voters"): Guard.CHANGE,
     ("DELETE", "/v1/quorum/voters/{id}"): Guard.CHANGE,
@@ -85,6 +87,11 @@ ROUTES = {
     ("POST", "/metadata/v1/end"): Guard.SIGNED,
     ("GET", "/metadata/v1/log"): Guard.SIGNED,
     ("GET", "/metadata/v1/snapshot"): Guard.SIGNED,
+    **{
+        (method, f"/{part}/v{{version}}/{{request}}"): Guard.SIGNED
+        for part in ("raft", "metadata")
+        for method in ("GET", "POST")
+    },
 }
 REBOUND, OWN = {"Host": "evil.example"}, {"Host": "broker-1.internal:9644"}
 JSON = {"Content-Type": "application/json"}
@@ -120,7 +127,9 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 async def status(session: aiohttp.ClientSession, route: tuple[str, str], headers: dict[str, str]) -> int:
     method, path = route
-    async with session.request(method, path.replace("{id}", "1"), headers=headers) as answer:
+    for parameter, value in {"{id}": "1", "{version}": "9", "{request}": "step"}.items():
+        path = path.replace(parameter, value)
+    async with session.request(method, path, headers=headers) as answer:
         return answer.status
 
 

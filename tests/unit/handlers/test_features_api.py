@@ -6,9 +6,9 @@ import pytest
 from admin_cluster import AdminCluster
 
 from tierlog.broker.handlers.features import features_of
-from tierlog.metadata.controller.brokers import SUPPORTED_FORMATS
 from tierlog.metadata.controller.features import FORMAT, KAFKA_FEATURES
 from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.versions import SUPPORTED_FORMATS
 from tierlog.protocol.errors import ErrorCode as E
 
 UPGRADE, SAFE_DOWNGRADE = 1, 2

@@ -18,14 +18,16 @@ from tierlog.metadata.quorum.auth import (
     INDEX,
     RESPONSE_SIGNATURE,
     SIGNATURE,
+    VERSIONS,
     is_signed_response,
     sign_response,
 )
 from tierlog.metadata.quorum.log_pages import LogPage, encode_page
-from tierlog.metadata.quorum.peers import MetadataUnavailable
+from tierlog.metadata.quorum.peers import IncompatibleNode, MetadataUnavailable
 from tierlog.metadata.quorum.transport import HttpPeers
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import AnyMessage, Heartbeat, decode_messages, encode_messages
+from tierlog.metadata.versions import WIRE_VERSIONS, announced, own_versions
 
 SECRET = b"a secret of the test"
 PAGE = LogPage((), leader=2, voters={2: "http://two"})
@@ -262,3 +264,51 @@ async def test_replies_in_a_response_do_not_overtake_a_request(voter: Voter, pee
     voter.may_respond.set()
     await until(lambda: len(voter.bodies) == 2)
     assert [decode_messages(body) for body in voter.bodies] == [(heartbeat(3),), (heartbeat(4),)]
+
+
+async def test_signed_responses_announce_the_versions_of_a_node(voter: Voter, peers: HttpPeers) -> None:
+    newer = own_versions()._replace(version="9.9", wire=(1, 7))
+
+    def announcing(request: web.Request, signed: str, sent: str) -> web.Response:
+        assert announced(request.query_string) == own_versions()
+        body = encode_page(PAGE)
+        signature = sign_response(SECRET, request.headers[SIGNATURE], 200, "", body, signed)
+        return web.Response(body=body, headers={RESPONSE_SIGNATURE: signature, VERSIONS: sent})
+
+    voter.response = lambda request: announcing(request, newer.announcement(), newer.announcement())
+    await peers.log_page(2, 0, 0)
+    assert peers.versions_of(2) == newer
+    voter.response = lambda request: announcing(request, "", newer.announcement())
+    with pytest.raises(MetadataUnavailable, match="not signed"):
+        await peers.log_page(2, 0, 0)
+    voter.response = signed_response(encode_page(PAGE))  # as before 0.1.0
+    await peers.log_page(2, 0, 0)
+    assert peers.versions_of(2) is None
+
+
+async def test_a_node_without_a_common_wire_version_is_named(voter: Voter, peers: HttpPeers) -> None:
+    later = WIRE_VERSIONS[1] + 1
+    header = own_versions()._replace(version="9.9", wire=(later, later)).announcement()
+    voter.response = lambda request: web.Response(status=505, text="no", headers={VERSIONS: header})
+    with pytest.raises(IncompatibleNode, match=f"node 2 .tierlog 9.9. speaks wire version {later}"):
+        await peers.log_page(2, 0, 0)
+    assert list(peers.problems) == [2]
+
+
+async def test_a_request_that_the_other_node_cannot_read_is_a_problem(voter: Voter, peers: HttpPeers) -> None:
+    why = "node 2 (tierlog 0.1.0) cannot read the request: Invalid value 'Fly'"
+    body = msgspec.json.encode({"message": why, "applied_unknown": False})
+    voter.response = signed_response(body, status=400, signed_status=400)
+    with pytest.raises(IncompatibleNode, match="Invalid value 'Fly'") as refused:
+        await peers.submit(2, c.CreateTopics(topics=()))
+    assert not refused.value.applied_unknown
+    assert peers.problems == {2: why}
+
+
+async def test_messages_that_cannot_be_read_are_logged(voter: Voter, peers: HttpPeers) -> None:
+    voter.response = signed_response(b"\xc1")
+    with capture_logs() as logs:
+        peers.send(Heartbeat(term=1, sender=1, to=2, commit=0))
+        await until(lambda: 2 in peers.problems)
+    assert "cannot read messages of node 2" in peers.problems[2]
+    assert logs[0]["log_level"] == "error"
