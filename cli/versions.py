@@ -1,4 +1,4 @@
-"""Versions of a cluster's nodes: what each announces, and whether the upgrade can be finalised (ADR 0049).
+"""Versions of a cluster's nodes: what each announces, and whether the upgrade can be finalised (ADR 0050).
 
 `assess` is pure; `observe_versions` asks the admin APIs of all nodes that the cluster knows.
 """

@@ -1,4 +1,4 @@
-"""Versions that a node supports and announces to the others (ADR 0049).
+"""Versions that a node supports and announces to the others (ADR 0050).
 
 The format version (`tierlog.format`) covers what is stored: records, snapshots, and objects in the bucket.
 The cluster has one, which an operator raises when no node will go back. The wire version covers requests

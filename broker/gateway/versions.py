@@ -1,7 +1,7 @@
 """Admin routes of versions: what this node supports and sees, and the end of an upgrade.
 
 `POST /v1/versions/finalize` raises the cluster's format version (`tierlog.format`). The leader of the quorum
-refuses that while a broker or a member of the quorum does not support it (ADR 0049).
+refuses that while a broker or a member of the quorum does not support it (ADR 0050).
 """
 
 from typing import Annotated, Any

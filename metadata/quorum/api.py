@@ -1,7 +1,7 @@
 """The quorum's HTTP routes on the node's admin server: Raft messages, forwarded commands, status.
 
 The wire version is the number in the path, so it is signed. A request may announce the versions of its sender
-in its query, and the response then has those of this node (`versions`, ADR 0049). Nodes before 0.1.0 do
+in its query, and the response then has those of this node (`versions`, ADR 0050). Nodes before 0.1.0 do
 neither.
 
 A request is read only up to a bound, and processed only if it is signed, of this cluster and for this node.

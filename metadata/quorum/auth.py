@@ -3,7 +3,7 @@
 A request names its cluster, sender, receiver, and the directories in which both keep their votes and log. All
 of that and the body are signed with HMAC-SHA256. A response is signed together with the signature of its
 request, which a nonce makes unique, so a recorded response does not fit a later request. This is wire version
-1 (ADR 0049): the version is a part of the path, so it is signed.
+1 (ADR 0050): the version is a part of the path, so it is signed.
 
 This authenticates nodes on a trusted network. It does not encrypt, and a recorded request can be replayed,
 which is harmless for Raft messages but not for commands. Networks that are not trusted need certificates too

@@ -1,4 +1,4 @@
-"""Versions of the other nodes as they announced them, and the wire version to use with each (ADR 0049).
+"""Versions of the other nodes as they announced them, and the wire version to use with each (ADR 0050).
 
 Only signed responses announce versions that count. The refusal of an unknown wire version is not signed,
 because the refusing node does not know how. It can only select one of the wire versions that this node

@@ -136,8 +136,8 @@ def start(tmp_path: Path) -> Iterator[Any]:
         one.cluster.kill()
 
 
-def test_the_previous_release_is_upgraded_and_rolled_back_under_load(start: Any) -> None:
-    old = previous_release()
+def test_the_previous_release_is_upgraded_and_rolled_back_under_load(start: Any, tmp_path: Path) -> None:
+    old = previous_release(tmp_path / "previous")
     upgraded = start(old)
     upgraded.replace(THIS_TREE, 1, 2, 3)
     assert [one["uses"] for one in upgraded.versions(1)["peers"]] == [WIRE_VERSIONS[1]] * 2

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,11 +28,16 @@ class NoHistory(Exception):
     """The clone is shallow: `git fetch --unshallow` gets the commit."""
 
 
-def previous_release() -> Path:
-    """The newest tagged release before this version; without one, the last commit before 0.1.0."""
+def previous_release(directory: Path) -> Path:
+    """The newest tagged release before this version; without one, the last commit before 0.1.0. A shallow
+    clone has neither: then a copy of this tree in `directory` with another version, which shows less."""
     tags = _git("tag", "--merged", "HEAD", "--sort=-version:refname", "--list", "v[0-9]*").split()
     older = [tag for tag in tags if tag != f"v{tierlog.__version__}"]
-    return wheel_of(older[0] if older else BEFORE_0_1_0)
+    try:
+        return wheel_of(older[0] if older else BEFORE_0_1_0)
+    except NoHistory as missing:
+        warnings.warn(f"no previous release runs beside this tree: {missing}", stacklevel=2)
+        return changed_copy(directory, {"__init__.py": {"__version__": '"0.0.1"'}})
 
 
 def wheel_of(revision: str) -> Path:
