@@ -6,6 +6,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
+from email.message import Message
 from http.client import HTTPException
 from typing import Any
 
@@ -98,6 +99,11 @@ class AdminApi:
     def get(self, path: str, **query: object) -> Any:
         with self._open("GET", path, query, None) as response:
             return json.load(response)
+
+    def text(self, path: str) -> tuple[str, Message]:
+        """A response that is no JSON, and its headers."""
+        with self._open("GET", path, {}, None) as response:
+            return response.read().decode(), response.headers
 
     def post(self, path: str, body: Mapping[str, object]) -> Any:
         with self._open("POST", path, {}, json.dumps(body).encode()) as response:

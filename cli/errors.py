@@ -11,8 +11,8 @@ class ExitCode(IntEnum):
     USAGE = 2  # invalid arguments
     UNREACHABLE = 3  # no response from the address
     NOT_FOUND = 4  # the topic, partition or offset does not exist
-    DEGRADED = 5  # `cluster health`: everything is served, with less redundancy than configured
-    UNAVAILABLE = 6  # `cluster health`: some requests are not served
+    DEGRADED = 5  # `cluster health`, `doctor`: everything is served, with less redundancy than configured
+    UNAVAILABLE = 6  # `cluster health`, `doctor`: some requests are not served
     INSECURE = 7  # `security check`: it has findings
     INTERRUPTED = 130  # 128 + SIGINT, as in shells
 

@@ -56,22 +56,29 @@ def assess(
     seen: Observation, processes: Mapping[int, ProcessState] = NOT_LOCAL, roles: Roles | None = None
 ) -> Health:
     """Problems, the most severe first. `processes` and `roles`: of the nodes of a local cluster."""
-    roles = roles or {}
-    problems = [
-        *_quorum(seen, processes, roles),
-        *_nodes(seen, processes, roles),
-        *_partitions(seen),
-        *_damaged(seen),
-        *_damaged_remote(seen),
-        *_manifests(seen),
-        *_unread(seen),
-        *_stores(seen),
-        *_behind(seen),
-        *_certificates(seen),
-        *_versions(seen),
-    ]
+    problems = [problem for _, problem in assess_by_rule(seen, processes, roles)]
     order = list(Status)
     return Health(tuple(sorted(problems, key=lambda problem: -order.index(problem.status))))
+
+
+def assess_by_rule(
+    seen: Observation, processes: Mapping[int, ProcessState] = NOT_LOCAL, roles: Roles | None = None
+) -> list[tuple[str, Problem]]:
+    """The problems, each with the name of the rule that found it."""
+    found = {
+        "quorum": _quorum(seen, processes, roles or {}),
+        "node": _nodes(seen, processes, roles or {}),
+        "partitions": _partitions(seen),
+        "damaged-log": _damaged(seen),
+        "damaged-object": _damaged_remote(seen),
+        "manifest": _manifests(seen),
+        "unread-manifest": _unread(seen),
+        "object-store": _stores(seen),
+        "uploads-late": _behind(seen),
+        "certificate": _certificates(seen),
+        "versions": _versions(seen),
+    }
+    return [(rule, problem) for rule, problems in found.items() for problem in problems]
 
 
 def _quorum(seen: Observation, processes: Mapping[int, ProcessState], roles: Roles) -> list[Problem]:

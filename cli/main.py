@@ -13,6 +13,7 @@ from tierlog.cli.commands import (
     cluster,
     consume,
     dev,
+    doctor,
     group,
     log,
     partition,
@@ -75,6 +76,7 @@ def server(
     serve(read_settings(file=config, options=node_settings(sets)), as_json=as_json)
 
 
+app.command("doctor")(doctor.doctor)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(topic.app, name="topic")
@@ -94,6 +96,7 @@ app.add_typer(quorum.app, name="quorum")
 app.add_typer(certs.app, name="certs")
 app.add_typer(log.app, name="log")
 app.add_typer(storage.app, name="storage")
+app.add_typer(doctor.debug_app, name="debug")
 app.add_typer(spark.app, name="spark")
 
 

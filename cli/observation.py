@@ -1,13 +1,14 @@
 """Observation of a cluster: the responses of all nodes' admin APIs, requested in parallel.
 
 A node that is cut off from the others has stale metadata. Brokers and partitions are therefore taken from the
-leader of the quorum, or else from the node with the highest applied index. Used by `cluster health` and the
-live view.
+leader of the quorum, or else from the node with the highest applied index. Used by `cluster health`, the live
+view and `doctor`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from tierlog.broker.gateway.cluster_views import UNHEALTHY, Condition
@@ -19,6 +20,19 @@ TIMEOUT_S = 3.0
 
 PARTITIONS_MAX = 1000
 """Maximum number of unhealthy partitions that are requested."""
+
+QUORUM, BROKERS, UNHEALTHY_PARTITIONS = "/v1/quorum", "/v1/brokers", "/v1/partitions?condition=unhealthy"
+HEALTH_PATHS = (
+    "/v1/scrub",
+    "/v1/tier/damaged",
+    "/v1/tier/behind",
+    "/v1/tier/unread",
+    "/v1/tier/store",
+    "/v1/tier/scrub",
+    "/v1/certificates",
+    "/v1/versions",
+)
+"""Paths that each node is asked for."""
 
 Response = dict[str, Any]
 
@@ -79,76 +93,99 @@ def partition_names(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """Responses of the nodes' admin APIs. `urls`: of all nodes that the others know. `documents`: node ->
+    path -> response; a node or a path without a response is missing."""
+
+    urls: Mapping[int, str] = field(default_factory=dict)
+    documents: Mapping[int, Mapping[str, Response]] = field(default_factory=dict)
+
+    def of(self, path: str) -> dict[int, Response]:
+        """The responses to a path, by node."""
+        return {node: found[path] for node, found in self.documents.items() if path in found}
+
+
 def observe(seeds: Iterable[str]) -> Observation:
     """Query the nodes at these URLs, and the nodes that those report as members of the quorum."""
+    return observation_of(ask(seeds, HEALTH_PATHS))
+
+
+def ask(seeds: Iterable[str], paths: Sequence[str]) -> Answers:
+    """The responses of all nodes to these paths, and those of one node about brokers and partitions."""
     urls: dict[int, str] = {}
-    quorum: dict[int, Response | None] = {}
+    documents: dict[int, dict[str, Response]] = {}
     queried: set[str] = set()
     with ThreadPoolExecutor(16) as pool:
         pending = list(seeds)
         while pending := [url for url in dict.fromkeys(pending) if url and url not in queried]:
             queried.update(pending)
-            responses = pool.map(lambda url: _ask(url, "/v1/quorum"), pending)
+            responses = pool.map(lambda url: _ask(url, QUORUM), pending)
             for url, response in zip(pending, responses, strict=True):
                 if response is not None:
-                    quorum[int(response["node_id"])] = response
-                    urls.setdefault(int(response["node_id"]), url)
+                    node = int(response["node_id"])
+                    documents[node] = {QUORUM: response}
+                    urls.setdefault(node, url)
                     # observers report no learners
                     members = {**response["voters"], **response.get("learners", {})}
                     urls = {**{int(one): to for one, to in members.items() if to}, **urls}
             pending = list(urls.values())
-        responding = [one for one in sorted(quorum) if quorum[one] is not None]
-        local, remote, behind, unread, stores, scrubs, certificates, versions = (
-            pool.map(lambda one, path=path: _ask(urls[one], path), responding)
-            for path in (
-                "/v1/scrub",
-                "/v1/tier/damaged",
-                "/v1/tier/behind",
-                "/v1/tier/unread",
-                "/v1/tier/store",
-                "/v1/tier/scrub",
-                "/v1/certificates",
-                "/v1/versions",
+        wanted = [(node, path) for node in sorted(documents) for path in paths]
+        found = pool.map(lambda one: _ask(urls[one[0]], one[1]), wanted)
+        for (node, path), response in zip(wanted, found, strict=True):
+            if response is not None:
+                documents[node][path] = response
+    answers = Answers(urls=urls, documents=documents)
+    for node in _newest_first(observation_of(answers)):
+        if (brokers := _ask(urls[node], BROKERS)) is not None:
+            unhealthy = _ask(urls[node], "/v1/partitions", condition="unhealthy", limit=PARTITIONS_MAX)
+            documents[node] |= {BROKERS: brokers} | ({UNHEALTHY_PARTITIONS: unhealthy} if unhealthy else {})
+            break
+    return answers
+
+
+def observation_of(answers: Answers) -> Observation:
+    quorum = answers.of(QUORUM)
+    rows = partial(_rows, answers)
+    observation = Observation(
+        quorum={one: quorum.get(one) for one in sorted({*answers.urls, *quorum})},
+        damaged=rows("/v1/scrub", "damaged"),
+        damaged_remote=rows("/v1/tier/damaged", "damaged"),
+        behind=rows("/v1/tier/behind", "behind"),
+        manifests=rows("/v1/tier/scrub", "manifests"),
+        certificates=rows("/v1/certificates", "certificates"),
+        versions=rows("/v1/versions", "problems"),
+        unread=rows("/v1/tier/unread", "unread"),
+        stores=tuple(
+            {"broker": node, **response}
+            for node, response in answers.of("/v1/tier/store").items()
+            if not response["available"]
+        ),
+    )
+    for node in _newest_first(observation):
+        documents = answers.documents[node]
+        if BROKERS in documents:
+            return replace(
+                observation, brokers=documents[BROKERS], unhealthy=documents.get(UNHEALTHY_PARTITIONS)
             )
-        )
-        observation = Observation(
-            quorum={one: quorum.get(one) for one in sorted({*urls, *quorum})},
-            damaged=_rows(responding, local, "damaged"),
-            damaged_remote=_rows(responding, remote, "damaged"),
-            behind=_rows(responding, behind, "behind"),
-            manifests=_rows(responding, scrubs, "manifests"),
-            certificates=_rows(responding, certificates, "certificates"),
-            versions=_rows(responding, versions, "problems"),
-            unread=_rows(responding, unread, "unread"),
-            stores=tuple(
-                {"broker": node, **response}
-                for node, response in zip(responding, stores, strict=True)
-                if response and not response["available"]
-            ),
-        )
-    return _with_partitions(observation, urls)
+    return observation
 
 
-def _rows(nodes: Iterable[int], responses: Iterable[Response | None], key: str) -> tuple[Response, ...]:
+def _rows(answers: Answers, path: str, key: str) -> tuple[Response, ...]:
     return tuple(
         {"broker": node, **row}
-        for node, response in zip(nodes, responses, strict=True)
-        for row in (response or {}).get(key, ())
+        for node, response in answers.of(path).items()
+        for row in response.get(key, ())
     )
 
 
-def _with_partitions(observation: Observation, urls: Mapping[int, str]) -> Observation:
-    """Add brokers and partitions, from the node with the newest metadata that responds."""
+def _newest_first(observation: Observation) -> list[int]:
+    """The nodes that respond, the one with the newest metadata first."""
     leader = observation.leader
     applied = {
         one: int(response["applied_index"]) for one, response in observation.quorum.items() if response
     }
-    for node in sorted(applied, key=lambda one: (one != leader, -applied[one])):
-        brokers = _ask(urls[node], "/v1/brokers")
-        if brokers is not None:
-            unhealthy = _ask(urls[node], "/v1/partitions", condition="unhealthy", limit=PARTITIONS_MAX)
-            return replace(observation, brokers=brokers, unhealthy=unhealthy)
-    return observation
+    return sorted(applied, key=lambda one: (one != leader, -applied[one]))
 
 
 def _ask(url: str, path: str, **query: object) -> Response | None:

@@ -71,6 +71,11 @@ def progress_bar(label: str) -> "Progress":
     return Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
 
 
+def print_text(text: str) -> None:
+    """Print a result of several lines that is no table."""
+    sys.stdout.write(printable(text, "\n") + "\n")
+
+
 def print_status(message: str) -> None:
     """Print a message to stderr, because it is not part of the result."""
     sys.stderr.write(printable(message, "\n") + "\n")

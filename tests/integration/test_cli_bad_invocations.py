@@ -369,6 +369,14 @@ cluster pause 1 --data-dir {tmp}
 cluster resume 1 --data-dir {tmp}
 cluster info --bootstrap {closed}
 cluster info --admin {closed_admin} --json
+doctor --admin {closed_admin}
+doctor --bootstrap {closed}
+doctor --bundle {file}
+doctor --bundle {tmp}
+doctor --bundle {file} --admin {closed_admin}
+debug
+debug bundle --admin {closed_admin} --output {tmp}/new.tar.gz
+debug bundle --log {tmp}/missing.log
 cluster health --admin {closed_admin}
 cluster health --admin nowhere
 cluster health --admin ''

@@ -133,6 +133,8 @@ READING = {
     "cluster info",
     "cluster logdirs",
     "cluster versions",
+    "debug bundle",
+    "doctor",
     "group describe",
     "group export",
     "group list",

@@ -1,0 +1,174 @@
+"""Evidence: what the nodes of a cluster say at one moment, for `tierlog doctor` and `tierlog debug bundle`.
+
+Nothing is changed. Each request has a deadline, and what could not be read is named instead of failing the
+whole. Brokers describe their settings without passwords, so that the evidence can be given to others.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from tierlog.base.clock import SystemClock
+from tierlog.cli.admin import AdminApi
+from tierlog.cli.cluster_processes import ProcessState
+from tierlog.cli.errors import CliError
+from tierlog.cli.observation import BROKERS, HEALTH_PATHS, TIMEOUT_S, Answers, ask
+
+CLUSTER, TIER, DIRECTORIES = "/v1/cluster", "/v1/tier/status", "/v1/directories"
+CHECKED_TRANSACTIONS_PARTITIONS_MAX = 500
+"""Each partition is asked for its producers, one after the other."""
+
+HANGING_AFTER_MS = 15 * 60_000  # transaction.max.timeout.ms of Kafka: no coordinator waits for longer
+KAFKA_S = 20.0
+"""Time for the requests of Kafka's protocol, after which the rest is left out."""
+
+SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
+LABEL = re.compile(r'(?P<name>[a-zA-Z_]\w*)="(?P<value>(?:[^"\\]|\\.)*)"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """`metrics`: node -> its exposition in Prometheus' text format. `clocks`: node -> seconds by which its
+    wall clock is ahead of this machine's. `settings`: broker -> setting -> value, without passwords.
+    `hanging`: transactions that no coordinator will end. `processes`, `roles`: of a local cluster's nodes.
+    `not_read`: what is missing, and why."""
+
+    taken_at_ms: int
+    answers: Answers = field(default_factory=Answers)
+    metrics: Mapping[int, str] = field(default_factory=dict)
+    clocks: Mapping[int, float] = field(default_factory=dict)
+    settings: Mapping[int, Mapping[str, str | None]] = field(default_factory=dict)
+    hanging: Sequence[Mapping[str, Any]] = ()
+    processes: Mapping[int, ProcessState] = field(default_factory=dict)
+    roles: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    not_read: Sequence[str] = ()
+
+    @property
+    def cluster(self) -> Mapping[str, Any]:
+        """GET /v1/cluster of one node; empty if none responded."""
+        return next(iter(self.answers.of(CLUSTER).values()), {})
+
+    def samples(self, metric: str) -> Iterator[tuple[int, dict[str, str], float]]:
+        """Node, labels and value of each sample of a metric."""
+        for node, text in self.metrics.items():
+            for line in text.splitlines():
+                if line.startswith(metric) and (found := SAMPLE.match(line)) and found["name"] == metric:
+                    labels = {one["name"]: one["value"] for one in LABEL.finditer(found["labels"] or "")}
+                    yield node, labels, float(found["value"])
+
+
+def gather(
+    seeds: Sequence[str],
+    bootstrap: str | None,
+    *,
+    processes: Mapping[int, ProcessState],
+    roles: Mapping[int, Sequence[str]],
+) -> Evidence:
+    """The evidence of a running cluster. `seeds`: URLs of admin APIs. `bootstrap`: None: as registered."""
+    not_read: list[str] = []
+    answers = ask(seeds, (*HEALTH_PATHS, DIRECTORIES, TIER))
+    not_read += [f"node {node} does not respond" for node in answers.urls if node not in answers.documents]
+    documents = {node: dict(found) for node, found in answers.documents.items()}
+    for node in answers.of(BROKERS) or documents:
+        if cluster := _read(not_read, f"topics of node {node}", lambda: _api(answers, node).get(CLUSTER)):  # noqa: B023
+            documents[node][CLUSTER] = cluster
+            break
+    with ThreadPoolExecutor(16) as pool:
+        scraped = pool.map(lambda node: _scrape(not_read, node, _api(answers, node)), documents)
+        found = dict(zip(documents, scraped, strict=True))
+    settings, hanging = _of_brokers(not_read, bootstrap or _bootstrap(documents), set(documents))
+    return Evidence(
+        taken_at_ms=SystemClock().now_ms(),
+        answers=Answers(urls=answers.urls, documents=documents),
+        metrics={node: one[0] for node, one in found.items() if one},
+        clocks={node: one[1] for node, one in found.items() if one},
+        settings=settings,
+        hanging=hanging,
+        processes=processes,
+        roles=roles,
+        not_read=not_read,
+    )
+
+
+def _api(answers: Answers, node: int) -> AdminApi:
+    return AdminApi(answers.urls[node], timeout_s=TIMEOUT_S)
+
+
+def _read(not_read: list[str], what: str, work: Callable[[], Any]) -> Any:
+    """The work's result; None after a failure, which is noted."""
+    try:
+        return work()
+    except (CliError, OSError, ValueError) as failure:
+        not_read.append(f"{what}: {getattr(failure, 'message', failure)}")
+        return None
+
+
+def _scrape(not_read: list[str], node: int, api: AdminApi) -> tuple[str, float] | None:
+    """Metrics, and by how many seconds the node's wall clock is ahead."""
+
+    clock = SystemClock()
+
+    def work() -> tuple[str, float]:
+        begun_ms = clock.now_ms()
+        text, headers = api.text("/metrics")
+        theirs = parsedate_to_datetime(headers["Date"]).timestamp() + 0.5  # it has no fraction of a second
+        return text, theirs - (begun_ms + clock.now_ms()) / 2_000
+
+    found: tuple[str, float] | None = _read(not_read, f"metrics of node {node}", work)
+    return found
+
+
+def _bootstrap(documents: Mapping[int, Mapping[str, Any]]) -> str | None:
+    brokers = next((one[CLUSTER]["brokers"] for one in documents.values() if CLUSTER in one), ())
+    return ",".join(f"{one['host']}:{one['port']}" for one in brokers if not one["fenced"]) or None
+
+
+def _of_brokers(
+    not_read: list[str], bootstrap: str | None, responding: Set[int]
+) -> tuple[dict[int, dict[str, str | None]], list[dict[str, Any]]]:
+    """Settings of each broker that responds and, if all do, hanging transactions, by Kafka's protocol."""
+    from tierlog.cli.client import KafkaClient
+
+    if bootstrap is None:
+        return {}, []
+    settings: dict[int, dict[str, str | None]] = {}
+    deadline = time.monotonic() + KAFKA_S
+    try:
+        with KafkaClient(bootstrap, timeout_s=2 * TIMEOUT_S) as client:
+            brokers = {broker.node_id for broker in client.metadata([]).brokers}
+            for broker in sorted(brokers & responding):
+                what = f"settings of broker {broker}"
+                found = _read(not_read, what, lambda: _settings_of(client, broker, deadline))  # noqa: B023
+                if found is not None:
+                    settings[broker] = found
+            if not brokers <= responding:
+                not_read.append("hanging transactions: not all brokers respond")
+                return settings, []
+            hanging = _read(not_read, "hanging transactions", lambda: _hanging(client, deadline))
+    except (CliError, OSError, ValueError) as failure:
+        not_read.append(f"settings and transactions: {getattr(failure, 'message', failure)}")
+        return settings, []
+    return settings, hanging or []
+
+
+def _settings_of(client: Any, broker: int, deadline: float) -> dict[str, str | None]:
+    from tierlog.cli import configs
+
+    if time.monotonic() > deadline:
+        raise CliError("no time was left")
+    rows = configs.described(client, configs.BROKER_RESOURCE, str(broker), "settings", broker=broker)
+    return {row.name: row.value for row in rows if not row.is_sensitive}
+
+
+def _hanging(client: Any, deadline: float) -> list[dict[str, Any]]:
+    from tierlog.cli import transactions
+
+    topics = client.metadata(None).topics
+    count = sum(len(topic.partitions) for topic in topics)
+    if count > CHECKED_TRANSACTIONS_PARTITIONS_MAX or time.monotonic() > deadline:
+        raise CliError(f"{count} partitions are too many to ask: run `tierlog txn find-hanging`")
+    return transactions.hanging(client, None, HANGING_AFTER_MS)

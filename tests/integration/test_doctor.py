@@ -1,0 +1,133 @@
+"""`tierlog doctor` and `tierlog debug bundle` on real processes that are broken in one way after another."""
+
+import json
+import tarfile
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import s3_servers
+from cli_inline import Ended, call
+from confluent_kafka.admin import AdminClient, NewTopic
+from waiting import until
+
+from tierlog.cli.admin import AdminApi
+from tierlog.testing import TierlogBroker, TierlogBrokerFactory
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A local cluster of three nodes with a topic; all that run end with the module."""
+    made = tmp_path_factory.mktemp("doctor")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(made / "state"))
+        succeed("cluster", "up", "--nodes", "3", "--data-dir", str(made / "c"), "--port", "0", "--detach")
+        succeed("topic", "create", "orders", "-p", "3", "--config", "min.insync.replicas=2")
+        succeed("cluster", "health", "--wait", "60")
+        yield made / "c"
+        call("cluster", "down", "--data-dir", str(made / "c"), "--yes")
+
+
+def succeed(*words: str) -> Ended:
+    ended = call(*words)
+    assert ended.code == 0, ended
+    return ended
+
+
+def found(*words: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Exit code, and the findings by rule."""
+    ended = call("doctor", "--json", *words)
+    return ended.code, {one["rule"]: one for one in json.loads(ended.stdout)["findings"]}
+
+
+def test_healthy_cluster_passes(directory: Path) -> None:
+    assert found() == (0, {})
+    assert succeed("doctor").stdout.startswith("0 findings, 3 nodes responded, ")
+
+
+def test_a_killed_a_paused_and_all_nodes_are_found_live_and_in_a_bundle(
+    directory: Path, tmp_path: Path
+) -> None:
+    succeed("cluster", "kill", "3")
+    until(lambda: "partitions" in found()[1], "the replicas of the killed node are missed")
+    code, rules = found()
+    assert code == 5 and rules["node"]["next"] == "Run `tierlog cluster start 3`."
+
+    succeed("cluster", "pause", "2")
+    until(lambda: "quorum" in found()[1], "the last leader gives up")
+    code, rules = found()
+    assert code == 6
+    assert "1 of 3 voters respond" in rules["quorum"]["what"]
+    assert rules["quorum"]["runbook"] == "docs/runbooks/lost-majority.md"
+
+    archive = tmp_path / "b.tar.gz"
+    succeed("debug", "bundle", "--output", str(archive))
+    code, same = found("--bundle", str(archive))
+    assert code == 6 and same.keys() == rules.keys()
+    with tarfile.open(archive) as tar:
+        names = set(tar.getnames())
+        report = tar.extractfile("bundle/report.txt")
+        assert report is not None and b"UNAVAILABLE: the quorum has no leader" in report.read()
+    assert {"bundle/metrics/1.txt", "bundle/logs/node-1.log", "bundle/logs/node-3.log"} <= names
+
+    succeed("cluster", "resume", "2")
+    succeed("cluster", "start", "3")
+    succeed("cluster", "health", "--wait", "120")
+    assert found() == (0, {})
+
+
+def test_without_any_node_the_error_says_so(tmp_path: Path) -> None:
+    ended = call("doctor", "--admin", "http://127.0.0.1:1")
+    assert ended.code == 3 and "cannot reach http://127.0.0.1:1" in ended.stderr
+    ended = call("debug", "bundle", "--admin", "http://127.0.0.1:1", "--output", str(tmp_path / "b.tar.gz"))
+    assert ended.code == 3 and not (tmp_path / "b.tar.gz").exists()
+
+
+def test_low_disk_space_is_a_risk(tierlog_broker_factory: TierlogBrokerFactory) -> None:
+    broker = tierlog_broker_factory({"log.dir.free.bytes.min": 2**60})
+    until(lambda: metric_is_set(broker, "tierlog_log_directory_low"), "the bound is noticed")
+    code, rules = found("--admin", broker.admin_url)
+    assert code == 5 and {"disk-low", "disk-full"} & rules.keys()
+    assert {one["runbook"] for one in rules.values()} == {"docs/runbooks/full-disk.md"}
+
+
+def metric_is_set(broker: TierlogBroker, name: str) -> bool:
+    with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return any(line.startswith(name) and not line.endswith(" 0.0") for line in lines)
+
+
+def test_object_store_that_went_away_is_found(
+    tierlog_broker_factory: TierlogBrokerFactory, tmp_path: Path
+) -> None:
+    with s3_servers.running("versitygw", tmp_path) as server:
+        broker = tierlog_broker_factory(
+            {"remote.log.manager.task.interval.ms": 200},
+            object_store=server.url("doctor"),
+            environment=s3_servers.CREDENTIALS,
+        )
+        assert found("--admin", broker.admin_url) == (0, {})
+    config = {"remote.storage.enable": "true", "segment.ms": "1000"}
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic("t", 1, 1, config=config)])["t"].result(30)
+    until(lambda: not AdminApi(broker.admin_url).get("/v1/tier/store")["available"], "the outage is noticed")
+    code, rules = found("--bootstrap", broker.bootstrap)
+    assert code == 5 and rules["object-store"]["runbook"] == "docs/runbooks/bucket-down.md"
+
+
+def test_bundle_has_settings_without_passwords(
+    tierlog_broker_factory: TierlogBrokerFactory, tmp_path: Path
+) -> None:
+    secret = "never-in-a-bundle"
+    broker = tierlog_broker_factory({"delegation.token.secret.key": secret})
+    archive = tmp_path / "b.tar.gz"
+    succeed("debug", "bundle", "--admin", broker.admin_url, "--output", str(archive))
+    with tarfile.open(archive) as tar:
+        files = {one.name: tar.extractfile(one) for one in tar.getmembers()}
+        contents = {name: file.read() for name, file in files.items() if file is not None}
+    assert b"log.segment.bytes" in contents["bundle/evidence.json"]
+    assert not any(secret.encode() in content for content in contents.values())

@@ -1,0 +1,216 @@
+"""Rules of `tierlog doctor`, on evidence built by hand, and the archive that carries the evidence."""
+
+import io
+import re
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_inline import commands
+
+from tierlog.cli import bundle, diagnosis
+from tierlog.cli.cluster_processes import ProcessState
+from tierlog.cli.diagnosis import HEALTH_RULES, METRIC_RULES, Urgency, diagnose
+from tierlog.cli.errors import CliError
+from tierlog.cli.evidence import CLUSTER, DIRECTORIES, TIER, Evidence
+from tierlog.cli.health import assess_by_rule
+from tierlog.cli.observation import BROKERS, QUORUM, Answers, Observation
+
+ROOT = Path(__file__).parents[3]
+NODES = (1, 2, 3)
+URLS = {node: f"http://h:{node}" for node in NODES}
+
+
+def evidence(*, of_all: dict[str, Any] | None = None, **changes: Any) -> Evidence:
+    """Evidence of three healthy nodes. `of_all`: path -> document of every node."""
+    brokers = [
+        {"id": node, "fenced": False, "stopping": False, "rack": None, "leads": 10, "replicas": 30}
+        for node in NODES
+    ]
+    counts = {"total": 30, "offline": 0, "below-min-in-sync": 0, "under-replicated": 0, "moving": 0}
+    documents: dict[int, dict[str, Any]] = {
+        node: {
+            QUORUM: {
+                "node_id": node,
+                "cluster_id": "c",
+                "role": "leader" if node == 1 else "follower",
+                "term": 4,
+                "applied_index": 5_000,
+                "voters": {str(one): url for one, url in URLS.items()},
+                "learners": {},
+            },
+            **(of_all or {}),
+        }
+        for node in NODES
+    }
+    documents[1] |= {
+        BROKERS: {"brokers": brokers, "assigned": list(NODES), "partitions": counts},
+        CLUSTER: {"brokers": brokers, "topics": []},
+    }
+    return Evidence(taken_at_ms=1_700_000_000_000, answers=Answers(urls=URLS, documents=documents), **changes)
+
+
+def rules(found: Evidence) -> list[str]:
+    return [one.rule for one in diagnose(found)]
+
+
+def with_topics(*topics: dict[str, Any], **changes: Any) -> Evidence:
+    found = evidence(**changes)
+    dict(found.answers.documents[1])[CLUSTER]["topics"] = list(topics)
+    return found
+
+
+def topic(name: str, replicas: int, **configs: str) -> dict[str, Any]:
+    named = {key.replace("_", "."): value for key, value in configs.items()}
+    return {"name": name, "configs": named, "partitions": [{"replicas": [1, 2, 3][:replicas]}]}
+
+
+def test_healthy_cluster_has_no_findings() -> None:
+    assert diagnose(evidence(clocks={1: 0.2, 2: -0.4, 3: 0.1})) == []
+
+
+def test_a_clock_that_differs_from_most_is_named() -> None:
+    [found] = diagnose(evidence(clocks={1: 0.2, 2: 61.0, 3: 0.1}))
+    assert (found.rule, found.urgency) == ("clock", Urgency.RISK)
+    assert "node 2 is 61 s ahead" in found.what
+
+
+def test_the_clock_of_this_machine_is_not_blamed_on_three_nodes() -> None:
+    assert diagnose(evidence(clocks={1: -600.0, 2: -600.3, 3: -599.8})) == []
+
+
+def test_single_node_is_compared_with_this_machine() -> None:
+    [found] = diagnose(evidence(clocks={1: -90.0}))
+    assert "node 1 is 90 s behind" in found.what
+
+
+def test_full_and_failed_directories_are_degraded() -> None:
+    rows = [
+        {"directory": "/a", "failure": None, "full": True, "usable_bytes": 4096},
+        {"directory": "/b", "failure": "EIO", "full": False},
+        {"directory": "/c", "failure": None, "full": False, "usable_bytes": 10**9},
+    ]
+    found = diagnose(evidence(of_all={DIRECTORIES: {"directories": rows}}))
+    assert [(one.rule, one.urgency) for one in found] == [
+        ("disk-full", Urgency.DEGRADED),
+        ("disk-failed", Urgency.DEGRADED),
+    ] * 3
+    assert "/a of broker 1 is full: 4.0 KiB are left" in found[0].what
+
+
+def test_failed_uploads_are_grouped_by_error_unless_the_store_is_down() -> None:
+    rows = [
+        {"topic": "a", "partition": 0, "last_error": "AccessDenied"},
+        {"topic": "a", "partition": 1, "last_error": None},
+    ]
+    documents = {TIER: {"partitions": rows}}
+    [found] = diagnose(evidence(of_all=documents))
+    assert found.rule == "upload-fails" and "uploads of 3 partitions fail: AccessDenied (a-0" in found.what
+    store = {"/v1/tier/store": {"available": False, "state": "open", "error": "down"}}
+    assert rules(evidence(of_all={**documents, **store})) == ["object-store"]
+
+
+def test_metrics_above_their_bound_are_findings() -> None:
+    text = "\n".join(
+        [
+            "# TYPE tierlog_log_directory_low gauge",
+            'tierlog_log_directory_low{directory="/data/\\"1\\""} 1.0',
+            'tierlog_log_directory_low{directory="/other"} 0.0',
+            "tierlog_remote_delete_overdue_seconds 3600.0",
+            "process_open_fds 900.0",
+            "process_max_fds 1000.0",
+        ]
+    )
+    found = diagnose(evidence(metrics={2: text}))
+    assert [one.rule for one in found] == ["disk-low", "open-files"]
+    assert found[0].what.startswith('node 2: log directory /data/\\"1\\" has less')
+
+
+def test_settings_of_topics_that_do_not_fit_their_replicas_are_advice() -> None:
+    found = with_topics(
+        topic("single", 1),
+        topic("tight", 3, min_insync_replicas="3"),
+        topic("loose", 3),
+        topic("right", 3, min_insync_replicas="2"),
+    )
+    assert {one.rule: one.what.rpartition(": ")[2] for one in diagnose(found)} == {
+        "one-replica": "single",
+        "no-slack": "tight",
+        "weak-acks": "loose",
+    }
+    assert {one.urgency for one in diagnose(found)} == {Urgency.ADVICE}
+    safe = with_topics(topic("loose", 3), settings={1: {"min.insync.replicas": "2"}})
+    assert diagnose(safe) == []
+
+
+def test_hanging_transaction_is_the_most_urgent() -> None:
+    row = {"topic": "t", "partition": 3, "start_offset": 17}
+    found = diagnose(evidence(hanging=[row], clocks={1: 0.0, 2: 0.0, 3: 99.0}))
+    assert [one.rule for one in found] == ["hanging-transaction", "clock"]
+    assert "`tierlog txn abort t 3 17`" in found[0].next
+
+
+def test_what_was_not_read_is_named_once() -> None:
+    found = evidence(not_read=["node 2 does not respond", "settings of broker 1: refused"])
+    [only] = diagnose(found)
+    assert only.rule == "not-read" and only.what.endswith(": settings of broker 1: refused")
+
+
+def test_bundle_gives_the_evidence_back(tmp_path: Path) -> None:
+    log = tmp_path / "broker.log"
+    log.write_bytes(b"x" * 100)
+    given = evidence(
+        clocks={1: 0.0, 2: 70.5, 3: 0.0},
+        metrics={1: "tierlog_unexpected_failures_total 2.0\n"},
+        settings={1: {"min.insync.replicas": "2"}},
+        processes={1: ProcessState.UP},
+        roles={1: ("broker", "controller")},
+        not_read=["something"],
+    )
+    archive = tmp_path / "b.tar.gz"
+    missing = tmp_path / "missing.log"
+    unread = bundle.write(archive, given, diagnose(given), {"1.log": log, "2.log": missing})
+    assert unread == [f"{missing}: No such file or directory"]
+    assert diagnose(bundle.read(archive)) == diagnose(given) != []
+    with tarfile.open(archive) as tar:
+        assert tar.getmember("bundle/logs/1.log").size == 100
+    with pytest.raises(CliError, match="exists"):
+        bundle.write(archive, given, [], {})
+
+
+def test_damaged_bundle_is_refused_with_a_next_step(tmp_path: Path) -> None:
+    archive = tmp_path / "b.tar.gz"
+    given = evidence()
+    bundle.write(archive, given, [], {})
+    whole = archive.read_bytes()
+    for content in (b"", b"text", whole[: len(whole) // 2]):
+        archive.write_bytes(content)
+        with pytest.raises(CliError, match="not a complete debug bundle") as refused:
+            bundle.read(archive)
+        assert "tierlog debug bundle" in refused.value.hint
+
+
+def test_member_beyond_its_bound_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "MEMBER_BYTES_MAX", 10)
+    with tarfile.open(tmp_path / "b.tar.gz", "w:gz") as tar:
+        member = tarfile.TarInfo("bundle/evidence.json")
+        member.size = 11
+        tar.addfile(member, io.BytesIO(b" " * 11))
+    with pytest.raises(CliError, match="has 11 bytes"):
+        bundle.read(tmp_path / "b.tar.gz")
+
+
+def test_every_rule_of_health_has_a_reason_and_a_runbook() -> None:
+    source = Path(diagnosis.__file__).with_name("health.py").read_text()
+    known = re.findall(r'^        "([a-z-]+)": _', source, re.MULTILINE)
+    assert known and set(known) == set(HEALTH_RULES)
+    assert assess_by_rule(Observation()) != []  # no quorum
+
+
+def test_remedies_name_commands_and_pages_that_exist() -> None:
+    text = Path(diagnosis.__file__).read_text()
+    for words in re.findall(r"`tierlog ([a-z -]+?)(?: [A-Z{\-][^`]*)?`", text):
+        assert any(words == known or words.startswith(f"{known} ") for known in commands()), words
+    pages = {one.runbook for one in METRIC_RULES} | set(re.findall(r'"(docs/[\w/.-]+)"', text))
+    assert [page for page in pages if page and not (ROOT / page).exists()] == []
