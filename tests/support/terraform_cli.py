@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MIRRORS = (os.environ.get("TIERLOG_TERRAFORM_MIRROR", ""), "/opt/tf-plugins")
-"""Directories that may have the AWS provider, as `terraform providers mirror` writes them."""
+REGISTRY = "registry.terraform.io"
+"""Name of the directory in a mirror, as `terraform providers mirror` writes it."""
 
 
 def require_terraform() -> None:
@@ -30,7 +30,9 @@ def environment(directory: Path) -> dict[str, str]:
     if configured and Path(configured).exists():
         kept["TF_CLI_CONFIG_FILE"] = configured
     else:
-        mirror = next((path for path in MIRRORS if path and Path(path).is_dir()), None)
+        mirror = os.environ.get("TIERLOG_TERRAFORM_MIRROR") or next(
+            (found.parent for found in Path("/opt").glob(f"*/{REGISTRY}")), None
+        )
         file = directory / "terraform.rc"
         block = f'filesystem_mirror {{ path = "{mirror}" }}' if mirror else "direct {}"
         file.write_text(f"provider_installation {{\n  {block}\n}}\n")
@@ -73,5 +75,8 @@ def module_copy(directory: Path, part: str = "", env: Mapping[str, str] | None =
     if not copy.exists():
         shutil.copytree(ROOT / "terraform", copy, ignore=ignored)
     terraform = Terraform(copy / "aws" / part, {**environment(directory), **(env or {})})
-    terraform.run("init", "-backend=false", "-input=false", "-no-color")
+    done = terraform.run("init", "-backend=false", "-input=false", "-no-color", check=False)
+    if REGISTRY in done.stderr and "Failed to query available provider packages" in done.stderr:
+        pytest.skip("NOT RUN: the AWS provider is neither in a mirror nor to be had from the registry")
+    assert done.returncode == 0, done.stderr
     return terraform
