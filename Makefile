@@ -43,6 +43,8 @@ MINUTES ?= 5
 UV_VERSION := 0.13.9
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Compiling tierlog takes half of a broker's start, and the tests start a thousand. Some images forbid to keep the bytecode.
+export PYTHONDONTWRITEBYTECODE :=
 # Files of tests side by side; those that measure each other's load are in one file. A run in which a test crashes its
 # worker ends: with a new worker, pytest-xdist (3.8) would wait forever if files are dealt out.
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
