@@ -21,15 +21,23 @@ import pytest
 from canaries import check_report, redacted, watch_brokers
 from hypothesis import settings
 
+os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "support" / "spark_conf")
+
 settings.register_profile("drawn", deadline=None)
 settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "drawn"))
+
+SLOW_TIMEOUT_S = 300
+"""Of a slow test without a time-out of its own: on a busy machine, some take five times as long as alone."""
 
 REAL_PROCESSES = {"chaos", "clients", "docs", "integration", "packaging"}
 """Folders of tests that start real processes. All other tests are deterministic and get one try."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
     if os.environ.get("RERUN_REAL_PROCESSES") != "1":
         return
     here = Path(__file__).parent

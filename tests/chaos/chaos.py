@@ -256,7 +256,7 @@ def _create_topic(cluster: Cluster, name: str, replicas: list[list[int]], config
     configs = {**configs, "min.insync.replicas": "2"}
     topic = NewTopic(name, len(replicas), replica_assignment=replicas, config=configs)
     admin = AdminClient({**cluster.client(), "log_level": 0})
-    admin.create_topics([topic])[name].result(30)
+    admin.create_topics([topic])[name].result(60)
 
 
 def _allow_clients(cluster: Cluster) -> None:
@@ -269,7 +269,7 @@ def _allow_clients(cluster: Cluster) -> None:
     allowed = f"User:{CLIENT}", "*", AclOperation.ALL, AclPermissionType.ALLOW
     admin = AdminClient({**cluster.client(), "log_level": 0})
     for created in admin.create_acls([AclBinding(*pattern, *allowed) for pattern in patterns]).values():
-        created.result(30)
+        created.result(60)
 
 
 def _options() -> argparse.Namespace:

@@ -211,7 +211,7 @@ class Run:
             for name, count in PARTITIONS.items()
         ]
         for future in admin.create_topics(topics).values():
-            future.result(30)
+            future.result(60)
 
     # -- after it --
 

@@ -49,11 +49,11 @@ def test_confluent_kafka_creates_describes_and_deletes_acls(broker: TierlogBroke
     acl = confluent.AclBinding(kind, "confluent", literal, "User:ada", "*", read, allow)
     wanted = confluent.AclBindingFilter(kind, "confluent", literal, None, None, read, allow)
     [created] = client.create_acls([acl]).values()
-    created.result(30)
-    assert client.describe_acls(wanted).result(30) == [acl]
+    created.result(60)
+    assert client.describe_acls(wanted).result(60) == [acl]
     [deleted] = client.delete_acls([wanted]).values()
-    assert deleted.result(30) == [acl]
-    assert client.describe_acls(wanted).result(30) == []
+    assert deleted.result(60) == [acl]
+    assert client.describe_acls(wanted).result(60) == []
 
 
 def test_kafka_python_creates_describes_and_deletes_acls(broker: TierlogBroker) -> None:

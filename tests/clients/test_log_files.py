@@ -25,7 +25,7 @@ from tierlog.testing import TierlogBrokerFactory
 pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(240)]
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 SEGMENT_BYTES = "1048576"  # the least that Kafka takes
 RECORDS, TRANSACTIONS = 300, 4
 

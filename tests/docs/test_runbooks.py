@@ -92,7 +92,7 @@ class Operator:
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path) as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap})
-        admin.create_topics([NewTopic("orders", 3, 3)])["orders"].result(30)
+        admin.create_topics([NewTopic("orders", 3, 3)])["orders"].result(60)
         yield running
 
 

@@ -53,7 +53,7 @@ def broker(tierlog_broker_factory, server) -> TierlogBroker:
     url = server.url("runbook")
     broker = tierlog_broker_factory(settings, object_store=url, environment=s3_servers.CREDENTIALS)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("orders", 1, 1, config=CONFIG)])["orders"].result(10)
+    admin.create_topics([NewTopic("orders", 1, 1, config=CONFIG)])["orders"].result(60)
     fill(broker)
     assert follow(broker, "bucket-down", "back") == [(HEALTHY, ""), (0, "idle"), (0, "0 errors")]
     return broker

@@ -35,7 +35,7 @@ def code(client: Client, topic: str) -> ErrorCode:
 
 def test_every_broker_applies_changes_of_acls_and_replication_continues(cluster: LocalCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic("orders", 1, NODES)])["orders"].result(30)
+    admin.create_topics([NewTopic("orders", 1, NODES)])["orders"].result(60)
     addresses = [broker.bootstrap for broker in cluster]
     acls = Acls(Client(addresses[0]))
     clients = [Client(address, HOST) for address in addresses]
@@ -55,7 +55,7 @@ def test_every_broker_applies_changes_of_acls_and_replication_continues(cluster:
         producer.produce("orders", b"%d" % number, on_delivery=deliveries)
     producer.commit_transaction(60)
     assert not deliveries.failures and len(deliveries.acknowledged) == 100
-    metadata = admin.list_topics("orders", timeout=30).topics["orders"]
+    metadata = admin.list_topics("orders", timeout=60).topics["orders"]
     assert len(metadata.partitions[0].isrs) == NODES
     for client in clients:
         client.close()

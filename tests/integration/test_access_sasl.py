@@ -52,10 +52,10 @@ def admin(cluster: LocalCluster) -> AdminClient:
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
     for user in ("ada", "bob", "eve"):
         change = UserScramCredentialUpsertion(user, info, PASSWORD.encode())
-        client.alter_user_scram_credentials([change])[user].result(30)
+        client.alter_user_scram_credentials([change])[user].result(60)
     topics = [NewTopic(name, 3, NODES) for name in ("flights-in", "flights-out", "secret")]
     for created in client.create_topics(topics).values():
-        created.result(30)
+        created.result(60)
     return client
 
 
@@ -87,7 +87,7 @@ def error_of_produce(cluster: LocalCluster, user: str, topic: str) -> int | None
     errors: list[KafkaError | None] = []
     producer = Producer(login(cluster, user) | {"enable.idempotence": False})
     producer.produce(topic, b"x", on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     return None if errors[0] is None else errors[0].code()
 
 
@@ -132,18 +132,18 @@ def test_users_may_do_what_their_acls_allow(cluster: LocalCluster, admin: AdminC
 
 
 def test_clients_see_only_what_they_may_describe(cluster: LocalCluster, admin: AdminClient) -> None:
-    everything = admin.list_topics(timeout=30).topics
+    everything = admin.list_topics(timeout=60).topics
     assert {"flights-in", "flights-out", "secret"} <= set(everything)
     eve = AdminClient(login(cluster, "eve"))
-    assert eve.list_topics(timeout=30).topics == {}
+    assert eve.list_topics(timeout=60).topics == {}
     with pytest.raises(KafkaException) as refused:
-        eve.create_topics([NewTopic("mine", 1, 1)])["mine"].result(30)
+        eve.create_topics([NewTopic("mine", 1, 1)])["mine"].result(60)
     assert refused.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     with pytest.raises(KafkaException) as refused:
-        eve.describe_cluster(include_authorized_operations=True).result(30)
-        eve.delete_topics(["secret"])["secret"].result(30)
+        eve.describe_cluster(include_authorized_operations=True).result(60)
+        eve.delete_topics(["secret"])["secret"].result(60)
     assert refused.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
-    described = admin.describe_cluster(include_authorized_operations=True).result(30)
+    described = admin.describe_cluster(include_authorized_operations=True).result(60)
     assert {each.value for each in described.authorized_operations} == {
         int(each) for each in OPERATIONS_OF[ResourceType.CLUSTER]
     }

@@ -18,7 +18,7 @@ from kafka.errors import (
 from tierlog.protocol.errors import ErrorCode
 from tierlog.testing import TierlogBroker
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 TOPIC = "admin-clients"
 
 

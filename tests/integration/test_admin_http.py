@@ -15,7 +15,7 @@ from tierlog.broker.gateway.catalogue import CLIENT, METRICS, SECTIONS
 from tierlog.protocol.messages import fetch
 from tierlog.testing import TierlogBroker
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 
 
 def create_topic(broker: TierlogBroker, name: str, partitions: int = 1) -> None:

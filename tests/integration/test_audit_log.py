@@ -52,7 +52,7 @@ class Audited(ScramBroker):
         self.entries = AuditEntries(log)
 
     def metrics(self) -> dict[str, float]:
-        with urllib.request.urlopen(f"{self.broker.admin_url}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.broker.admin_url}/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line[:1] != "#"}
 
@@ -67,19 +67,19 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audited]:
 
 def create(client: AdminClient, *names: str, **more: Any) -> None:
     for created in client.create_topics([NewTopic(name, 1, **more) for name in names]).values():
-        created.result(30)
+        created.result(60)
 
 
 def error_of(work: Any) -> int:
     with pytest.raises(KafkaException) as caught:
-        work.result(30)
+        work.result(60)
     return int(caught.value.args[0].code())
 
 
 def test_entry_says_which_user_deleted_a_topic(node: Audited) -> None:
     client = node.admin()
     create(client, "flights", config={"retention.ms": "60000"})
-    client.delete_topics(["flights"])["flights"].result(30)
+    client.delete_topics(["flights"])["flights"].result(60)
     assert error_of(client.delete_topics(["flights"])["flights"]) == KafkaError.UNKNOWN_TOPIC_OR_PART
     [entry] = node.entries.actions("DeleteTopics")
     assert entry["principal"] == "User:admin"
@@ -100,17 +100,17 @@ def test_changes_of_settings_and_users_are_recorded_without_values(node: Audited
     create(client, "orders")
     entry = ConfigEntry("retention.ms", "77777777", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, "orders", incremental_configs=[entry])
-    client.incremental_alter_configs([resource])[resource].result(30)
+    client.incremental_alter_configs([resource])[resource].result(60)
     change = UserScramCredentialUpsertion(
         "newcomer", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), b"canary-of-newcomer"
     )
-    client.alter_user_scram_credentials([change])["newcomer"].result(30)
-    client.create_partitions([NewPartitions("orders", 3)])["orders"].result(30)
+    client.alter_user_scram_credentials([change])["newcomer"].result(60)
+    client.create_partitions([NewPartitions("orders", 3)])["orders"].result(60)
     rule = AclBinding(
         ResourceType.TOPIC, "orders", ResourcePatternType.LITERAL, "User:ada", "*",
         AclOperation.DELETE, AclPermissionType.ALLOW,
     )  # fmt: skip
-    client.create_acls([rule])[rule].result(30)
+    client.create_acls([rule])[rule].result(60)
     assert node.entries.actions("IncrementalAlterConfigs")[-1]["resources"] == [
         {"type": "TOPIC", "name": "orders", "outcome": "OK", "settings": ["SET retention.ms"]}
     ]
@@ -139,7 +139,7 @@ def test_denied_accesses_are_recorded_and_repeats_counted(node: Audited) -> None
     denied = KafkaError.TOPIC_AUTHORIZATION_FAILED
     producer = Producer(node.login("eve"))
     for _ in range(20):
-        assert producer.list_topics("secret", timeout=10).topics["secret"].error.code() == denied
+        assert producer.list_topics("secret", timeout=60).topics["secret"].error.code() == denied
     consumer = Consumer(node.login("eve") | {"group.id": "spies"})
     consumer.subscribe(["open"])
     until(lambda: any(message.error() for message in consumer.consume(1, 1.0)), "the group is denied")
@@ -209,7 +209,7 @@ def test_admin_api_actions_and_refusals_are_recorded(tmp_path: Path) -> None:
             url = f"{node.broker.admin_url}{path}"
             sent = urllib.request.Request(url, data, headers, method=method)
             try:
-                with urllib.request.urlopen(sent, timeout=30) as answer:
+                with urllib.request.urlopen(sent, timeout=60) as answer:
                     return int(answer.status)
             except urllib.error.HTTPError as refused:
                 return refused.code
@@ -242,7 +242,7 @@ def test_answered_actions_are_in_the_log_after_sigkill(tmp_path: Path) -> None:
         def create_many() -> None:
             for number in range(10_000):
                 try:
-                    client.create_topics([NewTopic(f"t{number}", 1)])[f"t{number}"].result(10)
+                    client.create_topics([NewTopic(f"t{number}", 1)])[f"t{number}"].result(60)
                 except KafkaException:
                     return
                 answered.append(f"t{number}")

@@ -46,7 +46,7 @@ def read_all(broker: TierlogBroker) -> dict[int, tuple[int, int]]:
     found: dict[int, list[tuple[int, int]]] = defaultdict(list)
     ended: set[int] = set()
     while len(ended) < PARTITIONS:
-        for message in consumer.consume(1000, 1.0):
+        for message in consumer.consume(1000, 0.1):
             if message.error() is None:
                 found[int(message.value())].append((message.partition(), message.offset()))
             else:

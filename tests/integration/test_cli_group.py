@@ -24,7 +24,7 @@ from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 pytestmark = pytest.mark.slow
 
 Ask = Callable[..., Any]
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 OLD_MS = 1_700_000_000_000
 """Timestamp of the first record of each partition; the others follow a minute apart."""
 

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 COUNT = 400
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 

@@ -17,7 +17,7 @@ from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 pytestmark = pytest.mark.slow
 
 Ask = Callable[..., Any]
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 HANGING_PRODUCER = 4711
 
 

@@ -38,7 +38,7 @@ from tierlog.testing import TierlogBroker
 
 COUNT = 300
 BASE_MS = int(time.time() * 1000) - 3_600_000  # recent, since retention uses the records' timestamps
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 
 
 def new_name() -> str:

@@ -36,15 +36,15 @@ class Topic:
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
         self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        self._admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(30)
+        self._admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(60)
         self.sent = 0
 
     def in_sync(self) -> list[set[int]]:
-        partitions = self._admin.list_topics("t", timeout=30).topics["t"].partitions
+        partitions = self._admin.list_topics("t", timeout=60).topics["t"].partitions
         return [set(partitions[number].isrs) for number in range(PARTITIONS)]
 
     def leaders(self) -> list[int]:
-        partitions = self._admin.list_topics("t", timeout=30).topics["t"].partitions
+        partitions = self._admin.list_topics("t", timeout=60).topics["t"].partitions
         return [partitions[number].leader for number in range(PARTITIONS)]
 
     def produce(self) -> None:

@@ -26,7 +26,7 @@ def create(broker: TierlogBroker, topic: str, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     named = {name.replace("_", "."): value for name, value in config.items()}
     for made in admin.create_topics([NewTopic(topic, 1, 1, config=named)]).values():
-        made.result(30)
+        made.result(60)
 
 
 def produce(broker: TierlogBroker, topic: str, values: list[tuple[str, str | None]]) -> None:
@@ -47,7 +47,7 @@ def read(broker: TierlogBroker, topic: str) -> list[tuple[int, str, str | None]]
     consumer.assign([partition])
     found: list[tuple[int, str, str | None]] = []
     while consumer.position([partition])[0].offset < end:
-        for message in consumer.consume(1000, 1.0):
+        for message in consumer.consume(1000, 0.1):
             assert message.error() is None, message.error()
             value = message.value()
             found.append((message.offset(), decoded(message.key()), value and decoded(value)))

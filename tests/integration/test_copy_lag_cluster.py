@@ -86,7 +86,7 @@ def statuses(cluster: LocalCluster) -> list[dict[str, Any]]:
 def test_loss_of_all_brokers_loses_at_most_the_lag(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, settings={"min.insync.replicas": "2"}) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, config=CONFIGS)])[TOPIC].result(30)
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, config=CONFIGS)])[TOPIC].result(60)
         client = Producer(
             {"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "linger.ms": 5}
         )
@@ -127,16 +127,16 @@ def test_partition_that_is_not_uploaded_in_time_is_visible(
             environment=s3_servers.CREDENTIALS,
         )
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, 1, 1, config=CONFIGS)])[TOPIC].result(30)
+        admin.create_topics([NewTopic(TOPIC, 1, 1, config=CONFIGS)])[TOPIC].result(60)
         client = Producer({"bootstrap.servers": broker.bootstrap})
         client.produce(TOPIC, b"0")
-        assert client.flush(30) == 0
+        assert client.flush(60) == 0
         wait_for_metric(broker, 1, "tierlog_remote_log_segments", topic=TOPIC, partition="0")
         # a busy machine may have been late
         until(lambda: metric(broker, "tierlog_remote_copy_behind_partitions") == 0, "it is in time")
         s3.kill()
         client.produce(TOPIC, b"1")
-        assert client.flush(30) == 0
+        assert client.flush(60) == 0
         wait_for_metric(broker, 1, "tierlog_remote_copy_behind_partitions")
         until(
             lambda: metric(broker, "tierlog_remote_copy_lag_seconds", topic=TOPIC) > LAG_S, "the lag is shown"

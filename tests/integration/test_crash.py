@@ -64,7 +64,7 @@ def read_all(broker: TierlogBroker, topic: str) -> dict[int, list[tuple[int, int
     found: dict[int, list[tuple[int, int]]] = defaultdict(list)
     ended: set[int] = set()
     while len(ended) < PARTITIONS:
-        for message in consumer.consume(1000, 1.0):
+        for message in consumer.consume(1000, 0.1):
             if message.error() is None:
                 found[message.partition()].append((message.offset(), int(message.value().split(b" ")[0])))
             else:

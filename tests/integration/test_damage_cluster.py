@@ -45,7 +45,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 def scrub(broker: TierlogBroker, method: str = "GET") -> dict[str, Any]:
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{broker.admin_url}/v1/scrub", method=method, headers=headers)
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         found: dict[str, Any] = json.load(answer)
         return found
 
@@ -74,7 +74,7 @@ def wipe(broker: TierlogBroker) -> None:
 def allow_copies(admin: AdminClient) -> None:
     change = ConfigEntry("remote.log.copy.disable", "false", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, "orders", incremental_configs=[change])
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(60)
 
 
 def remote(cluster: LocalCluster) -> bytes:
@@ -89,7 +89,7 @@ def read_all(cluster: LocalCluster) -> list[bytes | None]:
     consumer.assign([TopicPartition("orders", 0, 0)])
     found: list[bytes | None] = []
     try:
-        while len(found) < COUNT and (message := consumer.poll(30)) is not None:
+        while len(found) < COUNT and (message := consumer.poll(60)) is not None:
             assert message.error() is None, message.error()
             found.append(message.value())
     finally:
@@ -106,7 +106,7 @@ def test_leader_repairs_a_wrong_batch_header_before_a_wiped_follower_copies_it(
     """
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     small = {"segment.bytes": "100000", "flush.messages": "1"}
-    admin.create_topics([NewTopic("orders", 1, 3, config=small)])["orders"].result(30)
+    admin.create_topics([NewTopic("orders", 1, 3, config=small)])["orders"].result(60)
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "batch.num.messages": 10})
     values = [b"%d" % number + b"v" * 1000 for number in range(COUNT)]
     for value in values:
@@ -114,7 +114,7 @@ def test_leader_repairs_a_wrong_batch_header_before_a_wiped_follower_copies_it(
     assert producer.flush(60) == 0
 
     def state() -> tuple[int, set[int]]:
-        found = admin.list_topics("orders", timeout=30).topics["orders"].partitions[0]
+        found = admin.list_topics("orders", timeout=60).topics["orders"].partitions[0]
         return found.leader, set(found.isrs)
 
     def is_whole() -> bool:
@@ -139,7 +139,7 @@ def test_three_replicas_with_different_damage_repair_each_other(cluster: LocalCl
     """Every record is intact on two of them."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     small = {"segment.bytes": "50000", "flush.messages": "1", "min.insync.replicas": "2"}
-    admin.create_topics([NewTopic("orders", 1, 3, config=small)])["orders"].result(30)
+    admin.create_topics([NewTopic("orders", 1, 3, config=small)])["orders"].result(60)
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "batch.num.messages": 10})
     values = [b"%d" % number + b"v" * 1000 for number in range(COUNT)]
     for value in values:
@@ -147,7 +147,7 @@ def test_three_replicas_with_different_damage_repair_each_other(cluster: LocalCl
     assert producer.flush(60) == 0
 
     def state() -> tuple[int, set[int]]:
-        found = admin.list_topics("orders", timeout=30).topics["orders"].partitions[0]
+        found = admin.list_topics("orders", timeout=60).topics["orders"].partitions[0]
         return found.leader, set(found.isrs)
 
     def is_whole() -> bool:
@@ -169,7 +169,7 @@ def test_three_replicas_with_different_damage_repair_each_other(cluster: LocalCl
 
 def test_damaged_leader_and_follower_repair_each_other(cluster: LocalCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic("orders", 1, 3, config=TIERED)])["orders"].result(30)
+    admin.create_topics([NewTopic("orders", 1, 3, config=TIERED)])["orders"].result(60)
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "batch.num.messages": 10})
     values = [b"%d" % number + b"v" * 1000 for number in range(COUNT)]
     for value in values:
@@ -177,7 +177,7 @@ def test_damaged_leader_and_follower_repair_each_other(cluster: LocalCluster) ->
     assert producer.flush(60) == 0
 
     def state() -> tuple[int, set[int]]:
-        found = admin.list_topics("orders", timeout=30).topics["orders"].partitions[0]
+        found = admin.list_topics("orders", timeout=60).topics["orders"].partitions[0]
         return found.leader, set(found.isrs)
 
     def is_whole() -> bool:

@@ -51,7 +51,7 @@ def fill(broker: TierlogBroker) -> None:
     client, api = Client(broker.bootstrap), AdminApi(broker.admin_url, timeout_s=60)
     new = [NewRecord(START_MS, b"k", b"%0100d" % number, ()) for number in range(RECORDS)]
     for topic in (TOPIC, INTACT):
-        admin.create_topics([NewTopic(topic, 1, 1, config=TIERED)])[topic].result(10)
+        admin.create_topics([NewTopic(topic, 1, 1, config=TIERED)])[topic].result(60)
         assert client.produce(topic, encode_batch(new)).error_code == ErrorCode.NONE
         api.post("/v1/tier/flush", {"topic": topic})
     client.close()

@@ -19,7 +19,7 @@ from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 VALUE_BYTES = 2_000
 
 

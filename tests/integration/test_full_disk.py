@@ -19,7 +19,7 @@ DISK_BYTES = 32 * MIB
 BALLAST_BYTES = 12 * MIB  # another program's file, removed when space is needed
 RESERVE_BYTES = 4 * MIB
 VALUE = b"v" * 60_000
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 
 
 @pytest.fixture

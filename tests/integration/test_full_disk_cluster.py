@@ -57,10 +57,10 @@ def is_full(broker: TierlogBroker) -> bool:
 
 def test_broker_with_a_full_disk_hands_over_leadership_and_rejoins(cluster: LocalCluster, disk: Path) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(30)
+    admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(60)
 
     def partitions() -> list[tuple[int, set[int]]]:
-        found = admin.list_topics("t", timeout=30).topics["t"].partitions
+        found = admin.list_topics("t", timeout=60).topics["t"].partitions
         return [(found[number].leader, set(found[number].isrs)) for number in range(PARTITIONS)]
 
     deliveries = Deliveries()

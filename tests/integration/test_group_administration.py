@@ -25,7 +25,7 @@ from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 PARTITIONS = 2
 
 

@@ -22,10 +22,10 @@ LISTENERS = {
 def ports_of(bootstrap: str) -> list[int]:
     """Ports of the brokers and of the coordinator of a group, as a client of this address learns them."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    brokers = {broker.port for broker in admin.list_topics(timeout=30).brokers.values()}
+    brokers = {broker.port for broker in admin.list_topics(timeout=60).brokers.values()}
     [described] = admin.describe_consumer_groups(["g"]).values()
-    cluster = admin.describe_cluster().result(30)
-    return sorted(brokers | {node.port for node in cluster.nodes} | {described.result(30).coordinator.port})
+    cluster = admin.describe_cluster().result(60)
+    return sorted(brokers | {node.port for node in cluster.nodes} | {described.result(60).coordinator.port})
 
 
 @asynccontextmanager
@@ -57,7 +57,7 @@ async def test_clients_stay_on_their_listener(tmp_path: Path) -> None:
 def produce_and_consume(bootstrap: str, topic: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
     producer.produce(topic, b"value")
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     [message] = consumer.consume(1, timeout=30)

@@ -17,7 +17,7 @@ from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 PARTITIONS = 4
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def broker(
 def create(broker: TierlogBroker, topic: str, policy: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     config = {**TIERED, "remote.log.disk.pressure.policy": policy}
-    admin.create_topics([NewTopic(topic, 1, config=config)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, config=config)])[topic].result(60)
 
 
 def value(number: int) -> bytes:

@@ -49,7 +49,7 @@ def read(
     found: dict[str, list[str]] = {}
     ended = 0
     while ended < len(wanted):
-        for message in consumer.consume(1000, 1.0):
+        for message in consumer.consume(1000, 0.1):
             if message.error() is None:
                 name, turn = message.value().decode().split(" ")
                 assert name == f"{message.topic()}-{message.partition()}"

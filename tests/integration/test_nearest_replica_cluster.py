@@ -53,8 +53,8 @@ def test_consumer_reads_in_its_rack_and_from_the_leader_after_that_broker_fails(
     cluster: LocalCluster,
 ) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic("orders", 1, 3)])["orders"].result(30)
-    leader = int(admin.list_topics("orders", timeout=30).topics["orders"].partitions[0].leader)
+    admin.create_topics([NewTopic("orders", 1, 3)])["orders"].result(60)
+    leader = int(admin.list_topics("orders", timeout=60).topics["orders"].partitions[0].leader)
     near = next(node_id for node_id in cluster.nodes if node_id != leader)
     consumer = Consumer(
         {

@@ -28,12 +28,12 @@ def test_no_password_is_in_the_directories_of_a_node(tmp_path: Path) -> None:
         change = UserScramCredentialUpsertion(
             "bob", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), b"canary-of-bob"
         )
-        client.alter_user_scram_credentials([change])["bob"].result(30)
+        client.alter_user_scram_credentials([change])["bob"].result(60)
         for name in ("my.plugin.password", "ssl.key.password", "listener.name.x.ssl.keystore.password"):
             entry = ConfigEntry(name, "canary-of-plugin", incremental_operation=AlterConfigOpType.SET)
             resource = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
             with pytest.raises(KafkaException) as refused:
-                client.incremental_alter_configs([resource])[resource].result(30)
+                client.incremental_alter_configs([resource])[resource].result(60)
             assert refused.value.args[0].code() == KafkaError.INVALID_REQUEST
             assert "canary" not in str(refused.value)
         node.broker.stop()  # cleanly: all logs are closed
@@ -53,17 +53,17 @@ def test_no_password_is_in_what_a_node_shows(tmp_path: Path) -> None:
     node = ScramBroker(tmp_path, settings)
     with node.broker:
         client = node.admin()
-        AdminClient(node.login("bob", password) | {"sasl.mechanism": "PLAIN"}).list_topics(timeout=30)
+        AdminClient(node.login("bob", password) | {"sasl.mechanism": "PLAIN"}).list_topics(timeout=60)
         with pytest.raises(KafkaException):
             AdminClient(node.login("bob", canary("wrong")) | {"sasl.mechanism": "PLAIN"}).list_topics(
                 timeout=2
             )
         resource = ConfigResource(ConfigResource.Type.BROKER, "1")
-        described = client.describe_configs([resource])[resource].result(30)
+        described = client.describe_configs([resource])[resource].result(60)
         assert described["plain.sasl.jaas.config"].is_sensitive
         shown = [str(entry.value) for entry in described.values()]
         for path in ("/metrics", "/v1/cluster", "/v1/brokers", "/v1/directories", "/health", "/v1/scrub"):
-            with urllib.request.urlopen(f"{node.broker.admin_url}{path}", timeout=30) as answer:
+            with urllib.request.urlopen(f"{node.broker.admin_url}{path}", timeout=60) as answer:
                 shown.append(answer.read().decode())
         shown.append(node.tierlog("user", "list").stdout)
         shown.append(Path(f"/proc/{node.broker.pid}/cmdline").read_text())

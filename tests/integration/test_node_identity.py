@@ -30,7 +30,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     settings = {"min.insync.replicas": "2", "broker.session.timeout.ms": "1500"}
     with LocalCluster(tmp_path / "cluster", 3, settings, voters=1) as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap})
-        admin.create_topics([NewTopic("orders", 1, 3)])["orders"].result(30)
+        admin.create_topics([NewTopic("orders", 1, 3)])["orders"].result(60)
         yield running
 
 
@@ -58,7 +58,7 @@ def produce(cluster: LocalCluster, first: int, count: int) -> None:
 
 def standing(cluster: LocalCluster, topic: str = "orders") -> tuple[set[int], int, set[int]]:
     """The unfenced brokers, the partition's leader and its ISR."""
-    found = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(topic, timeout=30)
+    found = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(topic, timeout=60)
     partition = found.topics[topic].partitions[0]
     return set(found.brokers), partition.leader, set(partition.isrs)
 
@@ -167,7 +167,7 @@ def test_restored_old_voter_directory_stops_with_a_reason(tmp_path: Path) -> Non
         voter.stop()
         shutil.copytree(voter.data_dir / METADATA_DIRECTORY, tmp_path / "backup")
         voter.start()
-        admin.create_topics([NewTopic("later", 1, 3)])["later"].result(30)
+        admin.create_topics([NewTopic("later", 1, 3)])["later"].result(60)
         await_in_sync(cluster, 1, 2, 3, topic="later")
         voter.kill()
         check_refuses(voter, tmp_path / "backup", "metadata directory is an older copy")
@@ -212,7 +212,7 @@ def test_killed_broker_is_fenced_before_its_session_expires(tmp_path: Path) -> N
     settings = {"broker.session.timeout.ms": "600000"}
     with LocalCluster(tmp_path / "cluster", 3, settings, voters=1) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        admin.create_topics([NewTopic("orders", 1, 3)])["orders"].result(30)
+        admin.create_topics([NewTopic("orders", 1, 3)])["orders"].result(60)
         await_in_sync(cluster, 1, 2, 3)
         leader = standing(cluster)[1]
         cluster.nodes[leader].kill()

@@ -19,7 +19,7 @@ from tierlog.broker.storage.checkpoints import CLEAN_SHUTDOWN
 from tierlog.config.sources import settings_from
 from tierlog.metadata.controller import commands as c
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 
 
 class Gate(OsFiles):

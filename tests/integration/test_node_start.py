@@ -81,7 +81,7 @@ def test_node_continues_without_a_writable_log(tmp_path: Path) -> None:
 def answers(port: int) -> bool:
     """Checks over HTTP, since the kernel may have connected the port to itself."""
     try:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60).close()
     except urllib.error.HTTPError:
         return True  # it says that it does not serve yet
     except (OSError, http.client.HTTPException):

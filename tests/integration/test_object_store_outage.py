@@ -46,7 +46,7 @@ def broker(tierlog_broker_factory, s3) -> TierlogBroker:
         environment=s3_servers.CREDENTIALS,
     )
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(TOPIC, 1, 1, config=TIERED)])[TOPIC].result(10)
+    admin.create_topics([NewTopic(TOPIC, 1, 1, config=TIERED)])[TOPIC].result(60)
     produce(broker, range(BEFORE))
     AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": TOPIC})
     wait_until(broker, lambda: status(broker)["local_log_start_offset"] == BEFORE)
@@ -72,7 +72,7 @@ def produce(broker: TierlogBroker, numbers: range) -> None:
             ),
         )
         producer.poll(0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     assert reported == {number: number for number in numbers}
 
 

@@ -20,7 +20,7 @@ from tierlog.protocol.messages.fetch import FetchResponse
 from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.testing import TierlogBroker
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 SHORT_WINDOWS = {"quota.window.num": 2, "controller.quota.window.num": 2}
 """A burst of one second's quota is allowed and expires after two, so that tests wait only briefly."""
 
@@ -58,7 +58,7 @@ def batch(size: int) -> bytes:
 
 
 def metrics(broker: TierlogBroker) -> list[str]:
-    with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=60) as answer:
         return answer.read().decode().splitlines()
 
 

@@ -33,7 +33,7 @@ LOW, HIGH = 10, 10**12
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScramBroker]:
     node = ScramBroker(tmp_path_factory.mktemp("quotas"), SHORT_WINDOWS, "ada", "bob")
     with node.broker:
-        node.admin().create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(30)
+        node.admin().create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(60)
         yield node
 
 

@@ -12,7 +12,7 @@ from tierlog.cli.local_cluster import LocalCluster
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 TOPIC, GROUP = "orders", "billing"
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 
 
 def new_admin(cluster: LocalCluster) -> AdminClient:

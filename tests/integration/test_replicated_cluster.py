@@ -27,17 +27,17 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 def create(cluster: LocalCluster, name: str, partitions: int = 1, **configs: str) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     topic = NewTopic(name, partitions, 3, config=configs)
-    admin.create_topics([topic])[name].result(30)
+    admin.create_topics([topic])[name].result(60)
 
 
 def leader_of(cluster: LocalCluster, name: str, partition: int = 0) -> int:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    return int(admin.list_topics(name, timeout=30).topics[name].partitions[partition].leader)
+    return int(admin.list_topics(name, timeout=60).topics[name].partitions[partition].leader)
 
 
 def in_sync(cluster: LocalCluster, name: str, partition: int = 0) -> set[int]:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    return set(admin.list_topics(name, timeout=30).topics[name].partitions[partition].isrs)
+    return set(admin.list_topics(name, timeout=60).topics[name].partitions[partition].isrs)
 
 
 def read_all(cluster: LocalCluster, name: str, count: int) -> list[bytes]:
@@ -122,7 +122,7 @@ def test_without_enough_in_sync_replicas_nothing_is_acknowledged(cluster: LocalC
     deliveries = Deliveries()
     client = producer(cluster, **{"delivery.timeout.ms": 3000, "request.timeout.ms": 1000})
     client.produce("orders", b"0 refused", on_delivery=deliveries)
-    client.flush(30)
+    client.flush(60)
     assert deliveries.failures and not deliveries.acknowledged
     cluster.nodes[other].start()
     until(lambda: in_sync(cluster, "orders") == {1, 2, 3}, "it comes back")
@@ -136,7 +136,7 @@ def test_every_node_returns_the_same_metadata(cluster: LocalCluster) -> None:
     create(cluster, "orders", partitions=3)
     reported = []
     for broker in cluster:
-        with urllib.request.urlopen(f"{broker.admin_url}/v1/cluster", timeout=10) as answer:
+        with urllib.request.urlopen(f"{broker.admin_url}/v1/cluster", timeout=60) as answer:
             reported.append(json.load(answer))
     assert len({one["cluster_id"] for one in reported}) == 1
 
@@ -149,7 +149,7 @@ def test_deleted_records_stay_deleted_under_the_next_leader(cluster: LocalCluste
     assert client.flush(60) == 0
     until(lambda: in_sync(cluster, "orders") == {1, 2, 3}, "all are in sync")
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    leader, next_leader, _ = admin.list_topics("orders", timeout=30).topics["orders"].partitions[0].replicas
+    leader, next_leader, _ = admin.list_topics("orders", timeout=60).topics["orders"].partitions[0].replicas
     assert leader == leader_of(cluster, "orders")
     cluster.nodes[next_leader].signal(
         signal.SIGSTOP

@@ -41,7 +41,7 @@ def consumed(cluster: LocalCluster) -> list[bytes]:
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
     found: list[bytes] = []
     while len(found) < len(VALUES):
-        messages = consumer.consume(500, timeout=10)
+        messages = consumer.consume(min(500, len(VALUES) - len(found)), timeout=20)
         intact = [message.value() for message in messages if message.error() is None]
         found += intact
         if len(intact) < len(messages) or not messages:
@@ -59,7 +59,7 @@ def test_object_is_restored_from_a_follower_that_still_has_its_records(tmp_path:
     with LocalCluster(tmp_path, settings=SETTINGS) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         topic = NewTopic(TOPIC, replica_assignment=[[1, 2]], num_partitions=1, config=CONFIGS)
-        admin.create_topics([topic])[TOPIC].result(30)
+        admin.create_topics([topic])[TOPIC].result(60)
         produce(cluster)
         api = AdminApi(cluster.nodes[1].admin_url)
         api.post("/v1/tier/flush", {"topic": TOPIC})

@@ -57,7 +57,7 @@ def read(cluster: LocalCluster, partition: int, count: int) -> list[bytes]:
 
 def test_no_produce_fails_in_a_rolling_restart(cluster: LocalCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic("orders", PARTITIONS, 3)])["orders"].result(30)
+    admin.create_topics([NewTopic("orders", PARTITIONS, 3)])["orders"].result(60)
     until(lambda: whole(cluster), "a new cluster is whole")
     load = Load({"bootstrap.servers": cluster.bootstrap}, "orders", PARTITIONS)
     try:

@@ -71,7 +71,7 @@ def test_open_cluster_is_closed_without_downtime(tmp_path: Path, monkeypatch: py
     nodes = Nodes(LocalCluster(tmp_path))
     with nodes.cluster:
         admin = AdminClient(nodes.client())
-        admin.create_topics([NewTopic("orders", PARTITIONS, 3)])["orders"].result(30)
+        admin.create_topics([NewTopic("orders", PARTITIONS, 3)])["orders"].result(60)
         until(nodes.in_sync, "a new cluster is in sync")
         create_users(admin, PASSWORDS)
         load = Load(nodes.client(), "orders", PARTITIONS)
@@ -124,13 +124,12 @@ def count(settings: Mapping[str, object]) -> int:
     consumer.assign([TopicPartition("orders", partition, 0) for partition in range(PARTITIONS)])
     found = ends = 0
     while ends < PARTITIONS:
-        messages = consumer.consume(1_000, 60)
-        assert messages
-        for message in messages:
-            if message.error() is None:
-                found += 1
-            else:
-                assert message.error().code() == KafkaError._PARTITION_EOF
-                ends += 1
+        message = consumer.poll(60)
+        assert message is not None
+        if message.error() is None:
+            found += 1
+        else:
+            assert message.error().code() == KafkaError._PARTITION_EOF
+            ends += 1
     consumer.close()
     return found

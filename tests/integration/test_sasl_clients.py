@@ -92,11 +92,11 @@ def test_librdkafka_logs_in(broker: TierlogBroker, mechanism: str) -> None:
     settings = settings_for(broker.bootstrap, mechanism, *LOGINS[mechanism])
     producer, failures = Producer(settings), []
     producer.produce("rdkafka", b"x", on_delivery=lambda failure, _: failures.append(failure))
-    producer.flush(30)
+    producer.flush(60)
     assert failures == [None]
     consumer = Consumer({**settings, "group.id": f"g-{mechanism}", "auto.offset.reset": "earliest"})
     consumer.subscribe(["rdkafka"])
-    found = consumer.poll(30)
+    found = consumer.poll(60)
     assert found is not None and found.value() == b"x"
     consumer.close()
 
@@ -142,7 +142,7 @@ def test_librdkafka_logs_in_with_a_token(broker: TierlogBroker) -> None:
     }
     producer, failures = Producer(settings), []
     producer.produce("tokens", b"x", on_delivery=lambda failure, _: failures.append(failure))
-    producer.flush(30)
+    producer.flush(60)
     assert failures == [None]
 
 
@@ -176,7 +176,7 @@ def test_librdkafka_logs_in_again_while_it_produces(tmp_path: Path) -> None:
         while count(broker, "successful_reauthentication") < 3:
             producer.produce("again", b"x", on_delivery=lambda failure, _: failures.append(failure))
             producer.poll(0.1)
-        producer.flush(30)
+        producer.flush(60)
         assert count(broker, "failed_reauthentication") == 0
     assert set(failures) == {None}
 
@@ -201,15 +201,15 @@ def test_admin_client_manages_users(broker: TierlogBroker) -> None:
         UserScramCredentialDeletion("eve", ScramMechanism.SCRAM_SHA_256),
     ]
     answers = admin.alter_user_scram_credentials(changes)
-    assert answers["bob"].result(30) is None
+    assert answers["bob"].result(60) is None
     with pytest.raises(KafkaException, match="does not exist"):
-        answers["eve"].result(30)
-    described = admin.describe_user_scram_credentials(["bob"])["bob"].result(30)
+        answers["eve"].result(60)
+    described = admin.describe_user_scram_credentials(["bob"])["bob"].result(60)
     assert [(one.mechanism, one.iterations) for one in described.scram_credential_infos] == [
         (ScramMechanism.SCRAM_SHA_256, 8192)
     ]
     bob = AdminClient(settings_for(broker.bootstrap, "SCRAM-SHA-256", "bob", "canary-of-bob"))
-    assert bob.list_topics(timeout=30).brokers
+    assert bob.list_topics(timeout=60).brokers
 
 
 def test_commands_manage_users(broker: TierlogBroker, tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_login_over_tls(secure_port: int, authority: LocalAuthority, tmp_path: P
     ca = str(authority.directory / "ca.pem")
     settings = {**settings_for(bootstrap, "SCRAM-SHA-512", ADMIN, PASSWORD), "security.protocol": "SASL_SSL"}
     admin = AdminClient({**settings, "ssl.ca.location": ca})
-    assert admin.list_topics(timeout=30).brokers
+    assert admin.list_topics(timeout=60).brokers
     python = KafkaProducer(
         bootstrap_servers=bootstrap,
         security_protocol="SASL_SSL",
@@ -276,6 +276,6 @@ def test_login_over_tls(secure_port: int, authority: LocalAuthority, tmp_path: P
 def test_settings_show_no_secret(broker: TierlogBroker) -> None:
     admin = AdminClient(settings_for(broker.bootstrap, "SCRAM-SHA-512", ADMIN, PASSWORD))
     resource = ConfigResource(ConfigResource.Type.BROKER, "1")
-    found = admin.describe_configs([resource])[resource].result(30)
+    found = admin.describe_configs([resource])[resource].result(60)
     assert found["plain.sasl.jaas.config"].is_sensitive
     assert "canary" not in str({name: entry.value for name, entry in found.items()})

@@ -35,7 +35,7 @@ def test_brokers_replicate_over_sasl(tmp_path: Path) -> None:
         }
         admin = AdminClient(client)
         topic = NewTopic("replicated", 3, 3, config={"min.insync.replicas": "3"})
-        admin.create_topics([topic])["replicated"].result(30)
+        admin.create_topics([topic])["replicated"].result(60)
         failures: list[object] = []
         producer = Producer({**client, "acks": "all"})
         for number in range(RECORDS):
@@ -48,7 +48,7 @@ def test_brokers_replicate_over_sasl(tmp_path: Path) -> None:
         consumer.subscribe(["replicated"])
         found = 0
         while found < RECORDS:
-            found += len(consumer.consume(RECORDS, 10))
+            found += len(consumer.consume(RECORDS - found, 10))
         consumer.close()
         for node in cluster:  # followers log in again on their connections, which stay open
             name = "kafka_server_socket_server_metrics_successful_reauthentication_total"
@@ -65,7 +65,7 @@ def test_closed_cluster_with_tls_users_and_acls(tmp_path: Path) -> None:
         root = cluster.security.librdkafka_settings(cluster.bootstrap)
         admin = AdminClient(root)
         topic = NewTopic("closed", 1, 3, config={"min.insync.replicas": "3"})
-        admin.create_topics([topic])["closed"].result(30)
+        admin.create_topics([topic])["closed"].result(60)
         create_users(admin, {"ada": "lovelace"})
         ada = {**root, **login("ada", "lovelace"), "acks": "all"}
         assert error_of_record(ada, "closed") == KafkaError.TOPIC_AUTHORIZATION_FAILED

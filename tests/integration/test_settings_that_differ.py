@@ -47,7 +47,7 @@ def test_leader_with_a_lower_min_insync_setting_does_not_acknowledge_alone(clust
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     cluster.nodes[3].kill()
     until(
-        lambda: list(admin.list_topics("orders", timeout=30).topics["orders"].partitions[0].isrs) == [2],
+        lambda: list(admin.list_topics("orders", timeout=60).topics["orders"].partitions[0].isrs) == [2],
         "the leader is alone in sync",
     )
     requested = message("DescribeTopicPartitions", {"topics": [{"name": "orders"}]})
@@ -56,6 +56,6 @@ def test_leader_with_a_lower_min_insync_setting_does_not_acknowledge_alone(clust
     deliveries = Deliveries()
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "message.timeout.ms": 3000})
     producer.produce("orders", b"0 alone", on_delivery=deliveries)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     assert deliveries.failures and not deliveries.acknowledged
     client.close()

@@ -25,7 +25,7 @@ from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 BATCHES, TASKS, ATTEMPTS, ROWS, PARTITIONS = 8, 3, 4, 20, 2
 SCHEMA = StructType().add("value", "string")
 

@@ -95,7 +95,7 @@ def consumed(broker: TierlogBroker, topic: str) -> list[Row]:
     found: list[Row] = []
     ended: set[int] = set()
     while len(ended) < PARTITIONS:
-        message = consumer.poll(20)
+        message = consumer.poll(60)
         assert message is not None
         if message.error() is not None:
             ended.add(message.partition())
@@ -121,7 +121,7 @@ def test_a_brokers_history_is_exported_once_to_every_format_and_audited(
     topic, path = "orders", broker.object_dir
     config = {"remote.storage.enable": "true", "segment.bytes": "65536", "retention.ms": "-1"}
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=config)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=config)])[topic].result(60)
     warehouse = f"uri=sqlite:///{tmp_path}/catalog.db", f"warehouse=file://{tmp_path}/warehouse"
     source = ["--path", path, "--topic", topic, "--columns", COLUMNS, "--partition-by", "hour"]
     iceberg = ["--format", "iceberg", "--table", "exports.orders", "--catalog", "local"]

@@ -60,8 +60,8 @@ def consume(bootstrap: str, count: int) -> dict[int, list[bytes]]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
     consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
     found: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
-    while sum(map(len, found.values())) < count:
-        messages = consumer.consume(1000, timeout=30)
+    while (missing := count - sum(map(len, found.values()))) > 0:
+        messages = consumer.consume(min(1000, missing), timeout=60)
         assert messages, f"nothing more after {found}"
         for message in messages:
             assert message.error() is None
@@ -96,7 +96,7 @@ def test_loaded_rows_follow_and_precede_produced_ones_although_a_leader_is_kille
         tmp_path, settings={**SETTINGS, "object.store.url": url}, environment=s3_servers.CREDENTIALS
     ) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, config=CONFIG)])[TOPIC].result(30)
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, config=CONFIG)])[TOPIC].result(60)
         produce(cluster.bootstrap, range(BEFORE))
         admins = ",".join(node.admin_url for node in cluster.nodes.values())
         committed: list[int] = []
@@ -107,7 +107,7 @@ def test_loaded_rows_follow_and_precede_produced_ones_although_a_leader_is_kille
         ) -> Loaded:
             loaded = commit(client, partition, segments)
             if not committed:
-                partitions = admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions
+                partitions = admin.list_topics(TOPIC, timeout=60).topics[TOPIC].partitions
                 cluster.nodes[partitions[partition].leader].kill()
             committed.append(partition)
             return loaded
@@ -136,7 +136,7 @@ def test_job_loads_parquet_files_once(
 ) -> None:
     broker = tierlog_broker_factory(SETTINGS)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config=CONFIG)])[TOPIC].result(30)
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config=CONFIG)])[TOPIC].result(60)
     files = str(tmp_path / "rows")
     spark.range(0, 1000).selectExpr("concat('key-', id % 97) AS k", "id", "999 - id AS n").write.parquet(
         files

@@ -39,7 +39,7 @@ def spark() -> Iterator[SparkSession]:
 def with_topic(broker: TierlogBroker, name: str, partitions: int, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     topic = NewTopic(name, partitions, 1, config={"retention.ms": "-1", **config})
-    admin.create_topics([topic])[name].result(20)
+    admin.create_topics([topic])[name].result(60)
 
 
 def produce(broker: TierlogBroker, numbers: range) -> None:
@@ -80,7 +80,7 @@ def consumed(
     found: dict[int, list[Row]] = defaultdict(list)
     ended: set[int] = set()
     while len(ended) < partitions:
-        message = consumer.poll(20)
+        message = consumer.poll(60)
         assert message is not None, "an open transaction"
         if message.error() is not None:
             ended.add(message.partition())

@@ -114,7 +114,7 @@ class History:
 def history(tierlog_broker_factory: Any, store: dict[str, Any]) -> History:
     broker = tierlog_broker_factory(SETTINGS, **store)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(TOPIC, 1, 1, config=CONFIG)])[TOPIC].result(10)
+    admin.create_topics([NewTopic(TOPIC, 1, 1, config=CONFIG)])[TOPIC].result(60)
     produce(broker)
     found = History(broker, str(store.get("object_store", broker.object_dir)))
     found.flush()
@@ -159,7 +159,7 @@ def read_all(broker: TierlogBroker, first: int = 0) -> list[Row]:
     )
     consumer.assign([TopicPartition(TOPIC, 0, first)])
     found: list[Message] = []
-    while (message := consumer.poll(30)) is not None and message.error() is None:
+    while (message := consumer.poll(60)) is not None and message.error() is None:
         found.append(message)
     assert message is not None
     consumer.close()
@@ -256,7 +256,7 @@ def test_records_that_are_deleted_during_a_run_stay_deleted_and_no_others(
     def delete_records() -> None:
         admin = AdminClient({"bootstrap.servers": history.broker.bootstrap})
         [deleted] = admin.delete_records([TopicPartition(TOPIC, 0, start)]).values()
-        assert deleted.result(30).low_watermark == start
+        assert deleted.result(60).low_watermark == start
 
     with AdminProxy(history.broker.admin_url, "/commit", delete_records).running() as proxy:
         done = run(REWRITE, *history.arguments(proxy.url))
@@ -271,7 +271,7 @@ def test_records_that_are_deleted_during_a_run_stay_deleted_and_no_others(
 def test_topic_that_is_deleted_during_a_run_leaves_no_object(history: History, spark: SparkSession) -> None:
     def delete_topic() -> None:
         admin = AdminClient({"bootstrap.servers": history.broker.bootstrap})
-        admin.delete_topics([TOPIC])[TOPIC].result(30)
+        admin.delete_topics([TOPIC])[TOPIC].result(60)
 
     with AdminProxy(history.broker.admin_url, "/commit", delete_topic).running() as proxy:
         try:
@@ -292,7 +292,7 @@ def test_compaction_keeps_exactly_the_newest_record_of_each_key(
 ) -> None:
     broker = tierlog_broker_factory(SETTINGS, **store)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(TOPIC, 1, 1, config=COMPACTED)])[TOPIC].result(10)
+    admin.create_topics([NewTopic(TOPIC, 1, 1, config=COMPACTED)])[TOPIC].result(60)
     history = History(broker, str(broker.object_dir))
     produce(broker)
     history.flush()

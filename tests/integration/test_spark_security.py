@@ -45,7 +45,7 @@ def options(tmp_path: Path) -> Iterator[dict[str, str]]:
             "sasl.password": PASSWORD,
         }
     )
-    admin.create_topics([NewTopic("numbers", 2, 1)])["numbers"].result(30)
+    admin.create_topics([NewTopic("numbers", 2, 1)])["numbers"].result(60)
     yield {
         "kafka.bootstrap.servers": running.bootstrap,
         "kafka.security.protocol": "SASL_SSL",

@@ -80,7 +80,7 @@ def admin_of(broker: TierlogBroker) -> AdminClient:
 
 def delete_records(broker: TierlogBroker, topic: str, offset: int) -> None:
     admin, until_offset = admin_of(broker), TopicPartition(topic, 0, offset)
-    admin.delete_records([until_offset])[until_offset].result(30)
+    admin.delete_records([until_offset])[until_offset].result(60)
 
 
 def data_of(s3: s3_servers.S3Server, topic_id: str) -> set[str]:
@@ -155,7 +155,7 @@ def test_snapshot_gives_the_same_rows_while_history_is_deleted_and_merged(
     assert {row.snapshot_id for row in table} == set(listed)
 
     admin = admin_of(broker)
-    admin.delete_topics(["held"])["held"].result(30)
+    admin.delete_topics(["held"])["held"].result(60)
     until(
         lambda: "held" not in [row.topic for row in spark_topics(spark, bucket)],
         "the bucket describes a deleted topic",

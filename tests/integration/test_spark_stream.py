@@ -28,7 +28,7 @@ from tierlog.testing import TierlogBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 DRIVER = Path(__file__).parents[1] / "support" / "spark_stream_driver.py"
 Rows = dict[tuple[int, int], bytes]
 """Value by partition and offset."""

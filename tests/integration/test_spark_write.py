@@ -20,7 +20,7 @@ from tierlog.spark.live.transactions import NO_DECISION, BatchCommitter, Prepare
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 WRITTEN_MS = int(time.time()) * 1_000 - 60_000  # older records would be deleted at once
 PARTITIONS = 5
 KILLED = Path(__file__).parents[1] / "support" / "spark_stream_killed.py"

@@ -80,9 +80,9 @@ def dropping_proxy(server: s3_servers.S3Server, prefix: str) -> Iterator[str]:
     proxy = S3Proxy(server)
     proxy.drops_conditions = True
     running = proxy.running()
-    asyncio.run_coroutine_threadsafe(running.__aenter__(), loop).result(10)
+    asyncio.run_coroutine_threadsafe(running.__aenter__(), loop).result(60)
     yield proxy.url(prefix)
-    asyncio.run_coroutine_threadsafe(running.__aexit__(None, None, None), loop).result(10)
+    asyncio.run_coroutine_threadsafe(running.__aexit__(None, None, None), loop).result(60)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
@@ -110,7 +110,7 @@ def test_broker_refuses_a_store_whose_proxy_drops_conditions_and_serves_local_da
             "local.retention.ms": "0",
             "retention.ms": "-1",
         }
-        admin.create_topics([NewTopic("t", 1, 1, config=config)])["t"].result(10)
+        admin.create_topics([NewTopic("t", 1, 1, config=config)])["t"].result(60)
         client = Client(broker.bootstrap)
         for _ in range(15):
             new = encode_batch([NewRecord(1_700_000_000_000, b"k", b"v" * 10_000, ())])

@@ -31,7 +31,7 @@ def produce(broker: TierlogBroker, topic: str, values: list[bytes]) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "log_level": 0})
     for value in values:
         producer.produce(topic, value)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def consume(broker: TierlogBroker, topic: str, count: int) -> list[bytes | None]:
@@ -100,7 +100,7 @@ def test_wrong_setting_fails_with_the_brokers_message(
 def test_secure_broker_serves_its_users_alone(tierlog_broker_factory: TierlogBrokerFactory) -> None:
     broker = tierlog_broker_factory(secure=True, users=["ada"])
     admin = AdminClient(broker.client_settings())
-    admin.create_topics([NewTopic("t", 1)])["t"].result(30)
+    admin.create_topics([NewTopic("t", 1)])["t"].result(60)
     assert error_of_record(broker.client_settings(), "t") is None
     ada = broker.client_settings("ada")
     assert error_of_record(ada, "t") == KafkaError.TOPIC_AUTHORIZATION_FAILED

@@ -45,7 +45,7 @@ def write(cluster: LocalCluster, count: int) -> None:
 
 def settings(admin: AdminClient, kind: ConfigResource.Type, name: str) -> dict[str, Any]:
     resource = ConfigResource(kind, name)
-    found: dict[str, Any] = admin.describe_configs([resource])[resource].result(30)
+    found: dict[str, Any] = admin.describe_configs([resource])[resource].result(60)
     return found
 
 
@@ -65,7 +65,7 @@ def held(cluster: LocalCluster, node_id: int, direction: str) -> float:
 
 def test_throttle_delays_only_the_move_and_can_be_changed_while_it_runs(cluster: LocalCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic("orders", 1, replica_assignment=[[1, 2]])])["orders"].result(30)
+    admin.create_topics([NewTopic("orders", 1, replica_assignment=[[1, 2]])])["orders"].result(60)
     write(cluster, 50)
     api = AdminApi(cluster.nodes[1].admin_url)
     command = [sys.executable, "-m", "tierlog.cli.main", "partition", "move", "orders", "0", "--to", "1,3"]
@@ -89,7 +89,7 @@ def test_throttle_delays_only_the_move_and_can_be_changed_while_it_runs(cluster:
             ConfigEntry(name, "100000000", incremental_operation=AlterConfigOpType.SET) for name in names
         ]
         resource = ConfigResource(ConfigResource.Type.BROKER, str(node_id), incremental_configs=faster)
-        admin.incremental_alter_configs([resource])[resource].result(30)
+        admin.incremental_alter_configs([resource])[resource].result(60)
     assert moving.wait(60) == 0
     [row] = api.get("/v1/partitions", topic="orders")["partitions"]
     assert (row["replicas"], set(row["in_sync"])) == ([1, 3], {1, 3})

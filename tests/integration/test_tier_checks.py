@@ -59,7 +59,7 @@ def broker(tierlog_broker_factory, s3, prefix) -> TierlogBroker:
 def fill(broker: TierlogBroker, topic: str) -> None:
     """Create a topic with SEGMENTS segments, all of them remote."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(topic, 1, 1, config=TIERED)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, 1, 1, config=TIERED)])[topic].result(60)
     fill_more(broker, topic)
 
 
@@ -152,7 +152,7 @@ def test_verify_continues_where_an_interrupted_run_ended(broker, tmp_path) -> No
 
 def test_verify_of_a_topic_that_is_not_uploaded_says_so(broker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("new", 1, 1, config=TIERED)])["new"].result(10)
+    admin.create_topics([NewTopic("new", 1, 1, config=TIERED)])["new"].result(60)
     ended = run("tier", "verify", "new", "--admin", broker.admin_url)
     assert ended.returncode == 1
     assert "is uploaded yet" in ended.stderr and "tierlog tier flush new" in ended.stderr
@@ -175,7 +175,7 @@ def test_gc_shows_queued_and_unknown_objects_and_deletes_nothing(broker, s3, buc
     put(s3, bucket, cluster / "stray", b"123")
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     [deleted] = admin.delete_records([TopicPartition("orders", 0, 1000)]).values()
-    deleted.result(30)
+    deleted.result(60)
     wait_for_metric(broker, 2, "tierlog_remote_delete_queue_size")
     found = audit(broker)
     assert found["objects"]["queued"] == 4
@@ -196,7 +196,7 @@ def test_gc_says_how_many_names_it_leaves_out(broker, s3, bucket) -> None:
 
 def test_objects_of_a_deleted_topic_are_queued(broker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_topics(["orders"])["orders"].result(30)
+    admin.delete_topics(["orders"])["orders"].result(60)
     wait_for_metric(broker, 1, "tierlog_remote_delete_queue_size")
     found = audit(broker)["objects"]
     assert found["queued"] >= 2 * SEGMENTS

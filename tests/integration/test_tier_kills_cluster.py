@@ -72,7 +72,7 @@ def await_in_sync(log: KilledLog) -> None:
     admin = AdminClient({"bootstrap.servers": log.bootstrap})
 
     def is_in_sync() -> bool:
-        partition = admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions[0]
+        partition = admin.list_topics(TOPIC, timeout=60).topics[TOPIC].partitions[0]
         return len(partition.isrs) == NODES and partition.leader >= 0
 
     until(is_in_sync, "not all replicas are in sync")

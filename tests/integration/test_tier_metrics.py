@@ -40,7 +40,7 @@ def fill(broker: TierlogBroker, topic: str, **changes: str) -> AdminClient:
     """Create a topic and produce 10 batches of 11 kB, which fill two segments."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     config = TIERED | {name.replace("_", "."): value for name, value in changes.items()}
-    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(60)
     client = Client(broker.bootstrap)
     for batch in range(BATCHES):
         new = [NewRecord(START_MS, b"k", b"%0100d" % (batch * RECORDS + n), ()) for n in range(RECORDS)]
@@ -135,9 +135,9 @@ def test_deletions_wait_for_the_grace_and_a_deleted_topic_leaves_no_samples(brok
     admin = fill(broker, "orders")
     end = flush(broker, "orders")["log_end_offset"]
     [deleted] = admin.delete_records([TopicPartition("orders", 0, end)]).values()
-    deleted.result(30)
+    deleted.result(60)
     wait_for_metric(broker, 2, f"{KAFKA}remotedeletelagsegments", topic="orders")
-    admin.delete_topics(["orders"])["orders"].result(30)
+    admin.delete_topics(["orders"])["orders"].result(60)
     values = Values(broker)
     assert [labels for _, labels in values.samples if ("topic", "orders") in labels] == []
     assert values(f"{KAFKA}remotecopyrequests_total") == 2
@@ -150,7 +150,7 @@ def test_deletions_are_counted(tierlog_broker_factory, tmp_path) -> None:
     admin = fill(broker, "orders")
     end = flush(broker, "orders")["log_end_offset"]
     [deleted] = admin.delete_records([TopicPartition("orders", 0, end)]).values()
-    deleted.result(30)
+    deleted.result(60)
     wait_for_metric(broker, 2, f"{KAFKA}remotedeleterequests_total", topic="orders")
 
 
@@ -184,7 +184,7 @@ def test_delete_lag_has_the_bytes_of_the_segments(broker) -> None:
     admin = fill(broker, "orders")
     line = flush(broker, "orders")
     [deleted] = admin.delete_records([TopicPartition("orders", 0, line["log_end_offset"])]).values()
-    deleted.result(30)
+    deleted.result(60)
     wait_for_metric(broker, line["remote_bytes"], f"{KAFKA}remotedeletelagbytes", topic="orders")
     assert Values(broker).kafka("remotedeletelagbytes", "orders") == (line["remote_bytes"],) * 2
 

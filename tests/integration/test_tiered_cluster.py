@@ -29,7 +29,7 @@ SETTINGS = {"remote.log.manager.task.interval.ms": "300", "min.insync.replicas":
 
 def in_sync_and_leader(cluster: LocalCluster) -> tuple[set[int], int]:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    partition = admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions[0]
+    partition = admin.list_topics(TOPIC, timeout=60).topics[TOPIC].partitions[0]
     return set(partition.isrs), int(partition.leader)
 
 
@@ -60,7 +60,7 @@ def values_from_the_start(cluster: LocalCluster, count: int) -> list[int]:
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
     found: list[int] = []
     while len(found) < count:
-        messages = consumer.consume(1000, timeout=30)
+        messages = consumer.consume(min(1000, count - len(found)), timeout=60)
         assert messages, f"nothing more after {len(found)} records"
         found += [int(message.value().split(b" ")[0]) for message in messages if message.error() is None]
     consumer.close()
@@ -70,7 +70,7 @@ def values_from_the_start(cluster: LocalCluster, count: int) -> list[int]:
 def test_wiped_replica_of_a_tiered_topic_rejoins_and_leads(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, settings=SETTINGS) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, 1, 3, config=CONFIGS)])[TOPIC].result(30)
+        admin.create_topics([NewTopic(TOPIC, 1, 3, config=CONFIGS)])[TOPIC].result(60)
         deliveries = Deliveries()
         client = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "acks": "all"})
         produce(client, deliveries, range(BEFORE))
@@ -108,7 +108,7 @@ def test_wiped_replica_skips_what_is_remote_and_leads(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, settings=settings) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         configs = {**CONFIGS, "local.retention.ms": "-1"}
-        admin.create_topics([NewTopic(TOPIC, 1, 3, config=configs)])[TOPIC].result(30)
+        admin.create_topics([NewTopic(TOPIC, 1, 3, config=configs)])[TOPIC].result(60)
         deliveries = Deliveries()
         client = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "acks": "all"})
         produce(client, deliveries, range(BEFORE))
@@ -138,12 +138,12 @@ def test_wiped_replica_skips_what_is_remote_and_leads(tmp_path: Path) -> None:
 def test_tier_commands_ask_all_leaders(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, settings=SETTINGS) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, 3, 3, config=CONFIGS)])[TOPIC].result(30)
+        admin.create_topics([NewTopic(TOPIC, 3, 3, config=CONFIGS)])[TOPIC].result(60)
         client = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
         for partition in range(3):
             client.produce(TOPIC, b"value", partition=partition)
         assert client.flush(60) == 0
-        partitions = admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions
+        partitions = admin.list_topics(TOPIC, timeout=60).topics[TOPIC].partitions
         assert len({one.leader for one in partitions.values()}) == 3
         for target in (("-b", cluster.bootstrap), ("--admin", cluster.nodes[2].admin_url)):
             flushed = json_output("tier", "flush", TOPIC, *target)[0]["partitions"]

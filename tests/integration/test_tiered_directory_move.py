@@ -27,7 +27,7 @@ from tierlog.tiering.local_store import LocalStore
 
 pytestmark = pytest.mark.timeout(90)
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 
 
 async def start(path: Path) -> tuple[Broker, FaultyStore]:

@@ -48,7 +48,7 @@ def consumed(bootstrap: str, count: int) -> list[bytes]:
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
     found: list[bytes] = []
     while len(found) < count:
-        messages = consumer.consume(1000, timeout=30)
+        messages = consumer.consume(min(1000, count - len(found)), timeout=60)
         assert messages, f"nothing more after {len(found)} records"
         found += [message.value() for message in messages if message.error() is None]
     consumer.close()
@@ -57,7 +57,7 @@ def consumed(bootstrap: str, count: int) -> list[bytes]:
 
 def in_sync(cluster: LocalCluster) -> set[int]:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    return set(admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions[0].isrs)
+    return set(admin.list_topics(TOPIC, timeout=60).topics[TOPIC].partitions[0].isrs)
 
 
 def flush(admin_url: str) -> int:
@@ -76,7 +76,7 @@ def test_segments_that_only_the_buckets_manifest_names_are_read_after_the_recove
     with LocalCluster(tmp_path, settings=SETTINGS) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         topic = NewTopic(TOPIC, replica_assignment=[[1, 2, 3]], num_partitions=1, config=CONFIGS)
-        admin.create_topics([topic])[TOPIC].result(30)
+        admin.create_topics([topic])[TOPIC].result(60)
         produce(cluster.bootstrap, known)
         assert flush(cluster.nodes[1].admin_url) == len(known)
         survivor = cluster.nodes[3]

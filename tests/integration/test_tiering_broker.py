@@ -46,14 +46,14 @@ def create(broker: TierlogBroker, topic: str, **changes: str) -> None:
     config = {**TIERED, **{name.replace("_", "."): value for name, value in changes.items()}}
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     new = NewTopic(topic, PARTITIONS, 1, config=config)
-    admin.create_topics([new])[topic].result(10)
+    admin.create_topics([new])[topic].result(60)
 
 
 def alter(broker: TierlogBroker, topic: str, settings: dict[str, str]) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     changes = [ConfigEntry(key, value, incremental_operation=Op.SET) for key, value in settings.items()]
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=changes)
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    admin.incremental_alter_configs([resource])[resource].result(60)
 
 
 def record(number: int) -> dict[str, object]:
@@ -82,7 +82,7 @@ def produce(broker: TierlogBroker, topic: str, numbers: range, codec: str = "non
             topic, on_delivery=lambda error, _: error and failures.append(error), **record(number)
         )
         producer.poll(0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     assert not failures
 
 
@@ -93,8 +93,8 @@ def consume(broker: TierlogBroker, topic: str, count: int, start: int = 0) -> li
     )
     consumer.assign([TopicPartition(topic, partition, start) for partition in range(PARTITIONS)])
     consumed: list[list[dict[str, object]]] = [[] for _ in range(PARTITIONS)]
-    while sum(map(len, consumed)) < count:
-        for message in consumer.consume(500, 20):
+    while (missing := count - sum(map(len, consumed))) > 0:
+        for message in consumer.consume(min(500, missing), 20):
             assert message.error() is None, message.error()
             records = consumed[message.partition()]
             assert message.offset() == start + len(records)
@@ -118,7 +118,7 @@ def expected(numbers: range) -> list[list[dict[str, object]]]:
 
 def wait_until(broker: TierlogBroker, condition: Callable[[], bool]) -> None:
     """Check the condition again at each event of the broker's admin API."""
-    for _ in AdminApi(broker.admin_url, timeout_s=30).changes():
+    for _ in AdminApi(broker.admin_url, timeout_s=60).changes():
         if condition():
             return
     raise AssertionError("the stream of events ended")
@@ -176,10 +176,10 @@ def test_records_of_both_tiers_are_found_by_timestamp_and_read_by_offset(broker)
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "none"})
     for number in (0, 1, 777, RECORDS - 1, RECORDS, RECORDS + 99):
         timestamp = TopicPartition("t", number % PARTITIONS, START_MS + number)
-        (position,) = consumer.offsets_for_times([timestamp], timeout=10)
+        (position,) = consumer.offsets_for_times([timestamp], timeout=60)
         assert position.offset == number // PARTITIONS
         consumer.assign([TopicPartition("t", number % PARTITIONS, position.offset)])
-        (message,) = consumer.consume(1, 20)
+        (message,) = consumer.consume(1, 60)
         assert message.key() == b"key-%d" % number
     consumer.close()
 
@@ -211,10 +211,10 @@ def test_retention_deletes_remote_segments(broker, s3, prefix):
     alter(broker, "t", {"retention.bytes": "100000"})
     wait_until(broker, lambda: len(object_keys(s3, prefix, "data/")) < len(before) and no_orphans(s3, prefix))
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "none"})
-    low, high = consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=10)
+    low, high = consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=60)
     assert 0 < low < high == RECORDS // PARTITIONS
     consumer.assign([TopicPartition("t", 0, low)])
-    (message,) = consumer.consume(1, 20)
+    (message,) = consumer.consume(1, 60)
     assert (message.offset(), message.key()) == (low, b"key-%d" % (low * PARTITIONS))
     consumer.close()
 
@@ -234,16 +234,16 @@ def test_tiering_is_switched_off_and_on_again(broker, s3, prefix):
     )
     for partition, start in enumerate(starts):
         requested = TopicPartition("t", partition, start - 1)
-        assert consumer.get_watermark_offsets(requested, timeout=10) == (start, RECORDS // PARTITIONS)
+        assert consumer.get_watermark_offsets(requested, timeout=60) == (start, RECORDS // PARTITIONS)
         consumer.assign([requested])
-        (refused,) = consumer.consume(1, 20)
+        (refused,) = consumer.consume(1, 60)
         assert refused.error().code() == KafkaError._AUTO_OFFSET_RESET
     consumer.close()
 
     kept = RECORDS // PARTITIONS - 100
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for deleted in admin.delete_records([TopicPartition("t", n, kept) for n in range(PARTITIONS)]).values():
-        assert deleted.result(10).low_watermark == kept
+        assert deleted.result(60).low_watermark == kept
     broker.kill()
     broker.start()
     alter(broker, "t", {"remote.storage.enable": "true", "local.retention.ms": "0"})
@@ -264,7 +264,7 @@ def test_deleted_topic_is_removed_from_the_bucket(broker, s3, prefix):
     kept = tier("kept")
     assert len(tier("t")) > len(kept) > 0
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_topics(["t"])["t"].result(10)
+    admin.delete_topics(["t"])["t"].result(60)
     wait_until(broker, lambda: object_keys(s3, prefix, "data/") == kept)
     assert len(object_keys(s3, prefix, "topics/")) == 1
     assert len(object_keys(s3, prefix, "manifests/")) == PARTITIONS

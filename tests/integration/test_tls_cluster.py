@@ -77,7 +77,7 @@ def test_librdkafka_with_a_client_certificate(broker: TierlogBroker, authority: 
     found: list[bytes] = []
     deadline = time.monotonic() + 60
     while len(found) < len(values) and time.monotonic() < deadline:
-        found += [message.value() for message in consumer.consume(10, 1.0)]
+        found += [message.value() for message in consumer.consume(10, 0.1)]
     consumer.close()
     assert found == values
 
@@ -115,7 +115,7 @@ async def test_aiokafka(broker: TierlogBroker, authority: LocalAuthority) -> Non
 
 
 def test_expiry_is_a_metric_and_in_the_admin_api(broker: TierlogBroker) -> None:
-    [row] = AdminApi(broker.admin_url, timeout_s=30).get("/v1/certificates")["certificates"]
+    [row] = AdminApi(broker.admin_url, timeout_s=60).get("/v1/certificates")["certificates"]
     assert (row["listener"], row["reload_error"]) == ("SSL", None)
     assert row["days_left"] in (DAYS - 1, DAYS)
     text = urllib.request.urlopen(f"{broker.admin_url}/metrics").read().decode()
@@ -141,7 +141,7 @@ def test_replaced_certificate_is_used_under_load(
             producer.produce("loaded", b"x" * 1000, on_delivery=lambda error, _: failures.append(error))
             producer.poll(0.01)
             sent += 1
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         assert failures == [None] * sent
 
 
@@ -179,7 +179,7 @@ def test_three_nodes_replicate_over_tls(tmp_path: Path, authority: LocalAuthorit
         }
         admin = AdminClient(clients)
         topic = NewTopic("replicated", 3, 3, config={"min.insync.replicas": "3"})
-        admin.create_topics([topic])["replicated"].result(30)
+        admin.create_topics([topic])["replicated"].result(60)
         failures: list[object] = []
         producer = Producer({**clients, "acks": "all"})
         for number in range(3_000):

@@ -27,7 +27,7 @@ from tierlog.protocol.messages.add_partitions_to_txn import (
 from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 TOPIC, OTHER = "orders", "payments"
 
 

@@ -42,12 +42,12 @@ def configure(cluster: LocalCluster, name: str, value: str) -> None:
 
 def leader(cluster: LocalCluster) -> int:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    return int(admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions[0].leader)
+    return int(admin.list_topics(TOPIC, timeout=60).topics[TOPIC].partitions[0].leader)
 
 
 def in_sync(cluster: LocalCluster) -> set[int]:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    return set(admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions[0].isrs)
+    return set(admin.list_topics(TOPIC, timeout=60).topics[TOPIC].partitions[0].isrs)
 
 
 def produce(cluster: LocalCluster, values: Sequence[bytes]) -> None:
@@ -64,7 +64,7 @@ def consumed(cluster: LocalCluster, count: int) -> list[bytes]:
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
     found: list[bytes] = []
     while len(found) < count:
-        messages = consumer.consume(1000, timeout=30)
+        messages = consumer.consume(min(1000, count - len(found)), timeout=60)
         assert messages, f"nothing more after {len(found)} records"
         found += [message.value() for message in messages if message.error() is None]
     consumer.close()
@@ -93,7 +93,7 @@ def test_offsets_have_the_new_leaders_records_in_both_tiers_after_an_unclean_ele
     with LocalCluster(tmp_path, settings=SETTINGS) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         topic = NewTopic(TOPIC, replica_assignment=[[1, 2]], num_partitions=1, config=CONFIGS)
-        admin.create_topics([topic])[TOPIC].result(30)
+        admin.create_topics([topic])[TOPIC].result(60)
         produce(cluster, both)
         until(lambda: in_sync(cluster) == {1, 2}, "both replicas have them")
 

@@ -34,7 +34,7 @@ def test_acls_are_rejected_as_by_kafka_without_an_authorizer(tierlog_session_bro
     [deleted] = admin.delete_acls([ANY_ACL]).values()
     for answer in (created, deleted):
         with pytest.raises(KafkaException, match="No Authorizer is configured") as refused:
-            answer.result(30)
+            answer.result(60)
         assert refused.value.args[0].code() == KafkaError.SECURITY_DISABLED
-    listed = admin.describe_acls(ANY_ACL).result(30)
+    listed = admin.describe_acls(ANY_ACL).result(60)
     assert listed == [], "librdkafka drops the error of this response, also of Apache Kafka"

@@ -124,7 +124,7 @@ def test_unit_command_notifies_readiness_and_ends_with_sigterm(tmp_path: Path) -
         with running(*command, cwd=tmp_path, env=env) as node:
             ready = manager.recv(LAST_OF_DATAGRAM).decode()
             assert ready.startswith("READY=1\n") and str(kafka) in ready
-            with urllib.request.urlopen(f"http://127.0.0.1:{admin}/health", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{admin}/health", timeout=60) as answer:
                 assert answer.status == 200
             node.send_signal(signal.SIGTERM)
             assert node.wait(60) == 0
@@ -144,7 +144,7 @@ def test_node_that_waits_for_its_quorum_ends_with_sigterm(tmp_path: Path) -> Non
 
     def waits() -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{admin}/v1/quorum", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{admin}/v1/quorum", timeout=60) as answer:
                 return json.load(answer)["leader"] == -1
         except (OSError, http.client.HTTPException):  # the latter: the kernel connected it to itself
             return False

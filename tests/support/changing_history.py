@@ -122,7 +122,7 @@ class ChangingHistory:
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
         new = [NewTopic(topic, 1, 1, config=CONFIGS[topic]) for topic in TOPICS]
         for created in admin.create_topics(new).values():
-            created.result(30)
+            created.result(60)
         self._thread.start()
 
     def stop(self) -> None:
@@ -155,7 +155,7 @@ class ChangingHistory:
                 timestamp=new.timestamp,
                 on_delivery=self._on_delivery,
             )
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         self.ends[topic] = first + BATCH_RECORDS
 
     def _on_delivery(self, failure: KafkaError | None, _: Message) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 90.0
 
 
 class ConsumerMember:

@@ -60,7 +60,7 @@ class KilledLog:
         config = {**CONFIG, **{name.replace("_", "."): str(value) for name, value in settings.items()}}
         new = NewTopic(TOPIC, 1, len(self.brokers), config=config)
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.create_topics([new])[TOPIC].result(30)
+        admin.create_topics([new])[TOPIC].result(60)
         self.start_offset = self.end_offset = 0
 
     # -- the leader --

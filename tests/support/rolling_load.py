@@ -7,8 +7,8 @@ from confluent_kafka import Producer
 from deliveries import Deliveries
 from waiting import until
 
-DELIVERY_MS = 10_000
-"""Enough for retries while leadership moves, but less than a node takes to start."""
+DELIVERY_MS = 120_000
+"""Long enough for a busy machine. That no record waits for a stopped node is what `wait_for_progress` shows."""
 
 
 class Load:
@@ -26,6 +26,7 @@ class Load:
                 "enable.idempotence": True,
                 "delivery.timeout.ms": DELIVERY_MS,
                 "linger.ms": 5,
+                "reconnect.backoff.max.ms": 500,  # a node that was restarted is used again soon
             }
         )
         self._ends = threading.Event()
@@ -39,7 +40,7 @@ class Load:
                 self._topic, value, partition=self.sent % self._partitions, on_delivery=self.deliveries
             )
             self.sent += 1
-            self._producer.poll(0.001)
+            self._producer.poll(0.02)
 
     def wait_for_progress(self) -> None:
         """Wait until each partition has acknowledged a record sent after the call."""

@@ -9,7 +9,7 @@ from tierlog.testing import TierlogBroker
 
 
 def scraped(broker: TierlogBroker) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value

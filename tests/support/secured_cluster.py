@@ -35,7 +35,7 @@ def create_users(admin: AdminClient, passwords: Mapping[str, str]) -> None:
         [UserScramCredentialUpsertion(user, info, secret.encode()) for user, secret in passwords.items()]
     )
     for each in created.values():
-        each.result(30)
+        each.result(60)
 
 
 def allow(admin: AdminClient, user: str, operation: AclOperation, topic: str) -> None:
@@ -52,7 +52,7 @@ def change_acl(
     """Add an ACL for the user, from any host."""
     pattern = ResourceType.TOPIC, topic, ResourcePatternType.LITERAL
     binding = AclBinding(*pattern, f"User:{user}", "*", operation, permission)
-    admin.create_acls([binding])[binding].result(30)
+    admin.create_acls([binding])[binding].result(60)
 
 
 def error_of_record(settings: Mapping[str, Any], topic: str) -> int | None:
@@ -60,6 +60,6 @@ def error_of_record(settings: Mapping[str, Any], topic: str) -> int | None:
     errors: list[KafkaError | None] = []
     producer = Producer({"log_level": 0, **settings})
     producer.produce(topic, b"x", on_delivery=lambda error, _: errors.append(error))
-    producer.flush(30)
+    producer.flush(60)
     (error,) = errors
     return None if error is None else error.code()

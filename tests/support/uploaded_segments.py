@@ -21,7 +21,7 @@ def upload_segments(
     millisecond from `first_timestamp` on; None: of now."""
     bootstrap = {"bootstrap.servers": broker.bootstrap}
     admin = AdminClient(bootstrap)
-    admin.create_topics([NewTopic(topic, 1, 1, config=dict(config))])[topic].result(10)
+    admin.create_topics([NewTopic(topic, 1, 1, config=dict(config))])[topic].result(60)
     producer, api, number = Producer(bootstrap), AdminApi(broker.admin_url, timeout_s=60), 0
     for segment in segments:
         for key, value in segment:

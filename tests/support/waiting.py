@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 
-def until(holds: Callable[[], bool], what: str, within_s: float = 60) -> None:
+def until(holds: Callable[[], bool], what: str, within_s: float = 120) -> None:
     deadline = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline, what

@@ -37,7 +37,7 @@ class Loopback:
         self._changed = asyncio.Condition()
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True).start()
-        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(60)
 
     def command(self, node: int, words: Sequence[str]) -> list[str]:
         return [*(WITH_PARENT if shutil.which(WITH_PARENT[0]) else ()), *words]
@@ -66,7 +66,7 @@ class Loopback:
                 self._cut, self._loss = cut, loss
                 self._changed.notify_all()
 
-        asyncio.run_coroutine_threadsafe(change(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(change(), self._loop).result(60)
 
     # --- in the proxy's thread
 

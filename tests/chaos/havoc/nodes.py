@@ -29,6 +29,7 @@ from tierlog.config.sources import ENVIRONMENT_PREFIX
 
 START_TIMEOUT_S = 180.0  # a start takes some seconds on an idle machine
 REQUEST_TIMEOUT_S = 2.0
+ANSWER_S = 60.0  # within which a node of a busy machine answers
 SHIM = Path(__file__).with_name("shim.c")
 CONTROL = "CHAOS_CONTROL"
 DISK_BYTES, VOTER_DISK_BYTES = 1 << 30, 64 << 20
@@ -333,12 +334,15 @@ class Cluster:
             subprocess.run(["umount", "--lazy", str(path)], check=False)
 
     def ask(self, path: str, **query: object) -> Any:
-        """The response of the first node that answers. Raises ChaosFailed."""
-        for node in self.nodes.values():
-            try:
-                return node.admin.get(path, **query)
-            except (CliError, OSError):
-                continue
+        """The response of the first node that answers. Raises ChaosFailed if none does within ANSWER_S."""
+        deadline_s = time.monotonic() + ANSWER_S
+        while time.monotonic() < deadline_s:
+            for node in self.nodes.values():
+                try:
+                    return node.admin.get(path, **query)
+                except (CliError, OSError):
+                    continue
+            time.sleep(0.1)
         raise ChaosFailed(f"no node answers GET {path}")
 
     def controller(self) -> Node:

@@ -9,7 +9,7 @@ import sys
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 
 
 def main(bootstrap: str, source: str, sink: str) -> None:
