@@ -11,8 +11,7 @@ from typing import Any
 
 import aiokafka
 import pytest
-from cli_inline import Ended, call
-from cli_process import json_output
+from cli_inline import Ended, call, json_output
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from wire_client import Client

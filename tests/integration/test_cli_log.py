@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from cli_process import json_output, run
+from cli_inline import json_output, run
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import json_output, run
+from cli_inline import json_output, run
 
 from tierlog.testing import TierlogBroker
 

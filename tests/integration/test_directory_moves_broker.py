@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from cli_process import json_output, run
+from cli_inline import json_output, run
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from waiting import some_moment, until

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import json_output, run
+from cli_inline import json_output, run
 from waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -27,15 +27,16 @@ def test_changes_in_a_lost_majority_say_what_to_do_and_end(tmp_path: Path) -> No
         for node in others:
             node.kill()
         at = ("--bootstrap", survivor.bootstrap)
-        with ThreadPoolExecutor(len(COMMANDS)) as pool:
+        with ThreadPoolExecutor(len(COMMANDS) + 2) as pool:  # each of them waits for 30 s
             running = {api: pool.submit(run, *words, *at) for api, words in COMMANDS.items()}
+            produces = pool.submit(run, "produce", "old", *at)
+            consumes = pool.submit(run, "consume", "old", "--from-beginning", *at)
         for api, ended in running.items():
             errors = ended.result().stderr
             assert ended.result().returncode != 0 and "Traceback" not in errors
             assert f"No response to {api}" in errors and "tierlog cluster health" in errors
-        produced, consumed = call("produce", "old", *at), call("consume", "old", "--from-beginning", *at)
-        assert produced.code == 1 and NO_LEADER in produced.stderr
-        assert consumed.code == 1 and NO_LEADER in consumed.stderr
+        for refused in (produces.result(), consumes.result()):
+            assert refused.returncode == 1 and NO_LEADER in refused.stderr
         for words in (("partition", "list", "--below-min"), ("broker", "list")):
             listed = call(*words, "--admin", survivor.admin_url)
             assert listed.code == 0 and "The metadata quorum has no leader: this is" in listed.stderr

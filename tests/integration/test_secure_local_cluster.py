@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import json_output, run
+from cli_inline import json_output, run
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation, AdminClient
 from secured_cluster import deny, error_of_record, login

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import s3_servers
-from cli_process import json_output, run
+from cli_inline import json_output, run
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from scraping import metric, wait_for_metric

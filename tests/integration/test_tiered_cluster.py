@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cli_process import json_output
+from cli_inline import json_output
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from deliveries import Deliveries

@@ -1,7 +1,10 @@
 """Runs `tierlog …` inside this process, which is fast; returns its exit status and output."""
 
 import io
+import json
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -42,6 +45,19 @@ def call(*words: str, stdin: bytes = b"") -> Ended:
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     return Ended(code, _text(out), _text(err))
+
+
+def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """As `cli_process.run`, without the second that a process takes to start."""
+    ended = call(*map(str, words))
+    return subprocess.CompletedProcess(words, ended.code, ended.stdout, ended.stderr)
+
+
+def json_output(*words: str | Path, code: int = 0) -> list[Any]:
+    """The JSON documents that the command prints."""
+    ended = run(*words, "--json")
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
 def _text(stream: io.TextIOWrapper) -> str:
