@@ -28,7 +28,7 @@ settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=T
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "drawn"))
 
 SLOW_TIMEOUT_S = 300
-"""Of a slow test without a time-out of its own: on a busy machine, some take five times as long as alone."""
+"""Time-out of a slow test that sets none. On a busy machine, some take five times as long as alone."""
 
 REAL_PROCESSES = {"chaos", "clients", "docs", "integration", "packaging"}
 """Folders of tests that start real processes. All other tests are deterministic and get one try."""

@@ -11,7 +11,6 @@ from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-ROUNDS = 20
 PARTITIONS = 3
 MOST_RECORDS_A_ROUND = 4000
 IN_FLIGHT = 2000  # records handed to the client but not acknowledged yet
@@ -19,9 +18,9 @@ SEED = 20260
 
 
 def produce_through_kills(
-    broker: TierlogBroker, topic: str, deliveries: Deliveries, rng: random.Random
+    broker: TierlogBroker, topic: str, deliveries: Deliveries, rng: random.Random, kills: int
 ) -> int:
-    """Produce continuously through ROUNDS kills of the broker. Returns the number of records sent."""
+    """Produce continuously through kills of the broker. Returns the number of records sent."""
     producer = Producer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -37,7 +36,7 @@ def produce_through_kills(
         }
     )
     sent = 0
-    for _ in range(ROUNDS):
+    for _ in range(kills):
         kill_at = len(deliveries.acknowledged) + rng.randrange(1, MOST_RECORDS_A_ROUND)
         while len(deliveries.acknowledged) < kill_at:
             if sent - len(deliveries.acknowledged) < IN_FLIGHT:
@@ -74,11 +73,12 @@ def read_all(broker: TierlogBroker, topic: str) -> dict[int, list[tuple[int, int
     return found
 
 
-def test_acknowledged_records_survive_twenty_kills(tierlog_broker_factory: TierlogBrokerFactory) -> None:
+@pytest.mark.parametrize("kills", [6, pytest.param(20, marks=pytest.mark.nightly)])
+def test_acknowledged_records_survive_kills(tierlog_broker_factory: TierlogBrokerFactory, kills: int) -> None:
     broker = tierlog_broker_factory({"log.segment.bytes": str(1 << 20), "num.partitions": str(PARTITIONS)})
     deliveries = Deliveries()
 
-    sent = produce_through_kills(broker, "crash", deliveries, random.Random(SEED))
+    sent = produce_through_kills(broker, "crash", deliveries, random.Random(SEED), kills)
 
     assert deliveries.failures == []
     assert len(deliveries.acknowledged) == sent

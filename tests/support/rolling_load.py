@@ -8,7 +8,7 @@ from deliveries import Deliveries
 from waiting import until
 
 DELIVERY_MS = 120_000
-"""Long enough for a busy machine. That no record waits for a stopped node is what `wait_for_progress` shows."""
+"""Long enough for a busy machine. `wait_for_progress` shows that no record waits for a stopped node."""
 
 
 class Load:
