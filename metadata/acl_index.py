@@ -141,6 +141,24 @@ def selected_entries(
                 yield _entry(pattern, principal, rule)
 
 
+def selecting_patterns(
+    index: AclIndex, patterns: Iterable[ResourcePattern], wanted: AclFilter
+) -> Iterator[ResourcePattern | None]:
+    """The patterns with an entry that the filter selects, and None for each principal without one before it:
+    a caller may pause at every step."""
+    for pattern in patterns:
+        if not wanted.selects_pattern(*pattern):
+            yield None
+            continue
+        holders = index.patterns[pattern]
+        read = holders.values() if wanted.principal is None else [holders.get(wanted.principal, ())]
+        for rules in read:
+            if any(map(wanted.selects_rule, rules)):
+                yield pattern
+                break
+            yield None
+
+
 def _entry(pattern: ResourcePattern, principal: str, rule: Rule) -> AccessControlEntry:
     return AccessControlEntry(
         resource=pattern[0],

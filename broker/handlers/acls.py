@@ -8,7 +8,7 @@ message. If the APIs were not advertised, clients would report that the broker i
 import asyncio
 from collections.abc import Iterator
 from enum import IntEnum
-from itertools import chain, compress
+from itertools import chain
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -17,13 +17,19 @@ from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestCont
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.error_responses import code_of_unavailable, error_reply
 from tierlog.broker.handlers.limits import MAX_RECORDS_PER_REQUEST, TOO_LARGE
-from tierlog.broker.handlers.turns import in_turns, respond_in_turns, weighted_slices
+from tierlog.broker.handlers.turns import (
+    ENTRIES_PER_TURN,
+    ResponseEncoder,
+    in_turns,
+    weighted_slices,
+)
 from tierlog.metadata.acl_index import (
     AclIndex,
     cost_of,
     in_order,
     patterns_to_read,
     selected_entries,
+    selecting_patterns,
 )
 from tierlog.metadata.acls import (
     AccessControlEntry,
@@ -38,6 +44,7 @@ from tierlog.metadata.controller.acls import valid_filter
 from tierlog.metadata.controller.commands import CreateAcls, DeleteAcls, FilterOutcome, Outcome
 from tierlog.metadata.controller.decision import Refusal
 from tierlog.metadata.quorum.peers import MetadataUnavailable
+from tierlog.protocol.codec import ArrayWriter, array_writer, nested_array_writer
 from tierlog.protocol.errors import ErrorCode, KafkaError
 from tierlog.protocol.messages import create_acls, delete_acls, describe_acls
 
@@ -95,40 +102,46 @@ def describe_acls_handler(deps: Dependencies) -> Handler:
 
 
 async def _respond(version: int, index: AclIndex, wanted: AclFilter) -> Reply:
-    patterns = list(patterns_to_read(index, wanted))
-    is_selected = await in_turns(
-        patterns,
-        lambda pattern: next(selected_entries(index, pattern, wanted), None) is not None,
-        PATTERNS_PER_TURN,
-    )
-    found = in_order(compress(patterns, is_selected))
-    return await respond_in_turns(
-        describe_acls.DescribeAclsResponse(error_message=None),
-        version,
-        "resources",
-        len(found),
-        (_described(index, pattern, wanted) for pattern in found),
-        weigh=lambda resource: 1 + len(resource.acls),
-    )
+    steps = selecting_patterns(index, patterns_to_read(index, wanted), wanted)
+    selecting = await in_turns(steps, lambda pattern: pattern, PATTERNS_PER_TURN)
+    found = in_order(pattern for pattern in selecting if pattern is not None)
+    response, encoding = describe_acls.DescribeAclsResponse(error_message=None), ResponseEncoder()
+    resources = array_writer(describe_acls.DescribeAclsResponse, version, "resources")
+    kind = describe_acls.DescribeAclsResource
+    acls = nested_array_writer(describe_acls.DescribeAclsResponse, version, kind, "acls")
+    await encoding.add(resources.before(response, len(found)))
+    for pattern in found:
+        await _encode_pattern(encoding, acls, index, pattern, wanted)
+    await encoding.add(resources.after(response))
+    return encoding.reply()
 
 
-def _described(
-    index: AclIndex, pattern: ResourcePattern, wanted: AclFilter
-) -> describe_acls.DescribeAclsResource:
+async def _encode_pattern(
+    encoding: ResponseEncoder, acls: ArrayWriter, index: AclIndex, pattern: ResourcePattern, wanted: AclFilter
+) -> None:
+    """The resource with its ACLs, of which it may have 50,000. Their number precedes them."""
     resource, kind, name = pattern
-    return describe_acls.DescribeAclsResource(
-        resource_type=resource,
-        resource_name=name,
-        pattern_type=kind,
-        acls=[
-            describe_acls.AclDescription(
-                principal=entry.principal,
-                host=entry.host,
-                operation=entry.operation,
-                permission_type=entry.permission,
-            )
-            for entry in selected_entries(index, pattern, wanted)
-        ],
+    described = describe_acls.DescribeAclsResource(
+        resource_type=resource, resource_name=name, pattern_type=kind
+    )
+    count, encoded = 0, list[bytes]()
+    for some in weighted_slices(selected_entries(index, pattern, wanted)):
+        count += len(some)
+        encoded.append(acls.elements(map(_description, some)))
+        if len(some) == ENTRIES_PER_TURN:
+            await asyncio.sleep(0)
+    await encoding.add(acls.before(described, count), entries=1 + count % ENTRIES_PER_TURN)
+    for piece in encoded:
+        await encoding.add(piece)
+    await encoding.add(acls.after(described))
+
+
+def _description(entry: AccessControlEntry) -> describe_acls.AclDescription:
+    return describe_acls.AclDescription(
+        principal=entry.principal,
+        host=entry.host,
+        operation=entry.operation,
+        permission_type=entry.permission,
     )
 
 

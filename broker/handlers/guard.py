@@ -7,7 +7,7 @@ check nothing.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from tierlog.broker.handlers.access import (
 from tierlog.broker.handlers.audited import reporting_denials, with_denials_reported
 from tierlog.broker.handlers.context import (
     CLOSE,
+    WHOLE_FRAME,
     Close,
     ExtensibleReply,
     Handler,
@@ -96,9 +97,8 @@ class _Guard:
         self._deps = deps
         self._authorizer = authorizer
         self._rows = tuple(row for row in ACCESS[self._api.name] if not row.by_handler)
-        self._arrays = tuple(row.names.array for row in self._rows if isinstance(row.names, Each))
+        self._arrays = tuple(row.names.array for row in self._rows if isinstance(row.names, Each | Every))
         self._is_change = ORDER_OF.get(key) is Order.CHANGE
-        self._may_wait = key != PRODUCE_KEY  # it keeps its frame, and its connection bounds its size
         self._is_init_producer_id = self._api.name == "InitProducerId"
         is_simple = bool(self._rows) and all(
             row.resource is not None and isinstance(row.names, Each | Field) for row in ACCESS[self._api.name]
@@ -112,11 +112,10 @@ class _Guard:
     def handle(self, context: RequestContext, request: Any) -> Reply | Pending:
         connection = context.connection
         access = context.access = Access(self._authorizer, connection.principal, connection.peer_host)
-        if self._may_wait and any(_is_long(getattr(request, array)) for array in self._arrays):
-            work = self._check_in_turns(access, context, request)
-            if self._deps.audit is not None:
-                work = with_denials_reported(self._deps.audit, context, access, work)
-            return Pending(work) if self._is_change else before_later_requests(work)
+        for array in self._arrays:
+            items = getattr(request, array)
+            if items is not None and len(items) > ENTRIES_PER_TURN:
+                return self._begin_in_turns(access, context, request)
         checks = self._quick.get(context.version)
         if checks is not None and self._allows_all(checks, context, request):
             return self._handler(context, request)
@@ -146,6 +145,19 @@ class _Guard:
                     return False
         return True
 
+    def _begin_in_turns(self, access: Access, context: RequestContext, request: Any) -> Pending:
+        """Later requests wait until this one is done. Those of a producer wait until its batches are
+        appended, and so long it keeps its frame, in which they are."""
+        appended: asyncio.Future[None] | None = None
+        if context.api == PRODUCE_KEY:
+            appended = asyncio.get_running_loop().create_future()
+        work = self._check_in_turns(access, context, request, appended)
+        if self._deps.audit is not None:
+            work = with_denials_reported(self._deps.audit, context, access, work)
+        if appended is not None:
+            return Pending(work, WHOLE_FRAME, blocks_later_until=appended)
+        return Pending(work) if self._is_change else before_later_requests(work)
+
     def _check_each(self, access: Access, context: RequestContext, request: Any) -> Reply | Pending:
         checks = self._checks(access, context, request)
         try:
@@ -159,7 +171,22 @@ class _Guard:
             return self._handler(context, request)
         return self._handle_rest(context, request, found.items, found.changed)
 
-    async def _check_in_turns(self, access: Access, context: RequestContext, request: Any) -> Reply:
+    async def _check_in_turns(
+        self,
+        access: Access,
+        context: RequestContext,
+        request: Any,
+        appended: "asyncio.Future[None] | None" = None,
+    ) -> Reply:
+        """`appended`: done when the handler has taken the batches out of the frame, or will not."""
+        try:
+            return await self._respond_in_turns(access, context, request, appended)
+        finally:
+            _release(appended)
+
+    async def _respond_in_turns(
+        self, access: Access, context: RequestContext, request: Any, appended: "asyncio.Future[None] | None"
+    ) -> Reply:
         checks = self._checks(access, context, request)
         try:
             while True:
@@ -169,17 +196,21 @@ class _Guard:
             found = done.value
         if not isinstance(found, _Denials):
             return found  # type: ignore[no-any-return]
-        reply: Any = self._api.response()
+        self._count_denied(found.items)
+        reply: Any = self._without_items(context, request)
         if not found.items or any(getattr(request, array) for array, _ in found.changed):
             try:
                 reply = self._handler(context, request)
                 if isinstance(reply, Pending):
+                    _release(appended, reply.blocks_later_until)
                     reply = await reply
                 if isinstance(reply, Exception):
                     raise reply
             except BaseException:
                 _restore(request, found.changed)
                 raise
+        if found.items and reply is None:  # a producer without acknowledgements
+            return CLOSE
         if not found.items or not isinstance(reply, Message | RawReply):
             return reply  # type: ignore[no-any-return]
         if isinstance(reply, ExtensibleReply):
@@ -213,27 +244,34 @@ class _Guard:
                     without = {id(each.item) for each in found}
                     setattr(request, row.names.array, [each for each in items if id(each) not in without])
                     denials.items.extend(found)
-            elif (refused := self._refused_resource(row, access, request)) is not None:
+            elif (refused := (yield from self._refused_resource(row, access, request))) is not None:
                 return self._refuse(context, request, refused.type)
         if self._is_init_producer_id and (refused_type := _refused_producer(access, request)) is not None:
             return self._refuse(context, request, refused_type)
         return denials
 
-    def _refused_resource(self, row: Row, access: Access, request: Any) -> Resource | None:
+    def _refused_resource(
+        self, row: Row, access: Access, request: Any
+    ) -> Generator[None, None, Resource | None]:
         """A resource of the request as a whole that is denied."""
+        resources: Iterable[Resource | None]
         match row.names:
             case Whole():
-                resources: list[Resource | None] = [CLUSTER]
+                resources = [CLUSTER]
             case Field(name):
                 value = getattr(request, name)
                 resources = [] if value is None else [resource_of(row, request, value, self._image)]
             case Every(array):
-                resources = [
-                    resource_of(row, request, item, self._image) for item in getattr(request, array) or ()
-                ]
+                items = getattr(request, array) or ()
+                resources = (resource_of(row, request, item, self._image) for item in items)
             case Each() | Found():
                 resources = []
-        return next((each for each in resources if each is not None and not _allows(access, row, each)), None)
+        for number, each in enumerate(resources, 1):
+            if number % ENTRIES_PER_TURN == 0:
+                yield
+            if each is not None and not _allows(access, row, each, keep=number < ENTRIES_PER_TURN):
+                return each
+        return None
 
     def _denied_items(
         self, row: Row, array: str, access: Access, request: Any
@@ -281,9 +319,7 @@ class _Guard:
         changed: list[tuple[str, Any]],
     ) -> Reply | Pending:
         """Let the handler answer the items that are left, if there are any."""
-        if context.api == PRODUCE_KEY:
-            for each in denied:
-                self._deps.stats.for_api(PRODUCE_KEY).errors[each.error] += 1
+        self._count_denied(denied)
 
         def finish(reply: Reply) -> Reply:
             return self._with_denied(context, reply, denied)
@@ -292,8 +328,7 @@ class _Guard:
             _restore(request, changed)
 
         if not any(getattr(request, array) for array, _ in changed):
-            has_acks = context.api != PRODUCE_KEY or request.acks != 0
-            return finish(self._api.response() if has_acks else None)
+            return finish(self._without_items(context, request))
         try:
             reply = self._handler(context, request)
             if not isinstance(reply, Pending):
@@ -306,6 +341,16 @@ class _Guard:
         else:
             reply.work = _after(reply.work, finish, restore)
         return reply
+
+    def _count_denied(self, denied: list[_DeniedItem]) -> None:
+        """Count the errors of Produce, which `handlers.chain` leaves to its handler."""
+        if self._api.key == PRODUCE_KEY and denied:
+            self._deps.stats.for_api(PRODUCE_KEY).errors.update(each.error for each in denied)
+
+    def _without_items(self, context: RequestContext, request: Any) -> Reply:
+        """The response if the handler has nothing to do; None for a producer without acknowledgements."""
+        has_acks = context.api != PRODUCE_KEY or request.acks != 0
+        return self._api.response() if has_acks else None
 
     def _with_denied(self, context: RequestContext, reply: Reply, denied: list[_DeniedItem]) -> Reply:
         """The reply with an error item for each denied item."""
@@ -340,6 +385,16 @@ class _Guard:
 
 def _is_long(items: Any) -> bool:
     return items is not None and len(items) > ENTRIES_PER_TURN
+
+
+def _release(appended: "asyncio.Future[None] | None", after: "asyncio.Future[None] | None" = None) -> None:
+    """Let later requests of a producer start, at once or when `after` is done."""
+    if appended is None or appended.done():
+        return
+    if after is None or after.done():
+        appended.set_result(None)
+    else:
+        after.add_done_callback(lambda _: _release(appended))
 
 
 def _restore(request: Any, changed: list[tuple[str, Any]]) -> None:

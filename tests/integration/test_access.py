@@ -317,6 +317,30 @@ def test_transaction_and_membership_end_with_their_acls(admin: Client, acls: Acl
         assert errors_in(send(client, "Heartbeat", 4, place)) == [E.GROUP_AUTHORIZATION_FAILED]
 
 
+def test_large_produce_requests_are_appended_in_their_order(
+    broker: TierlogBroker, admin: Client, acls: Acls
+) -> None:
+    """They are checked in turns of the event loop, while later ones of the producer have arrived."""
+    topic = admin.create()
+    data = [{"index": 0, "records": batch()}]
+    others = [{"name": f"denied-{number}", "partition_data": data} for number in range(1_000)]
+    mine = {"name": topic, "partition_data": data}
+    small = {"acks": -1, "timeout_ms": 10_000, "topic_data": [mine]}
+    large = small | {"topic_data": [*others, mine]}
+    with acls.granted((AclOperation.WRITE, ResourceType.TOPIC, topic)):
+        producer = Client(broker.bootstrap, HOST)
+        requests = [large, small, large, large, small]
+        for request in requests:
+            producer.post("Produce", 9, message("Produce", request))
+        for number, request in enumerate(requests):
+            answer = producer.receive("Produce", 9)
+            results = {one.name: one.partition_responses[0] for one in answer.responses}
+            assert (results[topic].error_code, results[topic].base_offset) == (0, number)
+            codes = {one.error_code for name, one in results.items() if name != topic}
+            assert codes == (set() if request is small else {E.TOPIC_AUTHORIZATION_FAILED})
+        producer.close()
+
+
 def versions_of(api: str, first: int = 0) -> list[int]:
     return list(range(max(first, BY_NAME[api].min_version), BY_NAME[api].max_version + 1))
 

@@ -2,6 +2,7 @@
 about them is kept."""
 
 import asyncio
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,15 @@ from admin_cluster import AdminCluster
 from loop_steps import LoopSteps
 from wire_client import message
 
-from tierlog.broker.handlers.context import Connection, Handler, Pending, RawReply, RequestContext
+from tierlog.broker.handlers.context import (
+    CLOSE,
+    WHOLE_FRAME,
+    Connection,
+    Handler,
+    Pending,
+    RawReply,
+    RequestContext,
+)
 from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.handlers.guard import guarded_handlers
 from tierlog.broker.handlers.ordering import ORDER_OF, Order
@@ -29,8 +38,10 @@ from tierlog.metadata.image import ClusterImage
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.codec import decode
 from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from tierlog.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
 from tierlog.protocol.messages.offset_commit import OffsetCommitResponse, OffsetCommitResponseTopic
+from tierlog.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 
 COUNT = 5_000
 NAMES = [f"{'mine' if n % 100 == 0 else 'other'}{n:04}" for n in range(COUNT)]
@@ -57,9 +68,11 @@ class Node:
         self.image = ClusterImage(cluster_id="c", acls=index_of(entries))
         self.authorizer = Authorizer(self)
         self.most = 0
+        self.errors: Counter[int] = Counter()
 
     def guarded(self, name: str, handler: Handler) -> Handler:
-        deps: Any = SimpleNamespace(metadata=self, audit=None)
+        stats = SimpleNamespace(for_api=lambda key: SimpleNamespace(errors=self.errors))
+        deps: Any = SimpleNamespace(metadata=self, audit=None, stats=stats)
         key = BY_NAME[name].key
         return guarded_handlers({key: handler}, deps, self.authorizer)[key]
 
@@ -136,6 +149,97 @@ async def test_topics_of_a_large_commit_are_checked_in_turns(node: Node) -> None
     assert [topic.name for topic in answer.topics] == MINE + [name for name in NAMES if name not in MINE]
     assert 0 < node.most <= ENTRIES_PER_TURN
     assert len(node.authorizer._decisions) == 1  # about the group
+
+
+def beat(context: RequestContext, request: Any) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(member_epoch=len(request.subscribed_topic_names))
+
+
+@pytest.mark.parametrize("last", ["mine", "other"])
+async def test_topics_of_a_large_heartbeat_are_checked_in_turns(node: Node, last: str) -> None:
+    names = [f"mine{n}" for n in range(COUNT)] + [last]
+    fields = {"group_id": "mine", "member_id": "m", "subscribed_topic_names": names}
+    answer = await node.ask("ConsumerGroupHeartbeat", node.guarded("ConsumerGroupHeartbeat", beat), fields)
+    if last == "mine":
+        assert (answer.error_code, answer.member_epoch) == (0, len(names))
+    else:
+        assert answer.error_code == TOPIC_DENIED
+    assert 0 < node.most <= ENTRIES_PER_TURN
+
+
+class Appender:
+    """A handler of Produce. `appended`, `replied`: futures that the test completes."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.appended: asyncio.Future[None] = loop.create_future()
+        self.replied: asyncio.Future[Any] = loop.create_future()
+        self.called = asyncio.Event()
+
+    def handle(self, context: RequestContext, request: Any) -> Pending:
+        assert [topic.name for topic in request.topic_data] == MINE
+        self.called.set()
+        return Pending(self.replied, WHOLE_FRAME, blocks_later_until=self.appended)
+
+
+def produce(acks: int = -1) -> dict[str, Any]:
+    data = [{"index": 0, "records": b""}]
+    return {"acks": acks, "topic_data": [{"name": name, "partition_data": data} for name in NAMES]}
+
+
+def produced(names: list[str]) -> ProduceResponse:
+    partitions = [PartitionProduceResponse(index=0, base_offset=7)]
+    return ProduceResponse(
+        responses=[TopicProduceResponse(name=name, partition_responses=partitions) for name in names]
+    )
+
+
+async def test_topics_of_a_large_produce_are_checked_in_turns(node: Node) -> None:
+    """Later requests of the producer wait until its batches are appended, and no longer."""
+    api, appender = BY_NAME["Produce"], Appender()
+    context = RequestContext(api.key, 9, 1, "c", Connection(1, "h", 1))
+    with LoopSteps("broker/security", functions=["allows"]) as steps:
+        reply = node.guarded("Produce", appender.handle)(context, message("Produce", produce()))
+        assert isinstance(reply, Pending) and reply.keeps == WHOLE_FRAME
+        waiting = asyncio.ensure_future(reply.work)
+        await appender.called.wait()
+    blocked = reply.blocks_later_until
+    assert blocked is not None and not blocked.done()
+    appender.appended.set_result(None)
+    await blocked
+    assert not waiting.done()
+    appender.replied.set_result(produced(MINE))
+    answer = await waiting
+    body = b"".join(bytes(part) for part in answer.parts)
+    answer = decode(api.response, 9, body)
+    codes = {topic.name: topic.partition_responses[0].error_code for topic in answer.responses}
+    assert codes == {name: 0 if name in MINE else TOPIC_DENIED for name in NAMES}
+    assert 0 < steps.most // 2 <= ENTRIES_PER_TURN
+    assert node.errors[TOPIC_DENIED] == len(NAMES) - len(MINE)
+
+
+@pytest.mark.parametrize("has_permitted", [True, False])
+async def test_large_produce_without_acknowledgements_is_closed(node: Node, has_permitted: bool) -> None:
+    def append(context: RequestContext, request: Any) -> None:
+        assert has_permitted and [topic.name for topic in request.topic_data] == MINE
+
+    fields = produce(acks=0)
+    if not has_permitted:
+        fields["topic_data"] = [topic for topic in fields["topic_data"] if topic["name"] not in MINE]
+    assert await node.ask("Produce", node.guarded("Produce", append), fields, version=9) is CLOSE
+
+
+async def test_failed_append_of_a_large_produce_lets_later_requests_start(node: Node) -> None:
+    def fail(context: RequestContext, request: Any) -> None:
+        raise RuntimeError("broken")
+
+    api = BY_NAME["Produce"]
+    context = RequestContext(api.key, 9, 1, "c", Connection(1, "h", 1))
+    reply = node.guarded("Produce", fail)(context, message("Produce", produce()))
+    assert isinstance(reply, Pending) and reply.blocks_later_until is not None
+    with pytest.raises(RuntimeError, match="broken"):
+        await reply
+    assert reply.blocks_later_until.done()
 
 
 async def test_large_change_without_a_permitted_item_does_not_reach_the_handler(node: Node) -> None:

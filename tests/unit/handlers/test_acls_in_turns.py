@@ -80,12 +80,34 @@ async def test_descriptions_are_read_and_built_in_turns(monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "PATTERNS_PER_TURN", 20)
     quorum = Quorum()
     for host in ("*", "192.0.2.1"):
-        with LoopSteps("metadata/acl_index.py", functions=["selected_entries"]) as steps:
+        names = ["selected_entries", "selecting_patterns"]
+        with LoopSteps("metadata/acl_index.py", functions=names) as steps:
             described = await quorum.ask("DescribeAcls", wanted(host_filter=host))
         names = [resource.resource_name for resource in described.resources]
         assert names == ([f"t{n:03}" for n in range(COUNT)] if host == "*" else [])
         assert steps.total >= COUNT
-        assert steps.most <= (3 * ENTRIES_PER_TURN if host == "*" else 20)
+        assert steps.most <= (3 * ENTRIES_PER_TURN if host == "*" else 2 * 20)
+
+
+@pytest.mark.parametrize("operation", [AclOperation.READ, AclOperation.WRITE])
+async def test_principals_of_one_resource_are_described_in_turns(
+    monkeypatch: pytest.MonkeyPatch, operation: AclOperation
+) -> None:
+    monkeypatch.setattr(module, "PATTERNS_PER_TURN", 100)
+    quorum = Quorum()
+    entries = [
+        replace(entry, name="t", principal=f"User:{n:05}", host=f"192.0.2.{n % 200}")
+        for n in range(5_000)
+        for entry in [next(iter(quorum.image.acls))]
+    ]
+    quorum.image = ClusterImage(cluster_id="c", format_version=3, acls=index_of(entries))
+    names = ["selected_entries", "selecting_patterns"]
+    with LoopSteps("metadata/acl_index.py", functions=names) as steps:
+        described = await quorum.ask("DescribeAcls", wanted(operation=operation))
+    found = [(acl.principal, acl.host) for resource in described.resources for acl in resource.acls]
+    expected = [(entry.principal, entry.host) for entry in entries]
+    assert found == (expected if operation is AclOperation.READ else [])
+    assert 0 < steps.most <= ENTRIES_PER_TURN + 101
 
 
 async def test_command_has_few_filters_that_read_many_acls(monkeypatch: pytest.MonkeyPatch) -> None:
