@@ -36,8 +36,10 @@ from tierlog.metadata.quorum.api import (
     STATUS_PATH,
     STEP_PATH,
     SUBMIT_PATH,
+    UNKNOWN_VERSION_STATUS,
     UNREADABLE_STATUS,
     Unavailable,
+    at_version,
 )
 from tierlog.metadata.quorum.auth import (
     INDEX,
@@ -164,12 +166,12 @@ class HttpPeers(Peers):
 
     def sign_requests(self, path: str, body: bytes) -> list[SignedRequest]:
         """One request per other member, for another process to send. No signed response is expected."""
-        return [
-            SignedRequest(
-                queue.url, path, self._envelope(peer, queue.directory).headers(self._secret, path, body)
-            )
-            for peer, queue in sorted(self._queues.items())
-        ]
+        requests = []
+        for peer, queue in sorted(self._queues.items()):
+            at = at_version(path, self._versions.wire_version(peer))
+            headers = self._envelope(peer, queue.directory).headers(self._secret, at, body)
+            requests.append(SignedRequest(queue.url, at, headers))
+        return requests
 
     async def submit(self, leader: int, command: Command[R]) -> tuple[R, int]:
         response, headers = await self._post(leader, SUBMIT_PATH, encode_command(command), SUBMIT_TIMEOUT_S)
@@ -278,6 +280,8 @@ class HttpPeers(Peers):
                 raise IncompatibleNode(self._versions.problems[peer])
             text = body[:200].decode(errors="replace")
             message = f"node {peer} responded with HTTP {status}: {text}"
+            if status == UNKNOWN_VERSION_STATUS:
+                raise IncompatibleNode(message)  # the next request has a version that both know
             raise MetadataUnavailable(message, applied_unknown=status >= 500)
         why = "its responses are not signed with the quorum's secret (does it run an older version?)"
         if peer not in self._untrusted:

@@ -12,6 +12,7 @@ from connection_harness import until
 from structlog.testing import capture_logs
 
 from tierlog.base.tasks import TaskGroup
+from tierlog.metadata import versions
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.quorum import transport
 from tierlog.metadata.quorum.auth import (
@@ -312,3 +313,43 @@ async def test_messages_that_cannot_be_read_are_logged(voter: Voter, peers: Http
         await until(lambda: 2 in peers.problems)
     assert "cannot read messages of node 2" in peers.problems[2]
     assert logs[0]["log_level"] == "error"
+
+
+async def test_a_command_is_repeated_to_a_node_that_was_rolled_back(
+    voter: Voter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal of its newer wire version had no effect, and names the version for the next request."""
+    older = own_versions()
+    monkeypatch.setattr(versions, "WIRE_VERSIONS", (1, 2))
+    newer, tasks = own_versions(), TaskGroup(lambda name, failure: None)
+    peers = await voter.start(tasks)
+
+    def announcing(request: web.Request) -> web.Response:
+        signature = sign_response(SECRET, request.headers[SIGNATURE], 200, "", b"", newer.announcement())
+        return web.Response(headers={RESPONSE_SIGNATURE: signature, VERSIONS: newer.announcement()})
+
+    voter.response = announcing
+    await peers.snapshot_chunk(2, 5, 0)
+    voter.response = lambda request: web.Response(status=505, headers={VERSIONS: older.announcement()})
+    with pytest.raises(MetadataUnavailable) as refused:
+        await peers.submit(2, c.CreateTopics(topics=()))
+    assert not refused.value.applied_unknown and peers.problems == {}
+    voter.response = signed_response(c.encode_reply(c.Acknowledged()), index="7", sent_index="7")
+    await peers.submit(2, c.CreateTopics(topics=()))
+    assert voter.paths == ["/metadata/v1/snapshot", "/raft/v2/submit", "/raft/v1/submit"]
+    await peers.close()
+    await tasks.close()
+
+
+async def test_requests_for_another_process_have_the_wire_version_of_the_node(
+    peers: HttpPeers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (signed,) = peers.sign_requests("/metadata/v1/end", b"x")
+    assert signed.path == "/metadata/v1/end"
+    monkeypatch.setattr(versions, "WIRE_VERSIONS", (2, 3))  # as a release without version 1
+    tasks = TaskGroup(lambda name, failure: None)
+    later = HttpPeers(1, "c", SECRET, tasks)
+    later.configure({1: Member(), 2: Member("http://two")}, {})
+    assert [one.path for one in later.sign_requests("/metadata/v1/end", b"x")] == ["/metadata/v2/end"]
+    await later.close()
+    await tasks.close()
