@@ -698,20 +698,20 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
         _counter(
             "tierlog_audit_entries_dropped_total",
-            "Entries of the audit log that were lost, by reason: the disk cannot be written, or is so slow "
-            "that too many wait. Above 0, look at the log",
+            "Entries of the audit log that its disk did not take, by reason. Above 0, look at the log",
             "reason",
         ),
         _counter("tierlog_audit_denials_collapsed_total", "Denials that the audit log has as a count alone"),
         _counter(
-            "tierlog_audit_responses_before_entry_total",
-            "Responses to actions that did not wait any longer for a slow disk to write their entry",
+            "tierlog_audit_responses_before_entry_total", "Responses that did not wait longer for a slow disk"
         ),
         _counter("tierlog_audit_topic_entries_total", "Entries that this broker produced to the audit topic"),
         _counter(
             "tierlog_audit_topic_entries_dropped_total", "Entries in the files alone, by reason", "reason"
         ),
         _gauge("tierlog_audit_topic_waiting_bytes", "Entries that wait for the audit topic"),
+        _gauge("tierlog_delegation_tokens", "Delegation tokens of the cluster"),
+        _gauge("tierlog_delegation_token_next_expiry_seconds", "Until the next one expires; -1: none"),
         _counter("process_cpu_seconds_total", "CPU time, user and system"),
         _gauge("process_resident_memory_bytes", "Resident memory"),
         _gauge("process_open_fds", "Open file descriptors"),

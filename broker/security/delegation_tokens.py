@@ -2,7 +2,9 @@
 
 The HMAC of a token is HMAC-SHA512 of its id with `delegation.token.secret.key`, as in Kafka. It is derived
 whenever it is needed and kept nowhere: this object keeps digests of HMACs to find tokens, and SCRAM
-verifiers, whose holder cannot log in. Called by `security.mechanisms` and `handlers.delegation_tokens`.
+verifiers, whose holder cannot log in. While keys change, a token has an HMAC by each of them
+(`delegation.token.secret.key.previous`), and responses have that of the current one. Called by
+`security.mechanisms` and `handlers.delegation_tokens`.
 """
 
 import asyncio
@@ -37,17 +39,18 @@ Tokens = Map[str, DelegationToken]
 @dataclass(slots=True)
 class DelegationTokens:
     """`secret_key`: empty if the broker has no tokens. `tokens`: those of the image. `random_bits`: as
-    `secrets.randbits`."""
+    `secrets.randbits`. `other_keys`: whose HMACs are accepted, too."""
 
     secret_key: bytes = field(repr=False)
     tokens: Callable[[], Tokens]
     now_ms: Callable[[], int]
     random_bits: Callable[[int], int]
+    other_keys: tuple[bytes, ...] = field(default=(), repr=False)
     _lock: asyncio.Lock = field(init=False, repr=False, default_factory=asyncio.Lock)
     _indexed: Tokens = field(init=False, repr=False, default_factory=Map)
-    _digests: dict[str, bytes] = field(init=False, repr=False, default_factory=dict)
+    _digests: dict[str, list[bytes]] = field(init=False, repr=False, default_factory=dict)
     _ids: dict[bytes, str] = field(init=False, repr=False, default_factory=dict)
-    _verifiers: "OrderedDict[tuple[str, ScramMechanism], ScramVerifier]" = field(
+    _verifiers: "OrderedDict[tuple[str, ScramMechanism], list[ScramVerifier]]" = field(
         init=False, repr=False, default_factory=OrderedDict
     )
 
@@ -67,13 +70,18 @@ class DelegationTokens:
     def hmac_of(self, token_id: str) -> bytes:
         return hmac.digest(self.secret_key, token_id.encode(), "sha512")
 
+    def _hmacs_of(self, token_id: str) -> list[bytes]:
+        """By each key, that of `hmac_of` first."""
+        keys = (self.secret_key, *self.other_keys)
+        return [hmac.digest(key, token_id.encode(), "sha512") for key in keys]
+
     async def find(self, value: bytes) -> DelegationToken | None:
         """The token with this HMAC. The look-up is by a digest, so that its time tells nothing about the
         HMACs of tokens."""
         async with self._lock:
             await self._index()
         token_id = self._ids.get(_digest(value))
-        if token_id is None or not hmac.compare_digest(value, self.hmac_of(token_id)):
+        if token_id is None or not any(hmac.compare_digest(value, one) for one in self._hmacs_of(token_id)):
             return None
         return self.tokens().get(token_id)
 
@@ -82,17 +90,18 @@ class DelegationTokens:
         token = self.tokens().get(token_id)
         return None if token is None or token.is_expired(self.now_ms()) else token
 
-    def verifier(self, token_id: str, mechanism: ScramMechanism) -> ScramVerifier:
-        """Checks a login by the token. One that does not exist, or has expired, has a verifier that no
-        password matches, with the same salt each time as if it existed."""
+    def verifiers(self, token_id: str, mechanism: ScramMechanism) -> list[ScramVerifier]:
+        """Verifiers of a login by the token, one for each key. A token that does not exist, or has expired,
+        has as many that no password matches, with the same salt each time as if it existed."""
         if len(token_id) > TOKEN_ID_MAX or self.valid(token_id) is None:
             key = self._derived("unknown", token_id, mechanism)[: mechanism.key_size]
-            return ScramVerifier(
+            unknown = ScramVerifier(
                 salt=self._salt(token_id, mechanism),
                 stored_key=key,
                 server_key=key,
                 iterations=MIN_ITERATIONS,
             )
+            return [unknown] * (1 + len(self.other_keys))
         known = self._verifiers.get((token_id, mechanism))
         if known is None:
             known = self._verifiers[token_id, mechanism] = self._derive(token_id, mechanism)
@@ -100,13 +109,21 @@ class DelegationTokens:
                 self._verifiers.popitem(last=False)
         return known
 
-    def _derive(self, token_id: str, mechanism: ScramMechanism) -> ScramVerifier:
+    def _derive(self, token_id: str, mechanism: ScramMechanism) -> list[ScramVerifier]:
         salt, hash_name = self._salt(token_id, mechanism), mechanism.hash_name
-        password = b64encode(self.hmac_of(token_id)).decode()
-        keys = keys_of(hash_name, salted_password(hash_name, password, salt, MIN_ITERATIONS))
-        return ScramVerifier(
-            salt=salt, stored_key=keys.stored_key, server_key=keys.server_key, iterations=MIN_ITERATIONS
-        )
+        found = []
+        for value in self._hmacs_of(token_id):
+            password = salted_password(hash_name, b64encode(value).decode(), salt, MIN_ITERATIONS)
+            keys = keys_of(hash_name, password)
+            found.append(
+                ScramVerifier(
+                    salt=salt,
+                    stored_key=keys.stored_key,
+                    server_key=keys.server_key,
+                    iterations=MIN_ITERATIONS,
+                )
+            )
+        return found
 
     def _salt(self, token_id: str, mechanism: ScramMechanism) -> bytes:
         return self._derived("salt", token_id, mechanism)[:SALT_BYTES]
@@ -123,13 +140,14 @@ class DelegationTokens:
         if tokens is self._indexed:
             return
         for gone in [token_id for token_id in self._digests if token_id not in tokens]:
-            del self._ids[self._digests.pop(gone)]
+            for digest in self._digests.pop(gone):
+                del self._ids[digest]
             for mechanism in ScramMechanism:
                 self._verifiers.pop((gone, mechanism), None)
         added = [token_id for token_id in tokens if token_id not in self._digests]
         for number, token_id in enumerate(added, 1):
-            digest = self._digests[token_id] = _digest(self.hmac_of(token_id))
-            self._ids[digest] = token_id
+            digests = self._digests[token_id] = [*map(_digest, self._hmacs_of(token_id))]
+            self._ids |= dict.fromkeys(digests, token_id)
             if number % INDEXED_PER_TURN == 0:
                 await asyncio.sleep(0)
         self._indexed = tokens
@@ -138,7 +156,8 @@ class DelegationTokens:
 def delegation_tokens_of(settings: NodeSettings, metadata: MetadataClient, clock: Clock) -> DelegationTokens:
     """Those of a broker with these settings."""
     key = settings.delegation_token_secret_key.encode()
-    return DelegationTokens(key, lambda: metadata.image.tokens, clock.now_ms, secrets.randbits)
+    others = tuple(one.encode() for one in settings.other_token_keys)
+    return DelegationTokens(key, lambda: metadata.image.tokens, clock.now_ms, secrets.randbits, others)
 
 
 def no_delegation_tokens() -> DelegationTokens:

@@ -118,7 +118,7 @@ class _Scram:
             self._name,
             nonce,
             lambda user: mechanisms.verifier_of(mechanism, user),
-            None if tokens is None else lambda token_id: tokens.verifier(token_id, mechanism),
+            None if tokens is None else lambda token_id: tokens.verifiers(token_id, mechanism),
         )
 
     @property

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from audit_entries import AuditEntries
 from cli_inline import Ended, call
+from scraping import metric
 from token_sides import KEY, LoginFailed, Side
 from waiting import until
 from wire_client import message
@@ -232,6 +233,37 @@ def test_sessions_end_with_their_token(broker: TierlogBroker) -> None:
 
 
 @pytest.mark.slow
+def test_new_key_makes_no_token_useless_while_the_old_one_is_accepted(broker: TierlogBroker) -> None:
+    """As in the steps of docs/howto/secure-a-cluster.md."""
+    new, name = "canary-of-the-next-key", "delegation.token.secret.key"
+    with side_of(broker).user("ada") as ada:
+        made = ada.create()
+    old_hmac = bytes(made.hmac)
+    steps = ({f"{name}.previous": new}, {name: new, f"{name}.previous": KEY})
+    for settings in steps:
+        broker.stop()
+        broker.settings |= settings
+        broker.start()
+        side = side_of(broker)
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+            side.by_token(made.token_id, old_hmac, mechanism).wire.close()
+        with side.user("ada") as ada:
+            assert not ada.renew(old_hmac).error_code
+            (token,) = ada.describe(everyone=True).tokens
+        new_hmac = bytes(token.hmac)
+        side.by_token(made.token_id, new_hmac).wire.close()
+    assert new_hmac != old_hmac
+    assert metric(broker, "tierlog_delegation_tokens") == 1
+    assert 0 < metric(broker, "tierlog_delegation_token_next_expiry_seconds") <= 24 * 3600
+    broker.stop()
+    broker.settings |= {f"{name}.previous": ""}
+    broker.start()
+    side_of(broker).by_token(made.token_id, new_hmac).wire.close()
+    with pytest.raises(LoginFailed):
+        side_of(broker).by_token(made.token_id, old_hmac)
+    assert "canary" not in broker.log_path.read_text()
+
+
 def test_all_brokers_of_a_cluster_know_the_tokens(tmp_path: Path) -> None:
     """A token of one broker works at the others, also after all were killed, and a removed one ends the
     sessions of all."""

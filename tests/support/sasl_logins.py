@@ -79,13 +79,15 @@ class LoginBroker(Broker):
         delay_ms: int = 0,
         session_ms: int = 0,
         has_delegation_tokens: bool = True,
+        key: bytes = b"a key of sixteen",
+        other_keys: tuple[bytes, ...] = (),
     ) -> None:
         super().__init__()
         self.clock = FixedClock()
         self.users = scram_users(ada="lovelace", bob="builder")
         self.tokens_known: Map[str, DelegationToken] = Map()
         self.delegation_tokens = DelegationTokens(
-            b"a key of sixteen", lambda: self.tokens_known, self.clock.now_ms, secrets.randbits
+            key, lambda: self.tokens_known, self.clock.now_ms, secrets.randbits, other_keys
         )
         enabled = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER")
         self.logins = LoginListener(

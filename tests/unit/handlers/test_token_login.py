@@ -52,6 +52,23 @@ async def test_client_is_the_owner_for_as_long_as_the_token_is_valid(
     assert broker.logins.counts.expired == 1
 
 
+@pytest.mark.parametrize("mechanism", HASHES)
+async def test_token_of_another_accepted_key_logs_in(mechanism: str) -> None:
+    old = LoginBroker()
+    broker = LoginBroker(key=b"the next key of sixteen", other_keys=(old.delegation_tokens.secret_key,))
+    await broker.start()
+    token_id, by_old = old.token("User:bob")
+    broker.tokens_known = old.tokens_known
+    by_new = base64.b64encode(broker.delegation_tokens.hmac_of(token_id)).decode()
+    for value in (by_old, by_new):
+        await connect(broker, (token_id, value), mechanism)
+        assert broker.connections[-1].principal == "User:bob"
+    wrong = base64.b64encode(bytes(64)).decode()
+    refused = await log_in(await broker.connect(), mechanism, token_id, wrong, by_token=True)
+    assert refused.error_code == FAILED
+    await broker.close()
+
+
 async def test_login_by_password_is_none_by_token(broker: LoginBroker) -> None:
     client = await broker.connect()
     await log_in(client, MECHANISM, "ada", "lovelace")
@@ -100,7 +117,7 @@ async def test_extension_is_read_as_by_kafka(broker: LoginBroker, extensions: st
     client = await broker.connect()
     await handshake(client, MECHANISM)
     response = await authenticate(client, f"n,,n={token_id},r=abc{extensions}".encode())
-    known = broker.delegation_tokens.verifier(token_id, ScramMechanism.SHA_256)
+    [known] = broker.delegation_tokens.verifiers(token_id, ScramMechanism.SHA_256)
     assert (_salt(bytes(response.auth_bytes)) == known.salt) is is_accepted
 
 

@@ -20,10 +20,10 @@ KEY = b"canary-of-sixteen-bytes"
 
 
 class Broker:
-    def __init__(self, key: bytes = KEY) -> None:
+    def __init__(self, key: bytes = KEY, *others: bytes) -> None:
         self.known: Map[str, DelegationToken] = Map()
         self.now_ms = 1_000
-        self.tokens = DelegationTokens(key, lambda: self.known, lambda: self.now_ms, secrets.randbits)
+        self.tokens = DelegationTokens(key, lambda: self.known, lambda: self.now_ms, secrets.randbits, others)
 
     def add(self, token_id: str = "", expires_ms: int = 5_000) -> str:
         token_id = token_id or self.tokens.new_id()
@@ -53,6 +53,31 @@ def test_ids_are_those_of_kafkas_uuids_and_no_options() -> None:
     many = {Broker().tokens.new_id() for _ in range(1_000)}
     assert len(many) == 1_000
     assert {len(one) for one in many} == {22}
+
+
+async def test_token_is_found_by_its_hmac_of_each_accepted_key() -> None:
+    """As while the key of a cluster changes: every broker takes the HMACs of every other one."""
+    new = b"canary-of-the-new-key"
+    before, between, after = Broker(KEY, new), Broker(new, KEY), Broker(new)
+    token_id = before.add()
+    between.known = after.known = before.known
+    for one in (before, between):
+        for other in (before, between, after):
+            value = other.tokens.hmac_of(token_id)
+            assert await one.tokens.find(value) == before.known[token_id]
+    assert await after.tokens.find(before.tokens.hmac_of(token_id)) is None
+    assert "canary" not in repr(between.tokens)
+    between.known = Map()
+    assert await between.tokens.find(before.tokens.hmac_of(token_id)) is None
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_accepted_keys_share_a_salt_and_unknown_tokens_have_as_many_verifiers(mechanism: Any) -> None:
+    broker = Broker(KEY, b"canary-of-another-key")
+    token_id = broker.add()
+    known, unknown = (broker.tokens.verifiers(one, mechanism) for one in (token_id, "unknown"))
+    assert len({one.salt for one in known}) == 1 and len({one.stored_key for one in known}) == 2
+    assert len(unknown) == 2
 
 
 async def test_token_is_found_by_its_hmac_until_it_is_removed() -> None:
@@ -88,21 +113,21 @@ def test_verifier_checks_the_hmac_in_base64() -> None:
     token_id = broker.add()
     password = base64.b64encode(broker.tokens.hmac_of(token_id)).decode()
     for mechanism in MECHANISMS:
-        verifier = broker.tokens.verifier(token_id, mechanism)
+        [verifier] = verifiers = broker.tokens.verifiers(token_id, mechanism)
         salted = salted_password(mechanism.hash_name, password, verifier.salt, verifier.iterations)
         keys = keys_of(mechanism.hash_name, salted)
         assert (keys.stored_key, keys.server_key) == (verifier.stored_key, verifier.server_key)
-        assert broker.tokens.verifier(token_id, mechanism) is verifier
+        assert broker.tokens.verifiers(token_id, mechanism) is verifiers
 
 
 def test_unknown_and_expired_tokens_look_like_valid_ones() -> None:
     broker = Broker()
     token_id = broker.add()
     for mechanism in MECHANISMS:
-        known = broker.tokens.verifier(token_id, mechanism)
-        unknown = Broker().tokens.verifier(token_id, mechanism)
+        [known] = broker.tokens.verifiers(token_id, mechanism)
+        [unknown] = Broker().tokens.verifiers(token_id, mechanism)
         broker.now_ms = 5_001
-        expired = broker.tokens.verifier(token_id, mechanism)
+        [expired] = broker.tokens.verifiers(token_id, mechanism)
         broker.now_ms = 5_000
         assert unknown.salt == expired.salt == known.salt
         assert unknown.iterations == expired.iterations == known.iterations
@@ -114,7 +139,7 @@ def test_kept_verifiers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delegation_tokens, "VERIFIERS_MAX", 2)
     broker = Broker()
     for token_id in [broker.add() for _ in range(4)]:
-        broker.tokens.verifier(token_id, MECHANISMS[0])
+        broker.tokens.verifiers(token_id, MECHANISMS[0])
     assert len(broker.tokens._verifiers) == 2
 
 
@@ -130,7 +155,7 @@ async def test_text_of_the_object_has_no_secrets() -> None:
     broker = Broker()
     token_id = broker.add()
     await broker.tokens.find(broker.tokens.hmac_of(token_id))
-    verifier: Any = broker.tokens.verifier(token_id, MECHANISMS[0])
+    [verifier] = broker.tokens.verifiers(token_id, MECHANISMS[0])
     shown = f"{broker.tokens!r} {verifier!r} {broker.known!r}"
     assert "canary" not in shown
     assert "_ids" not in shown

@@ -8,7 +8,7 @@ import hashlib
 import hmac
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
@@ -86,16 +86,16 @@ class ScramServer:
         mechanism: str,
         nonce: str,
         verifier_of: Callable[[str], Verifier],
-        verifier_of_token: Callable[[str], Verifier] | None = None,
+        verifiers_of_token: Callable[[str], Sequence[Verifier]] | None = None,
     ) -> None:
         """`verifier_of` returns a verifier for unknown users as well, so that messages do not tell which
-        users exist. No password matches it. `verifier_of_token`: the same for ids of delegation tokens; None
-        if there are no tokens."""
+        users exist. No password matches it. `verifiers_of_token`: the same for ids of delegation tokens, with
+        one salt for all that may match; None if there are no tokens."""
         self._hash = HASHES[mechanism]
         self._nonce = nonce
-        self._verifier_of, self._verifier_of_token = verifier_of, verifier_of_token
+        self._verifier_of, self._verifiers_of_token = verifier_of, verifiers_of_token
         self.by_token = False
-        self._verifier: Verifier | None = None
+        self._verifiers: Sequence[Verifier] = ()
         self._header = self._first = ""
         self.claimed = ""
         """The name that the client gives, before it has proved anything."""
@@ -104,7 +104,7 @@ class ScramServer:
     def respond(self, message: bytes) -> bytes:
         """Raises ScramFailed."""
         text = _text(message)
-        return self._start(text) if self._verifier is None else self._finish(text, self._verifier)
+        return self._finish(text) if self._verifiers else self._start(text)
 
     def _start(self, text: str) -> bytes:
         found = _CLIENT_FIRST.fullmatch(text)
@@ -117,17 +117,20 @@ class ScramServer:
         if authorization and _unescape(authorization) != self.claimed:
             raise ScramFailed("Client requested an authorization id that is different from username")
         self.by_token = _has_token(extensions)
-        verifier_of = self._verifier_of_token if self.by_token else self._verifier_of
-        if verifier_of is None:
+        if not self.by_token:
+            self._verifiers = (self._verifier_of(self.claimed),)
+        elif self._verifiers_of_token is None:
             raise ScramFailed("this broker has no delegation tokens")
-        self._verifier = verifier = verifier_of(self.claimed)
+        else:
+            self._verifiers = self._verifiers_of_token(self.claimed)
+        verifier = self._verifiers[0]
         self._nonce = nonce + self._nonce
         salt = b64encode(verifier.salt).decode()
         reply = f"r={self._nonce},s={salt},i={verifier.iterations}"
         self._first = f"{bare},{reply}"
         return reply.encode()
 
-    def _finish(self, text: str, verifier: Verifier) -> bytes:
+    def _finish(self, text: str) -> bytes:
         found = _CLIENT_FINAL.fullmatch(text)
         if found is None or self.user is not None:
             raise ScramFailed("invalid client-final-message")
@@ -135,12 +138,15 @@ class ScramServer:
         if not hmac.compare_digest(nonce, self._nonce) or _base64(binding) != self._header.encode():
             raise ScramFailed("invalid nonce or channel binding in client-final-message")
         signed = f"{self._first},{without_proof}".encode()
-        signature = hmac.digest(verifier.stored_key, signed, self._hash)
-        client_key = _xor(signature, _base64(proof))
-        if not hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), verifier.stored_key):
+        matching = [one for one in self._verifiers if self._matches(one, signed, _base64(proof))]
+        if not matching:
             raise ScramFailed("Invalid client credentials")
         self.user = self.claimed
-        return b"v=" + b64encode(hmac.digest(verifier.server_key, signed, self._hash))
+        return b"v=" + b64encode(hmac.digest(matching[0].server_key, signed, self._hash))
+
+    def _matches(self, verifier: Verifier, signed: bytes, proof: bytes) -> bool:
+        client_key = _xor(hmac.digest(verifier.stored_key, signed, self._hash), proof)
+        return hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), verifier.stored_key)
 
 
 class ScramClient:
