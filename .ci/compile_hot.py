@@ -38,20 +38,25 @@ HOT = (
     "broker/replication/follower_role.py",
     "broker/replication/leader_role.py",
     "broker/replication/replica.py",
+    "broker/storage/checked_batches.py",
     "broker/storage/core/batch_validation.py",
+    "broker/storage/core/continuity.py",
     "broker/storage/core/producer_state.py",
     "broker/storage/core/retention.py",
     "broker/storage/log.py",
+    "broker/storage/segment_scrub.py",
     "protocol/api.py",
     "protocol/codec.py",
     "protocol/primitives.py",
     "protocol/replica_fetch.py",
     "records/batch.py",
+    "records/chunks.py",
     "records/indexes.py",
     "records/walk.py",
 )
-"""The modules on the produce and fetch path, from a profile. A module whose `async def` is inspected by type,
-or whose class is a base of uncompiled classes, cannot be compiled."""
+"""The modules on the produce, fetch and upload path, from a profile. A module whose `async def` is inspected
+by type, or whose class is a base of uncompiled classes, cannot be compiled; nor can a NamedTuple with a
+memoryview."""
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NOT_COPIED = (".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", "*.so", "tests", "terraform")

@@ -1,9 +1,10 @@
 """Upload check: verifies the CRCs of a rolled segment while it is uploaded.
 
 A remote segment is kept as long as its topic's retention, and a bit flipped before the upload would have a
-correct object checksum. The segment is read once, in steps in the threads of its log directory. A step fills
-a buffer of the upload, unless it has many batches: each hand-over to a thread and back costs as much as the
-check of several batches. The bytes that are sent are those that were verified. Damage is reported
+correct object checksum. The segment is read once, in steps in the threads of its log directory, into the
+buffer from which it is sent, and checked there; only a batch that does not fit into the rest of a buffer is
+copied. A step fills a buffer, unless it has many batches: each hand-over to a thread and back costs as much
+as the check of several batches. The bytes that are sent are those that were verified. Damage is reported
 as the scrubber reports it. If the segment is damaged, or the log is truncated, compacted, moved or deleted
 during the upload, the upload ends without an object. Called by the remote log manager on the event loop,
 within the copy's slot.
@@ -47,17 +48,20 @@ class CheckedSegment:
         self._is_current = is_current
         self._timeout_s = timeout_s
         self._chunks = ChunkBuilder()
+        self._position = 0  # in the segment, where the next buffer begins
         self._target: memoryview | None = None  # where the next verified bytes belong
         self._batches: deque[memoryview] = deque()  # verified, and did not fit into the last target
         self._scrub = SegmentScrub(replica.log, segment)
 
     def add(self, header: BatchHeader, content: memoryview) -> None:
-        """Called by the scrub, in the thread of its step. Copies the batch while it is in the CPU's cache."""
+        """Called by the scrub, in the thread of its step."""
         self._chunks.add(header, content)
         self._put(content)
 
     async def read_into(self, buffer: memoryview) -> None:
         rest, self._batches, self._target = self._batches, deque(), buffer
+        self._scrub.target.set(buffer, self._position)
+        self._position += len(buffer)
         try:
             for content in rest:
                 self._put(content)
@@ -65,12 +69,14 @@ class CheckedSegment:
                 await self._step()
         finally:
             self._target = None
+            self._scrub.target.clear()
 
     def _put(self, content: memoryview) -> None:
         target = self._target
         taken = 0 if target is None else min(len(content), len(target))
         if target is not None and taken:
-            target[:taken] = content[:taken]
+            if not self._scrub.target.holds(content):
+                target[:taken] = content[:taken]
             self._target = target[taken:]
         if taken < len(content):
             self._batches.append(content[taken:])
@@ -83,6 +89,7 @@ class CheckedSegment:
         self._require_current()
         if not self._scrub.found:
             return
+        self._scrub.target.clear()
         while not self._scrub.done:  # find all damage
             self._batches.clear()
             await _step(self._replica, self._scrub, self._timeout_s)

@@ -620,7 +620,8 @@ class WatchedFiles:
 
     def __init__(self, files: Files, on_error: OnError, on_sync_error: OnError) -> None:
         self.open_files, self.lock = files.open_files, files.lock
-        self.close, self.size, self.read_at = files.close, files.size, files.read_at
+        self.close, self.size = files.close, files.size
+        self.read_at, self.read_into = files.read_at, files.read_into
         self.list_directory, self.read_whole = files.list_directory, files.read_whole
         self.exists, self.size_of, self.space = files.exists, files.size_of, files.space
         self.reserve = files.reserve  # optional: a failure does not matter

@@ -61,6 +61,14 @@ class BatchAt(NamedTuple):
     header: BatchHeader
 
 
+class CheckedBatch(NamedTuple):
+    """`content` is the checked bytes, in a read buffer that it keeps alive."""
+
+    position: int
+    header: BatchHeader
+    content: memoryview
+
+
 class BatchBoundary(NamedTuple):
     """A batch boundary: everything before `position` has offsets below `end_offset`."""
 

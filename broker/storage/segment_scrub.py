@@ -12,11 +12,11 @@ from contextlib import suppress
 from typing import Protocol
 
 from tierlog.base.leader_epochs import LeaderEpochs
-from tierlog.broker.storage.checked_batches import LARGEST_BATCH, CheckedBatch, verified_batches
+from tierlog.broker.storage.checked_batches import LARGEST_BATCH, ReadTarget, verified_batches
 from tierlog.broker.storage.core.continuity import HeaderRules
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.names import OFFSET_INDEX
-from tierlog.broker.storage.segment import BatchBoundary, Damage, Segment
+from tierlog.broker.storage.segment import BatchBoundary, CheckedBatch, Damage, Segment
 from tierlog.records.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
 from tierlog.records.errors import RecordsError
 from tierlog.records.indexes import OFFSET_ENTRY
@@ -51,7 +51,9 @@ class SegmentScrub:
         self._index = b"" if segment.rolled else bytes(segment.offset_index)
         self._known = {damage.position: damage for damage in segment.damage}
         self._at = BatchBoundary(0, segment.base_offset)
-        self._batches = self._scan()
+        self.target = ReadTarget()
+        """The buffer into which the next batches are read, if they fit. It is set between two steps."""
+        self._batches = self._scan(self.target)
 
     @property
     def is_current(self) -> bool:
@@ -81,8 +83,8 @@ class SegmentScrub:
         self.done = self._at.position >= self._end.position
         return self._at.position - began
 
-    def _scan(self) -> Iterator[CheckedBatch]:
-        return verified_batches(self.segment, self._rules, file=self._file, start=self._at)
+    def _scan(self, target: ReadTarget | None = None) -> Iterator[CheckedBatch]:
+        return verified_batches(self.segment, self._rules, file=self._file, start=self._at, target=target)
 
     def _skip_damage(self) -> None:
         """Skip the batch at this position as damaged, unless it is valid when it is read again."""
@@ -96,7 +98,8 @@ class SegmentScrub:
             if known is None:
                 end = self._at
                 self.found.append(Damage(at.position, end.position, at.end_offset, end.end_offset))
-        self._batches = self._scan()
+        self.target.read_again(self._at.position)
+        self._batches = self._scan(self.target)
 
     def _next_intact(self) -> BatchBoundary:
         """Position of the first intact batch after this one, or the end of the segment."""

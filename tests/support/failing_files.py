@@ -27,6 +27,10 @@ class FailingFiles(OsFiles):
         self._spend(errno.EIO)
         return OsFiles.read_at(fd, count, position)
 
+    def read_into(self, fd: int, buffer: memoryview, position: int) -> int:
+        self._spend(errno.EIO)
+        return super().read_into(fd, buffer, position)
+
     def read_whole(self, path: Path) -> bytes:
         self._spend(errno.EIO)
         return super().read_whole(path)

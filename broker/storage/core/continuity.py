@@ -37,7 +37,6 @@ class HeaderRules:
     epochs_end: int = MAX_OFFSET
     end_offset: int = MAX_OFFSET
 
-    @safeguard("a batch's base offset must follow the previous batch")
     def fault(self, header: BatchHeader, expected: int) -> str:
         """Why a header is invalid, given that all previous batches end below `expected`; empty if it is
         valid.
@@ -67,6 +66,9 @@ class HeaderRules:
             return False
         known = header.last_offset < self.epochs_end and self.epochs.epoch_of(header.last_offset) != NO_EPOCH
         return known or header.leader_epoch == last_epoch
+
+
+safeguard("a batch's base offset must follow the previous batch")(HeaderRules.fault)
 
 
 def consistent_prefix(

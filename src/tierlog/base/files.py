@@ -63,6 +63,9 @@ class Files(Protocol):
         """Write all buffers at the position, retrying short writes. Returns the bytes written."""
 
     def read_at(self, fd: int, count: int, position: int) -> bytes: ...
+    def read_into(self, fd: int, buffer: memoryview, position: int) -> int:
+        """Read into the buffer, which may have room for more. Returns the bytes read; 0 at the file's end."""
+
     def truncate(self, fd: int, size: int) -> None: ...
     def reserve(self, fd: int, position: int, count: int) -> None:
         """Reserve disk space for later writes. The file's size does not change; `truncate`, even to the same
@@ -124,6 +127,9 @@ class OsFiles:
             while written < total:  # a short write: nearly full disk, or a signal
                 written += os.pwrite(fd, rest[written:], position + written)
         return total
+
+    def read_into(self, fd: int, buffer: memoryview, position: int) -> int:
+        return os.preadv(fd, [buffer], position)
 
     def reserve(self, fd: int, position: int, count: int) -> None:
         if _fallocate is None:

@@ -8,7 +8,7 @@ from crc32c import crc32c
 
 from tierlog.base.checksums import crc32c_combine
 from tierlog.base.types import NO_TIMESTAMP
-from tierlog.records.batch import BatchHeader
+from tierlog.records.batch import LOCKED_BYTES, BatchHeader
 
 CHUNK_BYTES = 8 << 20
 """Largest size of a chunk, unless one batch is larger."""
@@ -49,7 +49,7 @@ class ChunkBuilder:
             self._max_timestamp = NO_TIMESTAMP
         if header.max_timestamp > self._max_timestamp:
             self._max_timestamp = header.max_timestamp
-        self._checksum = crc32c(content, self._checksum)
+        self._checksum = crc32c(content, self._checksum, 0 if len(content) <= LOCKED_BYTES else -1)
         self._size = end
         self.records += header.record_count
         if header.is_control:

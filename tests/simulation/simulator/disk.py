@@ -233,6 +233,10 @@ class DiskFiles(OsFiles):
         self._begin("read")
         return os.pread(fd, count, position)
 
+    def read_into(self, fd: int, buffer: memoryview, position: int) -> int:
+        self._begin("read")
+        return super().read_into(fd, buffer, position)
+
     def sync(self, fd: int) -> None:  # type: ignore[override]
         if self.skips_sync:
             return

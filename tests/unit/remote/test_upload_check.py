@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 from connection_harness import until
-from tier_node import TierNode, flip_a_bit, produce
+from crc32c import crc32c
+from tier_node import START_MS, TierNode, flip_a_bit, produce
 
 from tierlog.base.files import OsFiles
 from tierlog.broker.remote import upload_check
 from tierlog.broker.remote.tier_views import TierRefused
-from tierlog.broker.remote.upload_check import checked_segment
+from tierlog.broker.remote.upload_check import CheckedSegment, checked_segment
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DamageFound
 from tierlog.broker.storage.segment_scrub import SegmentScrub
@@ -28,6 +29,7 @@ from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.chunks import ChunkBuilder, ChunkEntry
+from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.tiering.local_store import LocalStore
 from tierlog.tiering.manager import TierLimits
 from tierlog.tiering.memory_store import MemoryStore
@@ -326,6 +328,94 @@ async def reported(node: TierNode) -> str:
         if status.last_error is not None:
             return str(status.last_error)
         await asyncio.sleep(0)
+
+
+BATCH_SIZES = (1, 90_000, 500_000, 3, 7_000, 300_000, 250_000, 1, 600_000, 40_000)
+
+
+@pytest.mark.parametrize("buffer_bytes", [100, 65_537, 256 << 10, 700_000, 1 << 30])
+async def test_batches_are_read_into_buffers_of_any_size(tmp_path: Path, buffer_bytes: int) -> None:
+    files = CountedReads()
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await large_batches(node, files)
+        content, body = segment_bytes(replica), body_of(replica)
+        found = await all_of(body, buffer_bytes)
+        chunks = body.finish()[1]
+        assert found == content
+        assert (chunks.checksum, chunks.records) == (crc32c(content), len(BATCH_SIZES))
+        if buffer_bytes >= len(content):
+            assert (files.read_bytes, files.read_into_bytes) == (0, len(content))
+
+
+@pytest.mark.parametrize("buffer_bytes", [256 << 10, 1 << 30])
+async def test_bit_that_was_only_read_wrongly_does_not_reach_the_upload(
+    tmp_path: Path, buffer_bytes: int
+) -> None:
+    files = CountedReads()
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await large_batches(node, files)
+        for wrong_read in range(8):
+            files.wrong_reads = {wrong_read}
+            files.reads = 0
+            body = body_of(replica)
+            assert await all_of(body, buffer_bytes) == segment_bytes(replica)
+            body.finish()
+        assert node.causes == []
+
+
+class CountedReads(OsFiles):
+    """Counts reads into buffers, and flips a bit in some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_bytes = self.read_into_bytes = self.reads = 0
+        self.wrong_reads: set[int] = set()
+
+    def read_at(self, fd: int, count: int, position: int) -> bytes:  # type: ignore[override]
+        content = OsFiles.read_at(fd, count, position)
+        self.read_bytes += len(content)
+        return content
+
+    def read_into(self, fd: int, buffer: memoryview, position: int) -> int:
+        count = super().read_into(fd, buffer, position)
+        self.read_into_bytes += count
+        if self.reads in self.wrong_reads:
+            buffer[count // 2] ^= 4
+        self.reads += 1
+        return count
+
+
+async def large_batches(node: TierNode, files: OsFiles) -> Replica:
+    """A rolled segment with batches of very different sizes, which is read with these files."""
+    changes = {"remote_log_copy_disable": "true", "local_retention_ms": "-1"}
+    replica = await node.create("t", segment_bytes="16000000", max_message_bytes="1000000", **changes)
+    for size in BATCH_SIZES:
+        batch = memoryview(encode_batch([NewRecord(START_MS, b"", b"v" * size, ())]))
+        assert replica.as_leader.append(batch, START_MS).error is ErrorCode.NONE
+    node.log_manager.roll(replica)
+    replica.log.segment_files[0].files = files
+    return replica
+
+
+def body_of(replica: Replica) -> CheckedSegment:
+    body = checked_segment(replica, 0, lambda _: None, lambda: True, 10.0)
+    assert body is not None
+    return body
+
+
+def segment_bytes(replica: Replica) -> bytes:
+    return replica.log.segment_files[0].path().read_bytes()
+
+
+async def all_of(body: CheckedSegment, buffer_bytes: int) -> bytes:
+    """The body, read through two buffers that are used in turn."""
+    buffers = [memoryview(bytearray(min(buffer_bytes, body.size))) for _ in range(2)]
+    parts: list[bytes] = []
+    for number, at in enumerate(range(0, body.size, buffer_bytes)):
+        part = buffers[number % 2][: body.size - at]
+        await body.read_into(part)
+        parts.append(bytes(part))
+    return b"".join(parts)
 
 
 async def test_index_that_contradicts_its_segment_is_not_uploaded(
