@@ -12,6 +12,7 @@ from tierlog.cli.client import KafkaClient, raise_for
 from tierlog.cli.errors import CliError, ExitCode, usage
 from tierlog.client.properties import properties_text
 from tierlog.metadata.acls import USER
+from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages import create_delegation_token as create_api
 from tierlog.protocol.messages import describe_delegation_token as describe_api
 from tierlog.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
@@ -55,6 +56,14 @@ def create(client: KafkaClient, owner: str | None, renewers: Sequence[str], life
         max_lifetime_ms=lifetime_ms,
     )
     made = client.call(request)
+    if made.error_code == ErrorCode.UNSUPPORTED_VERSION:  # the response has no text
+        from tierlog.metadata.controller.tokens import TOKENS_FORMAT
+
+        raise CliError(
+            f"delegation token: the cluster's tierlog.format is below {TOKENS_FORMAT}",
+            hint="Upgrade all nodes, then run `tierlog cluster finalize`.",
+            code=ExitCode.FAILED,
+        )
     raise_for(made.error_code, None, "delegation token")
     row = {
         "token_id": made.token_id,
