@@ -103,7 +103,7 @@ slow: venv s3-server
 
 # One after the other: each has the machine to itself.
 test-nightly: venv s3-server
-	$(BIN)/pytest -m "nightly and not clients" -rs tests/integration tests/unit/storage
+	$(BIN)/pytest -m "nightly and not clients" -rs tests/integration tests/unit/storage tests/terraform
 
 fuzz: venv
 	$(BIN)/pytest tests/fuzz -s

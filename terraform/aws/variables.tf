@@ -147,7 +147,7 @@ variable "package" {
 }
 
 variable "acm_pca_arn" {
-  description = "ARN of a root CA of ACM Private CA, of this cluster alone, that signs a certificate for each host. Default: one certificate for all hosts, in the parameter secrets/nodes/tls.pem."
+  description = "ARN of a root CA of ACM Private CA, with an ECDSA key and for this cluster alone, that signs a certificate for each host. Default: one certificate for all hosts, in the parameter secrets/nodes/tls.pem."
   type        = string
   default     = null
 
