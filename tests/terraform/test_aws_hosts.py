@@ -21,7 +21,7 @@ from aws_hosts import Host, Network
 from terraform_cli import ROOT, Terraform, module_copy, require_terraform
 from waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(1500)]
 
 MODULE = ROOT / "terraform" / "aws"
 VOTERS = ["voter-1", "voter-2", "voter-3"]
