@@ -399,10 +399,12 @@ class RemoteLogManager:
         if remote.log_start_offset > replica.log_start_offset:
             replica.raise_log_start(remote.log_start_offset)
         store_error, upload = None, state.upload
-        if not await self._root_may_wait(where, state, remote):
+        action = await self._copy_before_root(where, state, remote)
+        if action is None:
             store_error = await self._write_root(where, state, remote, image.index)
-        without_store = store_error is not None or upload is not None
-        action = await self._next_action(where, state, remote, without_store=without_store)
+        if action is None or upload is not None:
+            without_store = store_error is not None or upload is not None
+            action = await self._next_action(where, state, remote, without_store=without_store)
         if action is not None:
             if state.failures and isinstance(action, PAGE_CHANGES):
                 await self._manager.probe()
@@ -421,16 +423,24 @@ class RemoteLogManager:
         replica = state.replica
         segments = replica.described_segments
         view = await self._view(where, state, remote, segments)
-        actions = planner.actions(remote, segments, _policy(replica), view, self._clock.now_ms())
-        return next((one for one in actions if not without_store or isinstance(one, WITHOUT_STORE)), None)
+        for action in planner.actions(remote, segments, _policy(replica), view, self._clock.now_ms()):
+            if not without_store or isinstance(action, WITHOUT_STORE):
+                return action
+            if isinstance(action, planner.Copy):
+                return None  # only copies follow, perhaps hundreds
+        return None
 
-    async def _root_may_wait(self, where: TopicIdPartition, state: _State, remote: RemotePartition) -> bool:
-        """Not for a copy that waits for a slot, and not after a failure."""
+    async def _copy_before_root(
+        self, where: TopicIdPartition, state: _State, remote: RemotePartition
+    ) -> planner.Action | None:
+        """The copy that runs now, or else the one to begin, if the root is written after it. Not a copy that
+        waits for a slot, and none after a failure."""
         unlisted = planner.unlisted_copies(state.root, remote)
         if not unlisted or state.failures or not self._manager.copies.has_free:
-            return False
-        following = state.upload.action if state.upload else await self._next_action(where, state, remote)
-        return planner.root_may_wait(unlisted, following, self._clock.monotonic_ms() - state.root_ms)
+            return None
+        copy = state.upload.action if state.upload else await self._next_action(where, state, remote)
+        age_ms = self._clock.monotonic_ms() - state.root_ms
+        return copy if planner.root_may_wait(unlisted, copy, age_ms) else None
 
     async def _write_root(
         self, where: TopicIdPartition, state: _State, remote: RemotePartition, index: int

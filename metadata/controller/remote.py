@@ -413,8 +413,8 @@ def check_fresh_uuid(image: ClusterImage, remote: RemotePartition, uuid: UUID) -
     """An id is used for one attempt only: a queued deletion of an earlier attempt would delete the new
     object."""
     is_pending = uuid in image.delete_queue or _find(remote.started, uuid) is not None
-    in_manifest = {entry.uuid for entry in remote.entries} | {page.uuid for page in remote.pages}
-    if is_pending or uuid in in_manifest:
+    number = uuid.int  # a UUID is compared and hashed by Python code: slow for hundreds of entries
+    if is_pending or any(node.uuid.int == number for node in remote.nodes):
         raise Refusal(ErrorCode.INVALID_REQUEST, f"{uuid} was already used")
 
 

@@ -18,6 +18,7 @@ from crc32c import crc32c
 from tier_node import START_MS, TierNode, flip_a_bit, produce
 
 from tierlog.base.files import OsFiles
+from tierlog.base.segments import DescribedSegments, SegmentDescriptor
 from tierlog.broker.remote import upload_check
 from tierlog.broker.remote.tier_views import TierRefused
 from tierlog.broker.remote.upload_check import CheckedSegment, checked_segment
@@ -195,6 +196,27 @@ async def test_hanging_disk_does_not_keep_the_copy_slot(tmp_path: Path) -> None:
         assert "the disk did not respond in 0.3 s" in (
             (await node.log_manager.status("t"))[0].last_error or ""
         )
+
+
+async def test_step_beside_an_upload_reads_few_of_the_segments_that_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await filled(node, 600)
+        assert len(replica.segments) > 60
+        await reading(node, replica)
+        read: list[int] = []
+        begin = DescribedSegments.__init__
+
+        def counted(
+            self: DescribedSegments, count: int, describe: Callable[[int], SegmentDescriptor]
+        ) -> None:
+            begin(self, count, lambda at: read.append(at) or describe(at))
+
+        monkeypatch.setattr(DescribedSegments, "__init__", counted)
+        node.log_manager.wake(replica.id)
+        await until(lambda: bool(read))
+        assert len(read) < 10
 
 
 async def test_topic_deleted_during_the_check_is_not_uploaded(tmp_path: Path) -> None:
