@@ -50,7 +50,6 @@ HOT = (
     "protocol/primitives.py",
     "protocol/replica_fetch.py",
     "records/batch.py",
-    "records/chunks.py",
     "records/indexes.py",
     "records/walk.py",
 )
