@@ -21,6 +21,9 @@ from tierlog.client.admin import admin_credentials, admin_tls
 PROBE_TIMEOUT_S = 3.0
 """Time to wait for a node's response: a paused node accepts connections and never responds."""
 
+RESPONSE_BYTES_MAX = 256 << 20
+"""More than any response: a cluster of 200,000 partitions describes itself in 60 MiB."""
+
 TOPIC_HINT = "List topics with `tierlog topic list`; see offsets and settings with `tierlog topic describe`."
 HEALTH_HINT = "Check the cluster with `tierlog cluster health`, and see the node's log."
 CREDENTIALS_HINT = (
@@ -98,20 +101,40 @@ class AdminApi:
 
     def get(self, path: str, **query: object) -> Any:
         with self._open("GET", path, query, None) as response:
-            return json.load(response)
+            return self._document(response)
 
     def text(self, path: str) -> tuple[str, Message]:
         """A response that is no JSON, and its headers."""
         with self._open("GET", path, {}, None) as response:
-            return response.read().decode(), response.headers
+            return self._content(response).decode(errors="replace"), response.headers
 
     def post(self, path: str, body: Mapping[str, object]) -> Any:
         with self._open("POST", path, {}, json.dumps(body).encode()) as response:
-            return json.load(response)
+            return self._document(response)
 
     def delete(self, path: str) -> Any:
         with self._open("DELETE", path, {}, None) as response:
-            return json.load(response)
+            return self._document(response)
+
+    def _document(self, response: Any) -> Any:
+        try:
+            return json.loads(self._content(response))
+        except (ValueError, RecursionError):
+            what = f"{self.url} responded with something that is no JSON"
+            raise CliError(what, hint=HEALTH_HINT) from None
+
+    def _content(self, response: Any) -> bytes:
+        """The body. A node may stop while it sends it."""
+        try:
+            content: bytes = response.read(RESPONSE_BYTES_MAX + 1)
+        except (OSError, HTTPException) as failure:
+            raise unreachable(self.url, f"the response is incomplete: {failure}") from None
+        if response.length and len(content) <= RESPONSE_BYTES_MAX:  # what Content-Length says is missing
+            raise unreachable(self.url, f"the response lacks {response.length:,} bytes")
+        if len(content) > RESPONSE_BYTES_MAX:
+            what = f"{self.url} responded with more than {RESPONSE_BYTES_MAX:,} bytes"
+            raise CliError(what, hint=HEALTH_HINT)
+        return content
 
     def changes(self) -> Iterator[None]:
         """Yield after each event of /v1/events, until the server closes the stream."""

@@ -9,13 +9,17 @@
 `tierlog doctor --bundle` reads the evidence back and examines it again, perhaps with newer rules.
 """
 
+import gzip
 import io
 import json
 import tarfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from tierlog.cli.cluster_processes import ProcessState
 from tierlog.cli.diagnosis import Finding, report
@@ -28,8 +32,39 @@ VERSION = 1
 LOG_BYTES_MAX = 16 << 20
 """Maximum bytes of a log: its end, which has what happened last."""
 
-MEMBER_BYTES_MAX = 512 << 20
-"""A bundle may come from others: a larger file in it is refused."""
+MEMBER_BYTES_MAX, READ_BYTES_MAX = 128 << 20, 512 << 20
+"""Maximum size of one file that is read, and of all. A bundle may come from others."""
+
+ARCHIVE_BYTES_MAX, MEMBERS_MAX = 8 << 30, 5_000
+"""Maximum size without compression, and number of files, with logs, which are not read."""
+
+TIME_MAX_MS = 253_402_300_799_000  # end of the year 9999
+
+
+class _Document(msgspec.Struct):
+    """Evidence as JSON, without metrics. Documents of admin APIs are checked by the rules that use them."""
+
+    version: int
+    taken_at_ms: Annotated[int, msgspec.Meta(ge=0, le=TIME_MAX_MS)]
+    urls: dict[int, str]
+    documents: dict[int, dict[str, dict[str, Any]]]
+    clocks: dict[int, float]
+    settings: dict[int, dict[str, str | None]]
+    hanging: list[dict[str, Any]]
+    processes: dict[int, ProcessState]
+    roles: dict[int, list[str]]
+    not_read: list[str]
+
+
+class _Contents(gzip.GzipFile):
+    """Contents of an archive. tarfile reads names and extended headers whole, whatever size they claim."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or not 0 <= size <= MEMBER_BYTES_MAX:
+            raise ValueError("a file in it is too large")
+        if self.tell() > ARCHIVE_BYTES_MAX:
+            raise ValueError(f"it has more than {ARCHIVE_BYTES_MAX:,} bytes")
+        return super().read(size)
 
 
 def write(
@@ -65,12 +100,7 @@ def read(archive: Path) -> Evidence:
     """The evidence in a bundle. Raises CliError."""
     hint = "Give a file that `tierlog debug bundle` has written."
     try:
-        with tarfile.open(archive, "r:gz") as tar:
-            found = {
-                member.name.removeprefix(f"{ROOT}/"): _content(tar, member)
-                for member in tar
-                if member.isfile() and not member.name.startswith(f"{ROOT}/logs/")
-            }
+        found = _files(archive)
         document = json.loads(found[EVIDENCE])
         if document["version"] != VERSION:
             raise CliError(
@@ -79,22 +109,39 @@ def read(archive: Path) -> Evidence:
         metrics = {
             int(Path(name).stem): text.decode() for name, text in found.items() if name.startswith(METRICS)
         }
-        return _from_json(document, metrics)
-    except (OSError, EOFError, tarfile.TarError, ValueError, KeyError, TypeError, AttributeError) as failure:
-        raise CliError(f"{archive} is not a complete debug bundle: {failure!r}", hint=hint) from None
+        return _from_json(msgspec.convert(document, _Document, str_keys=True), metrics)
+    except DAMAGED as failure:
+        raise CliError(f"{archive} is not a complete debug bundle: {failure!r:.200}", hint=hint) from None
+
+
+DAMAGED = (
+    *(OSError, EOFError, zlib.error, tarfile.TarError, RecursionError),
+    *(ValueError, KeyError, TypeError, AttributeError, msgspec.ValidationError),
+)
+
+
+def _files(archive: Path) -> dict[str, bytes]:
+    """Name -> content of the evidence and metrics. Nothing is written to the disk."""
+    found: dict[str, bytes] = {}
+    left = READ_BYTES_MAX
+    with _Contents(archive) as contents, tarfile.open(fileobj=contents, mode="r:") as tar:
+        for count, member in enumerate(tar):
+            name = member.name.removeprefix(f"{ROOT}/")
+            if count >= MEMBERS_MAX or member.offset_data + member.size > ARCHIVE_BYTES_MAX:
+                raise ValueError(f"it has more than {MEMBERS_MAX:,} files or {ARCHIVE_BYTES_MAX:,} bytes")
+            if member.isreg() and (name == EVIDENCE or name.startswith(METRICS)):
+                left -= member.size
+                if member.size > MEMBER_BYTES_MAX or left < 0:
+                    raise ValueError(f"{name} has {member.size:,} bytes")
+                extracted = tar.extractfile(member)
+                found[name] = b"" if extracted is None else extracted.read()
+    return found
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes, at_ms: int) -> None:
     member = tarfile.TarInfo(f"{ROOT}/{name}")
     member.size, member.mtime = len(content), at_ms // 1000
     tar.addfile(member, io.BytesIO(content))
-
-
-def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    if member.size > MEMBER_BYTES_MAX:
-        raise ValueError(f"{member.name} has {member.size} bytes")
-    extracted = tar.extractfile(member)
-    return b"" if extracted is None else extracted.read()
 
 
 def _end_of(path: Path) -> bytes:
@@ -119,18 +166,15 @@ def _as_json(evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def _from_json(document: Mapping[str, Any], metrics: Mapping[int, str]) -> Evidence:
-    def by_node(name: str) -> dict[int, Any]:
-        return {int(node): value for node, value in document[name].items()}
-
+def _from_json(document: _Document, metrics: Mapping[int, str]) -> Evidence:
     return Evidence(
-        taken_at_ms=document["taken_at_ms"],
-        answers=Answers(urls=by_node("urls"), documents=by_node("documents")),
+        taken_at_ms=document.taken_at_ms,
+        answers=Answers(urls=document.urls, documents=document.documents),
         metrics=metrics,
-        clocks=by_node("clocks"),
-        settings=by_node("settings"),
-        hanging=document["hanging"],
-        processes={node: ProcessState(state) for node, state in by_node("processes").items()},
-        roles=by_node("roles"),
-        not_read=document["not_read"],
+        clocks=document.clocks,
+        settings=document.settings,
+        hanging=document.hanging,
+        processes=document.processes,
+        roles=document.roles,
+        not_read=document.not_read,
     )

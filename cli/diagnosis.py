@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from shlex import quote
 from typing import Any
 
-from tierlog.cli.evidence import DIRECTORIES, TIER, Evidence
+from tierlog.cli.evidence import DIRECTORIES, TIER, UNREADABLE, Evidence
 from tierlog.cli.health import NAMED_MAX, Status, assess_by_rule
 from tierlog.cli.observation import BROKERS, QUORUM, observation_of
-from tierlog.cli.output import counted, listed, size
+from tierlog.cli.output import counted, listed, printable, size
 
 CLOCK_AHEAD_S = 3.0
 """Seconds between wall clocks from which they are reported. NTP keeps them within milliseconds."""
@@ -23,6 +24,9 @@ FILES_SHARE = 0.8
 OVERDUE_S = 3_600  # deletions in the bucket that wait for longer
 METADATA_BEHIND = 1_000
 """Entries of the metadata log that a node has not applied, while the leader has."""
+
+OF_NODES = ("/v1/", "metrics of ", "topics of ")
+"""Missing evidence by which other rules find nothing, though something may be wrong."""
 
 SKEW, SKEW_LEADERS = 2, 20
 """Leaderships of a broker that are reported: twice the average, and at least so many."""
@@ -94,16 +98,35 @@ HEALTH_RULES = {
 
 def diagnose(evidence: Evidence) -> list[Finding]:
     """The findings, the most urgent first."""
-    found = [*_health(evidence), *(finding for rule in RULES for finding in rule(evidence))]
+    found = [finding for rule in (_health, *RULES) for finding in _examine(rule, evidence)]
     order = list(Urgency)
     return sorted(found, key=lambda one: order.index(one.urgency))
+
+
+def _examine(rule: Callable[[Evidence], Iterator[Finding]], evidence: Evidence) -> list[Finding]:
+    """The findings of a rule. Evidence is as good as the servers and bundles from which it comes: a rule that
+    cannot read it says so, and the others still count."""
+    try:
+        return list(rule(evidence))
+    except UNREADABLE as failure:
+        return [
+            Finding(
+                rule="unreadable",
+                urgency=Urgency.RISK,
+                what=f"the rule {rule.__name__.strip('_')} cannot read the evidence: {failure!r}",
+                why="A node runs another version, or what responds is no node of tierlog.",
+                next="Compare the builds of `tierlog cluster versions` with that of this command, and check "
+                "the addresses.",
+            )
+        ]
 
 
 def report(findings: Sequence[Finding]) -> str:
     """The findings for people, each in four lines."""
     lines = []
     for one in findings:
-        lines += [f"{one.urgency.upper()}: {one.what}", f"  why:  {one.why}", f"  next: {one.next}"]
+        what, next_ = printable(one.what), printable(one.next)  # a name in it must not begin a line
+        lines += [f"{one.urgency.upper()}: {what}", f"  why:  {one.why}", f"  next: {next_}"]
         lines += [f"  see:  {one.runbook}"] if one.runbook else []
         lines.append("")
     return "\n".join(lines)
@@ -477,8 +500,8 @@ def _hanging(evidence: Evidence) -> Iterator[Finding]:
         urgency=Urgency.UNAVAILABLE,
         what=f"{counted(len(rows), 'transaction')} that no coordinator will end: {listed(places, NAMED_MAX)}",
         why="Consumers of committed records stop before them.",
-        next=f"`tierlog txn abort {first['topic']} {first['partition']} {first['start_offset']}`, once the "
-        "producer has ended; `tierlog txn find-hanging` lists all.",
+        next=f"`tierlog txn abort {quote(first['topic'])} {int(first['partition'])} "
+        f"{int(first['start_offset'])}`, once the producer has ended; `tierlog txn find-hanging` lists all.",
         runbook="docs/explanation/transactions.md",
     )
 
@@ -487,9 +510,10 @@ def _not_read(evidence: Evidence) -> Iterator[Finding]:
     """Evidence that is missing. A node that does not respond has a finding of its own."""
     missing = [text for text in evidence.not_read if not text.endswith("does not respond")]
     if missing:
+        is_of_nodes = any(text.startswith(OF_NODES) for text in missing)
         yield Finding(
             rule="not-read",
-            urgency=Urgency.ADVICE,
+            urgency=Urgency.RISK if is_of_nodes else Urgency.ADVICE,
             what=f"not everything could be read: {'; '.join(missing[:NAMED_MAX])}",
             why="Nodes do not respond, the login lacks a permission, or there was no time left.",
             next="Start the nodes, or give --client-config with a login that may describe the cluster.",

@@ -7,16 +7,18 @@ whole. Brokers describe their settings without passwords, so that the evidence c
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any
 
 from tierlog.base.clock import SystemClock
 from tierlog.cli.admin import AdminApi
 from tierlog.cli.cluster_processes import ProcessState
 from tierlog.cli.errors import CliError
-from tierlog.cli.observation import BROKERS, HEALTH_PATHS, TIMEOUT_S, Answers, ask
+from tierlog.cli.observation import BROKERS, HEALTH_PATHS, SOURCES_MAX, TIMEOUT_S, Answers, ask, in_parallel
+from tierlog.client.errors import ClientError
 
 CLUSTER, TIER, DIRECTORIES = "/v1/cluster", "/v1/tier/status", "/v1/directories"
 CHECKED_TRANSACTIONS_PARTITIONS_MAX = 500
@@ -25,6 +27,9 @@ CHECKED_TRANSACTIONS_PARTITIONS_MAX = 500
 HANGING_AFTER_MS = 15 * 60_000  # transaction.max.timeout.ms of Kafka: no coordinator waits for longer
 KAFKA_S = 20.0
 """Time for the requests of Kafka's protocol, after which the rest is left out."""
+
+UNREADABLE = (CliError, ClientError, OSError, ValueError, LookupError, TypeError, AttributeError)
+"""Failures of a request, and of responses that are no document of tierlog."""
 
 SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
 LABEL = re.compile(r'(?P<name>[a-zA-Z_]\w*)="(?P<value>(?:[^"\\]|\\.)*)"')
@@ -58,7 +63,8 @@ class Evidence:
             for line in text.splitlines():
                 if line.startswith(metric) and (found := SAMPLE.match(line)) and found["name"] == metric:
                     labels = {one["name"]: one["value"] for one in LABEL.finditer(found["labels"] or "")}
-                    yield node, labels, float(found["value"])
+                    with suppress(ValueError):
+                        yield node, labels, float(found["value"])
 
 
 def gather(
@@ -72,25 +78,36 @@ def gather(
     not_read: list[str] = []
     answers = ask(seeds, (*HEALTH_PATHS, DIRECTORIES, TIER))
     not_read += [f"node {node} does not respond" for node in answers.urls if node not in answers.documents]
+    not_read += answers.unread
     documents = {node: dict(found) for node, found in answers.documents.items()}
-    for node in answers.of(BROKERS) or documents:
-        if cluster := _read(not_read, f"topics of node {node}", lambda: _api(answers, node).get(CLUSTER)):  # noqa: B023
+    for node in [*(answers.of(BROKERS) or documents)][:SOURCES_MAX]:
+        read = partial(_read, not_read, f"topics of node {node}", partial(_api(answers, node).get, CLUSTER))
+        [cluster] = in_parallel(lambda work: work(), [read])
+        if isinstance(cluster, dict):
             documents[node][CLUSTER] = cluster
             break
-    with ThreadPoolExecutor(16) as pool:
-        scraped = pool.map(lambda node: _scrape(not_read, node, _api(answers, node)), documents)
-        found = dict(zip(documents, scraped, strict=True))
-    settings, hanging = _of_brokers(not_read, bootstrap or _bootstrap(documents), set(documents))
+    scraped = in_parallel(
+        lambda node: _scrape(not_read, node, _api(answers, node)),
+        list(documents),
+        on_late=lambda node: not_read.append(f"metrics of node {node}: it did not respond in time"),
+    )
+    found = dict(zip(documents, scraped, strict=True))
+    settings: dict[int, dict[str, str | None]] = {}
+    addresses = bootstrap or _read(not_read, "addresses of brokers", partial(_bootstrap, documents))
+    ask_brokers = partial(_of_brokers, not_read, settings, addresses)
+    [hanging] = in_parallel(ask_brokers, [set(documents)], deadline_s=KAFKA_S + 3 * TIMEOUT_S)
+    if hanging is None:
+        not_read.append("settings and transactions: no time was left")
     return Evidence(
         taken_at_ms=SystemClock().now_ms(),
         answers=Answers(urls=answers.urls, documents=documents),
         metrics={node: one[0] for node, one in found.items() if one},
         clocks={node: one[1] for node, one in found.items() if one},
-        settings=settings,
-        hanging=hanging,
+        settings=dict(settings),
+        hanging=hanging or (),
         processes=processes,
         roles=roles,
-        not_read=not_read,
+        not_read=tuple(not_read),
     )
 
 
@@ -102,8 +119,8 @@ def _read(not_read: list[str], what: str, work: Callable[[], Any]) -> Any:
     """The work's result; None after a failure, which is noted."""
     try:
         return work()
-    except (CliError, OSError, ValueError) as failure:
-        not_read.append(f"{what}: {getattr(failure, 'message', failure)}")
+    except UNREADABLE as failure:
+        not_read.append(f"{what}: {getattr(failure, 'message', None) or repr(failure)}")
         return None
 
 
@@ -115,7 +132,8 @@ def _scrape(not_read: list[str], node: int, api: AdminApi) -> tuple[str, float] 
     def work() -> tuple[str, float]:
         begun_ms = clock.now_ms()
         text, headers = api.text("/metrics")
-        theirs = parsedate_to_datetime(headers["Date"]).timestamp() + 0.5  # it has no fraction of a second
+        date = parsedate_to_datetime(headers["Date"] or "")
+        theirs = date.timestamp() + 0.5  # it has no fraction of a second
         return text, theirs - (begun_ms + clock.now_ms()) / 2_000
 
     found: tuple[str, float] | None = _read(not_read, f"metrics of node {node}", work)
@@ -128,31 +146,33 @@ def _bootstrap(documents: Mapping[int, Mapping[str, Any]]) -> str | None:
 
 
 def _of_brokers(
-    not_read: list[str], bootstrap: str | None, responding: Set[int]
-) -> tuple[dict[int, dict[str, str | None]], list[dict[str, Any]]]:
-    """Settings of each broker that responds and, if all do, hanging transactions, by Kafka's protocol."""
+    not_read: list[str],
+    settings: dict[int, dict[str, str | None]],
+    bootstrap: str | None,
+    responding: Set[int],
+) -> list[dict[str, Any]]:
+    """By Kafka's protocol: adds the settings of each broker that responds. Returns hanging transactions, if
+    all brokers respond."""
     from tierlog.cli.client import KafkaClient
 
-    if bootstrap is None:
-        return {}, []
-    settings: dict[int, dict[str, str | None]] = {}
     deadline = time.monotonic() + KAFKA_S
-    try:
+
+    def ask_all() -> list[dict[str, Any]]:
         with KafkaClient(bootstrap, timeout_s=2 * TIMEOUT_S) as client:
             brokers = {broker.node_id for broker in client.metadata([]).brokers}
             for broker in sorted(brokers & responding):
-                what = f"settings of broker {broker}"
-                found = _read(not_read, what, lambda: _settings_of(client, broker, deadline))  # noqa: B023
-                if found is not None:
+                work = partial(_settings_of, client, broker, deadline)
+                if (found := _read(not_read, f"settings of broker {broker}", work)) is not None:
                     settings[broker] = found
             if not brokers <= responding:
                 not_read.append("hanging transactions: not all brokers respond")
-                return settings, []
-            hanging = _read(not_read, "hanging transactions", lambda: _hanging(client, deadline))
-    except (CliError, OSError, ValueError) as failure:
-        not_read.append(f"settings and transactions: {getattr(failure, 'message', failure)}")
-        return settings, []
-    return settings, hanging or []
+                return []
+            return _read(not_read, "hanging transactions", partial(_hanging, client, deadline)) or []
+
+    if bootstrap is None:
+        return []
+    found: list[dict[str, Any]] | None = _read(not_read, "settings and transactions", ask_all)
+    return found or []
 
 
 def _settings_of(client: Any, broker: int, deadline: float) -> dict[str, str | None]:

@@ -5,11 +5,17 @@ leader of the quorum, or else from the node with the highest applied index. Used
 view and `doctor`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+import msgspec
 
 from tierlog.broker.gateway.cluster_views import UNHEALTHY, Condition
 from tierlog.cli.admin import AdminApi
@@ -17,6 +23,20 @@ from tierlog.cli.errors import CliError
 
 TIMEOUT_S = 3.0
 """A paused node, or one whose host is gone, never responds."""
+
+DEADLINE_S = 15.0
+"""Time for one request to each of many nodes. A server that sends a byte now and then keeps each timeout from
+passing."""
+
+NODES_MAX = 1_000
+"""Nodes that are asked: a server that is no node may name further ones without end."""
+
+THREADS = 32
+SOURCES_MAX = 3
+"""Nodes that are asked, one after the other, for what each of them knows."""
+
+BROKERS_ONLY, NOT_FOUND = 409, 404
+"""Statuses of nodes that are only controllers, and of nodes of an earlier version."""
 
 PARTITIONS_MAX = 1000
 """Maximum number of unhealthy partitions that are requested."""
@@ -35,6 +55,20 @@ HEALTH_PATHS = (
 """Paths that each node is asked for."""
 
 Response = dict[str, Any]
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class _Quorum(msgspec.Struct):
+    """The part of GET /v1/quorum that observations need."""
+
+    node_id: int
+    cluster_id: str
+    role: str
+    applied_index: int
+    voters: dict[int, str]
+    learners: dict[int, str] = {}
+    term: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +130,12 @@ def partition_names(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
     """Responses of the nodes' admin APIs. `urls`: of all nodes that the others know. `documents`: node ->
-    path -> response; a node or a path without a response is missing."""
+    path -> response; a node or a path without a response is missing. `unread`: the missing paths of nodes
+    that respond, and why."""
 
     urls: Mapping[int, str] = field(default_factory=dict)
     documents: Mapping[int, Mapping[str, Response]] = field(default_factory=dict)
+    unread: Sequence[str] = ()
 
     def of(self, path: str) -> dict[int, Response]:
         """The responses to a path, by node."""
@@ -113,35 +149,84 @@ def observe(seeds: Iterable[str]) -> Observation:
 
 def ask(seeds: Iterable[str], paths: Sequence[str]) -> Answers:
     """The responses of all nodes to these paths, and those of one node about brokers and partitions."""
+    urls, documents = _members(seeds)
+    unread: list[str] = []
+
+    def read(one: tuple[int, str], **query: object) -> Response | None:
+        return _ask(urls[one[0]], one[1], partial(_note, unread, one), **query)
+
+    def on_late(one: tuple[int, str]) -> None:
+        unread.append(f"{one[1]} of node {one[0]}: it did not respond in time")
+
+    wanted = [(node, path) for node in sorted(documents) for path in paths]
+    found = in_parallel(read, wanted, on_late=on_late)
+    for (node, path), response in zip(wanted, found, strict=True):
+        if response is not None:
+            documents[node][path] = response
+    answers = Answers(urls=urls, documents=documents, unread=unread)
+    unhealthy = partial(read, condition="unhealthy", limit=PARTITIONS_MAX)
+    for node in _newest_first(Observation(quorum=answers.of(QUORUM)))[:SOURCES_MAX]:
+        if brokers := in_parallel(read, [(node, BROKERS)], on_late=on_late)[0]:
+            documents[node][BROKERS] = brokers
+            if rows := in_parallel(unhealthy, [(node, "/v1/partitions")], on_late=on_late)[0]:
+                documents[node][UNHEALTHY_PARTITIONS] = rows
+            break
+    return answers
+
+
+def _members(seeds: Iterable[str]) -> tuple[dict[int, str], dict[int, dict[str, Response]]]:
+    """URLs of the nodes that those at `seeds` and their members know, and GET /v1/quorum of each that
+    responds."""
     urls: dict[int, str] = {}
     documents: dict[int, dict[str, Response]] = {}
     queried: set[str] = set()
-    with ThreadPoolExecutor(16) as pool:
-        pending = list(seeds)
-        while pending := [url for url in dict.fromkeys(pending) if url and url not in queried]:
-            queried.update(pending)
-            responses = pool.map(lambda url: _ask(url, QUORUM), pending)
-            for url, response in zip(pending, responses, strict=True):
-                if response is not None:
-                    node = int(response["node_id"])
-                    documents[node] = {QUORUM: response}
-                    urls.setdefault(node, url)
-                    # observers report no learners
-                    members = {**response["voters"], **response.get("learners", {})}
-                    urls = {**{int(one): to for one, to in members.items() if to}, **urls}
-            pending = list(urls.values())
-        wanted = [(node, path) for node in sorted(documents) for path in paths]
-        found = pool.map(lambda one: _ask(urls[one[0]], one[1]), wanted)
-        for (node, path), response in zip(wanted, found, strict=True):
-            if response is not None:
-                documents[node][path] = response
-    answers = Answers(urls=urls, documents=documents)
-    for node in _newest_first(observation_of(answers)):
-        if (brokers := _ask(urls[node], BROKERS)) is not None:
-            unhealthy = _ask(urls[node], "/v1/partitions", condition="unhealthy", limit=PARTITIONS_MAX)
-            documents[node] |= {BROKERS: brokers} | ({UNHEALTHY_PARTITIONS: unhealthy} if unhealthy else {})
+    pending, deadline = list(seeds), time.monotonic() + 2 * DEADLINE_S
+    while pending := [url for url in dict.fromkeys(pending) if url and url not in queried]:
+        if time.monotonic() > deadline or len(queried) > NODES_MAX:
             break
-    return answers
+        queried.update(pending)
+        for url, response in zip(pending, in_parallel(_ask_quorum, pending), strict=True):
+            if response is not None:
+                document, quorum = response
+                documents[quorum.node_id] = {QUORUM: document}
+                urls.setdefault(quorum.node_id, url)
+                # observers report no learners
+                members = {**quorum.voters, **quorum.learners}
+                urls = {**{one: to for one, to in members.items() if to}, **urls}
+        pending = list(urls.values())
+    return urls, documents
+
+
+def in_parallel(
+    work: Callable[[T], R | None],
+    items: Sequence[T],
+    *,
+    deadline_s: float | None = None,
+    on_late: Callable[[T], None] = lambda _: None,
+) -> list[R | None]:
+    """The results of the work for each item; None if it has not ended at the deadline (default: DEADLINE_S).
+    Threads that still work then do not keep the process from ending."""
+    results: list[Future[R | None]] = [Future() for _ in items]
+    queue: SimpleQueue[tuple[Future[R | None], T]] = SimpleQueue()
+    for one in zip(results, items, strict=True):
+        queue.put(one)
+
+    def run() -> None:
+        with suppress(Empty):
+            while True:
+                result, item = queue.get_nowait()
+                try:
+                    result.set_result(work(item))
+                except BaseException as failure:
+                    result.set_exception(failure)
+
+    for _ in range(min(THREADS, len(items))):
+        threading.Thread(target=run, daemon=True).start()
+    done, _ = wait(results, DEADLINE_S if deadline_s is None else deadline_s)
+    for result, item in zip(results, items, strict=True):
+        if result not in done:
+            on_late(item)
+    return [one.result() if one in done else None for one in results]
 
 
 def observation_of(answers: Answers) -> Observation:
@@ -188,9 +273,26 @@ def _newest_first(observation: Observation) -> list[int]:
     return sorted(applied, key=lambda one: (one != leader, -applied[one]))
 
 
-def _ask(url: str, path: str, **query: object) -> Response | None:
+def _ask_quorum(url: str) -> tuple[Response, _Quorum] | None:
+    """None also if what responds is no node of a cluster."""
+    response = _ask(url, QUORUM)
+    try:
+        return None if response is None else (response, msgspec.convert(response, _Quorum, str_keys=True))
+    except msgspec.ValidationError:
+        return None
+
+
+def _ask(
+    url: str, path: str, on_failure: Callable[[CliError], None] = lambda _: None, **query: object
+) -> Response | None:
     try:
         response = AdminApi(url, timeout_s=TIMEOUT_S).get(path, **query)
-    except (CliError, OSError, ValueError):
+    except CliError as failure:
+        on_failure(failure)
         return None
     return response if isinstance(response, dict) else None
+
+
+def _note(unread: list[str], one: tuple[int, str], failure: CliError) -> None:
+    if failure.status not in (BROKERS_ONLY, NOT_FOUND):
+        unread.append(f"{one[1]} of node {one[0]}: {failure.message}")

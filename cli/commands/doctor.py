@@ -121,7 +121,7 @@ def _gather(admin: str | None, bootstrap: str | None) -> "Evidence":
     from tierlog.cli import cluster_files, cluster_processes
     from tierlog.cli.admin import AdminApi, admin_target, split_urls
     from tierlog.cli.evidence import gather
-    from tierlog.cli.observation import QUORUM, TIMEOUT_S
+    from tierlog.cli.observation import QUORUM, TIMEOUT_S, in_parallel
 
     directory = None if admin or bootstrap else cluster_files.last_started()
     plan = cluster_files.load(directory) if directory else None
@@ -129,7 +129,7 @@ def _gather(admin: str | None, bootstrap: str | None) -> "Evidence":
     urls = split_urls(admin_target(admin, bootstrap))
     evidence = gather(urls, bootstrap, processes=processes, roles=plan.roles if plan else {})
     if not processes and not evidence.answers.documents:
-        AdminApi(urls[0], timeout_s=TIMEOUT_S).get(QUORUM)  # its error says more
+        in_parallel(AdminApi(urls[0], timeout_s=TIMEOUT_S).get, [QUORUM])  # its error says more
         raise unreachable(", ".join(urls), "no node responds")
     return evidence
 
