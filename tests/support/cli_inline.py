@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from typer.main import get_command
 
-from tierlog.cli import main
+from tierlog.cli import client_config, main
 
 
 def commands(command: Any = None, path: str = "") -> dict[str, Any]:
@@ -44,6 +44,8 @@ def call(*words: str, stdin: bytes = b"") -> Ended:
             main.main()
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        finally:
+            client_config.remember(None)  # or a client of the same process would use the command's login
     return Ended(code, _text(out), _text(err))
 
 
