@@ -172,21 +172,10 @@ class _Guard:
         return self._handle_rest(context, request, found.items, found.changed)
 
     async def _check_in_turns(
-        self,
-        access: Access,
-        context: RequestContext,
-        request: Any,
-        appended: "asyncio.Future[None] | None" = None,
-    ) -> Reply:
-        """`appended`: done when the handler has taken the batches out of the frame, or will not."""
-        try:
-            return await self._respond_in_turns(access, context, request, appended)
-        finally:
-            _release(appended)
-
-    async def _respond_in_turns(
         self, access: Access, context: RequestContext, request: Any, appended: "asyncio.Future[None] | None"
     ) -> Reply:
+        """`appended`: done when the handler of Produce has taken the batches out of the frame. Later requests
+        wait for it or the reply: none is handled after CLOSE."""
         checks = self._checks(access, context, request)
         try:
             while True:
@@ -198,18 +187,20 @@ class _Guard:
             return found  # type: ignore[no-any-return]
         self._count_denied(found.items)
         reply: Any = self._without_items(context, request)
+        closes = bool(found.items) and reply is None  # a producer without acknowledgements
         if not found.items or any(getattr(request, array) for array, _ in found.changed):
             try:
                 reply = self._handler(context, request)
                 if isinstance(reply, Pending):
-                    _release(appended, reply.blocks_later_until)
+                    if not closes:
+                        _release(appended, reply.blocks_later_until)
                     reply = await reply
                 if isinstance(reply, Exception):
                     raise reply
             except BaseException:
                 _restore(request, found.changed)
                 raise
-        if found.items and reply is None:  # a producer without acknowledgements
+        if closes:
             return CLOSE
         if not found.items or not isinstance(reply, Message | RawReply):
             return reply  # type: ignore[no-any-return]

@@ -219,17 +219,30 @@ async def test_topics_of_a_large_produce_are_checked_in_turns(node: Node) -> Non
 
 
 @pytest.mark.parametrize("has_permitted", [True, False])
-async def test_large_produce_without_acknowledgements_is_closed(node: Node, has_permitted: bool) -> None:
-    def append(context: RequestContext, request: Any) -> None:
+@pytest.mark.parametrize("is_pending", [True, False])
+async def test_no_request_follows_a_large_produce_without_acknowledgements_that_is_denied(
+    node: Node, has_permitted: bool, is_pending: bool
+) -> None:
+    def append(context: RequestContext, request: Any) -> Pending | None:
         assert has_permitted and [topic.name for topic in request.topic_data] == MINE
+        appended, replied = asyncio.get_running_loop().create_future(), asyncio.Future[None]()
+        appended.set_result(None)
+        replied.set_result(None)
+        return Pending(replied, WHOLE_FRAME, blocks_later_until=appended) if is_pending else None
 
     fields = produce(acks=0)
     if not has_permitted:
         fields["topic_data"] = [topic for topic in fields["topic_data"] if topic["name"] not in MINE]
-    assert await node.ask("Produce", node.guarded("Produce", append), fields, version=9) is CLOSE
+    api = BY_NAME["Produce"]
+    context = RequestContext(api.key, 9, 1, "c", Connection(1, "h", 1))
+    reply = node.guarded("Produce", append)(context, message("Produce", fields))
+    assert isinstance(reply, Pending) and reply.blocks_later_until is not None
+    assert await reply is CLOSE
+    await asyncio.sleep(0)
+    assert not reply.blocks_later_until.done()
 
 
-async def test_failed_append_of_a_large_produce_lets_later_requests_start(node: Node) -> None:
+async def test_requests_after_a_large_produce_that_fails_wait_for_its_error(node: Node) -> None:
     def fail(context: RequestContext, request: Any) -> None:
         raise RuntimeError("broken")
 
@@ -239,7 +252,7 @@ async def test_failed_append_of_a_large_produce_lets_later_requests_start(node: 
     assert isinstance(reply, Pending) and reply.blocks_later_until is not None
     with pytest.raises(RuntimeError, match="broken"):
         await reply
-    assert reply.blocks_later_until.done()
+    assert not reply.blocks_later_until.done()
 
 
 async def test_large_change_without_a_permitted_item_does_not_reach_the_handler(node: Node) -> None:
