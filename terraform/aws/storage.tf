@@ -25,6 +25,9 @@ resource "aws_s3_bucket" "history" {
   bucket_prefix = var.bucket_name == null ? "tierlog-${var.name}-" : null
   force_destroy = var.bucket_force_destroy
   tags          = local.tags
+
+  # `destroy` leaves a bucket that has history, and must then leave its key.
+  depends_on = [aws_kms_key.new]
 }
 
 resource "aws_s3_bucket_versioning" "history" {

@@ -141,8 +141,8 @@ variable "package" {
     error_message = "package.requirements must have --hash=sha256:... on each requirement."
   }
   validation {
-    condition     = var.package.requirements == null ? true : can(regex("^https://", var.package.index_url))
-    error_message = "package.requirements needs package.index_url, which must begin with https://."
+    condition     = var.package.requirements == null ? true : can(regex("^https://[^@]+$", var.package.index_url))
+    error_message = "package.requirements needs package.index_url, which must begin with https:// and have no login, which would be in the state."
   }
 }
 
@@ -167,7 +167,7 @@ variable "settings" {
     error_message = "settings must not have node.id, process.roles, controller.quorum.voters, log.dirs or broker.rack: this module sets them for each node."
   }
   validation {
-    condition     = alltrue([for key, value in var.settings : !can(regex("(secret|password|jaas)", key)) || can(regex("^\\$\\{", value))])
+    condition     = alltrue([for key, value in var.settings : !can(regex("(secret|password|jaas|keystore\\.key$)", key)) || can(regex("^\\$\\{", value))])
     error_message = "settings must not have secrets, which would be in the state: use a reference such as $${directory:/run/tierlog/secrets:NAME}."
   }
 }

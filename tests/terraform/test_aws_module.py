@@ -43,11 +43,13 @@ INVALID = {
         ('{ wheels = "s3://packages/tierlog.tar.gz", sha256 = "abc" }', "in 64 hexadecimal digits"),
         ('{ requirements = "tierlog==0.1.0", index_url = "https://i.example" }', "must have --hash=sha256"),
         ('{ requirements = "tierlog --hash=sha256:1" }', "needs package.index_url"),
+        ('{ requirements = "a --hash=sha256:1", index_url = "https://u:p@i.example" }', "have no login"),
     ],
     "acm_pca_arn": [('"arn:aws:acm:x"', "must be the ARN of a certificate authority")],
     "settings": [
         ('{ "node.id" = "1" }', "this module sets them for each node"),
         ('{ "delegation.token.secret.key" = "x" }', "must not have secrets, which would be in the state"),
+        ('{ "ssl.keystore.key" = "x" }', "must not have secrets, which would be in the state"),
     ],
     "bucket_name": [('"my.bucket"', "a dot breaks TLS")],
     "bucket_noncurrent_days": [("0", "must be from 1 to 3650")],
@@ -138,6 +140,11 @@ def test_examples_are_valid(module: Terraform, example: str) -> None:
 def test_resources_follow_from_the_variables(module: Terraform) -> None:
     done = module.run("test", "-no-color")
     assert "0 failed" in done.stdout
+
+
+def test_a_bucket_that_cannot_be_destroyed_keeps_its_key(module: Terraform) -> None:
+    """terraform destroys what a resource depends on only after the resource."""
+    assert '"aws_s3_bucket.history" -> "aws_kms_key.new"' in module.run("graph").stdout
 
 
 def runs() -> Iterator[dict[str, tuple[str, str]]]:

@@ -94,10 +94,19 @@ disk() {
   if mountpoint -q "$path"; then
     return
   fi
-  if ! blkid "$2" > /dev/null; then
-    say "formatting $2"
-    mkfs.ext4 -q -m 0 -E nodiscard "$2"
-  fi
+  found=0
+  blkid -p "$2" > /dev/null || found=$?
+  case $found in
+    0) ;;
+    2) # nothing is on it
+      say "formatting $2"
+      mkfs.ext4 -q -m 0 -E nodiscard "$2"
+      ;;
+    *)
+      say "blkid cannot tell what is on $2" >&2
+      exit 1
+      ;;
+  esac
   mount -o noatime "$2" "$path"
   say "$2 is mounted on $path"
 }
