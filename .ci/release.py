@@ -23,6 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SUMS = "SHA256SUMS"
+OWN_FILES = re.compile(r"SHA256SUMS|Dockerfile|constraints\.txt|tierlog-.*")
 COMPILERS = ("cc", "gcc", "clang")
 BUILD_TIMEOUT_S = 1800.0
 
@@ -77,7 +78,12 @@ def checked_commit() -> str:
 
 
 def make(target: Path, version: str, commit: str, *, pure: bool) -> list[str]:
-    """Names of the files that were made. Files of earlier runs are removed."""
+    """Names of the files that were made. Files of earlier runs are removed; a directory with others is
+    refused."""
+    if other := [
+        file.name for file in target.glob("*") if not (file.is_file() and OWN_FILES.fullmatch(file.name))
+    ]:
+        raise Refused(f"{target} has files that are not of a release, such as {other[0]}")
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     environment = {**os.environ, "SOURCE_DATE_EPOCH": git("log", "-1", "--format=%ct").strip()}

@@ -99,6 +99,13 @@ def test_uncommitted_changes_are_refused(tree: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "dist").exists()
 
 
+def test_a_directory_with_other_files_is_not_emptied(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    ended = release(tree, tmp_path)
+    assert ended.returncode == 1 and "has files that are not of a release, such as notes.txt" in ended.stderr
+    assert (tmp_path / "notes.txt").exists()
+
+
 def test_a_version_that_the_changelog_does_not_have_is_refused(tree: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     git(tree, "clone", "--quiet", str(tree), str(other))
