@@ -44,8 +44,22 @@ def found(*words: str) -> tuple[int, dict[str, dict[str, Any]]]:
     return ended.code, {one["rule"]: one for one in json.loads(ended.stdout)["findings"]}
 
 
+def until_found(code: int, *rules: str) -> dict[str, dict[str, Any]]:
+    """Wait until doctor ends with this code and has these rules among its findings: a node of a busy machine
+    may respond late. Returns all findings."""
+    seen: list[dict[str, dict[str, Any]]] = []
+
+    def has_all() -> bool:
+        ended, now = found()
+        seen[:] = [now]
+        return ended == code and now.keys() >= {*rules} and bool(now) == bool(rules)
+
+    until(has_all, f"doctor ends with {code} and finds {rules}")
+    return seen[0]
+
+
 def test_healthy_cluster_passes(directory: Path) -> None:
-    assert found() == (0, {})
+    until_found(0)
     assert succeed("doctor").stdout.startswith("0 findings, 3 nodes responded, ")
 
 
@@ -53,21 +67,18 @@ def test_a_killed_a_paused_and_all_nodes_are_found_live_and_in_a_bundle(
     directory: Path, tmp_path: Path
 ) -> None:
     succeed("cluster", "kill", "3")
-    until(lambda: "partitions" in found()[1], "the replicas of the killed node are missed")
-    code, rules = found()
-    assert code == 5 and rules["node"]["next"] == "Run `tierlog cluster start 3`."
+    rules = until_found(5, "node", "partitions")
+    assert rules["node"]["next"] == "Run `tierlog cluster start 3`."
 
     succeed("cluster", "pause", "2")
-    until(lambda: "quorum" in found()[1], "the last leader gives up")
-    code, rules = found()
-    assert code == 6
+    rules = until_found(6, "quorum")
     assert "1 of 3 voters respond" in rules["quorum"]["what"]
     assert rules["quorum"]["runbook"] == "docs/runbooks/lost-majority.md"
 
     archive = tmp_path / "b.tar.gz"
     succeed("debug", "bundle", "--output", str(archive))
     code, same = found("--bundle", str(archive))
-    assert code == 6 and same.keys() == rules.keys()
+    assert code == 6 and same.keys() >= {"node", "quorum"}
     with tarfile.open(archive) as tar:
         names = set(tar.getnames())
         report = tar.extractfile("bundle/report.txt")
@@ -77,7 +88,7 @@ def test_a_killed_a_paused_and_all_nodes_are_found_live_and_in_a_bundle(
     succeed("cluster", "resume", "2")
     succeed("cluster", "start", "3")
     succeed("cluster", "health", "--wait", "120")
-    assert found() == (0, {})
+    until_found(0)
 
 
 def test_without_any_node_the_error_says_so(tmp_path: Path) -> None:
