@@ -53,7 +53,7 @@ from tierlog.metadata.acls import AclOperation, ResourceType
 from tierlog.protocol.api import APIS, CLIENT_ELEMENTS_MAX, PRODUCE_KEY, Api
 from tierlog.protocol.codec import decode
 from tierlog.protocol.errors import ErrorCode
-from tierlog.protocol.schema import Message
+from tierlog.protocol.schema import ZERO_UUID, Message
 
 
 class _DeniedItem(NamedTuple):
@@ -176,7 +176,7 @@ class _Guard:
     ) -> Reply:
         """`appended`: done when the handler of Produce has taken the batches out of the frame. Later requests
         wait for it or the reply: none is handled after CLOSE."""
-        checks = self._checks(access, context, request)
+        checks = self._checks(access, context, request, in_turns=True)
         try:
             while True:
                 next(checks)
@@ -217,16 +217,17 @@ class _Guard:
         )
 
     def _checks(
-        self, access: Access, context: RequestContext, request: Any
+        self, access: Access, context: RequestContext, request: Any, in_turns: bool = False
     ) -> Generator[None, None, "Reply | _Denials"]:
         """Check the access, and yield after every ENTRIES_PER_TURN items. Returns the refusal, or what is
-        denied."""
+        denied. `in_turns`: the metadata may change before the handler runs, so it gets no unknown topic id,
+        whose access nothing has checked."""
         denials = _Denials([], [])
         for row in self._rows:
             if context.version not in row.versions:
                 continue
             if isinstance(row.names, Each):
-                found = yield from self._denied_items(row, row.names.array, access, request)
+                found = yield from self._denied_items(row, row.names.array, access, request, in_turns)
                 if found and row.names.others is not None:
                     return self._refuse_all_items(context, request, row.names, found)
                 if found:
@@ -265,7 +266,7 @@ class _Guard:
         return None
 
     def _denied_items(
-        self, row: Row, array: str, access: Access, request: Any
+        self, row: Row, array: str, access: Access, request: Any, in_turns: bool
     ) -> Generator[None, None, list[_DeniedItem]]:
         denied, items = list[_DeniedItem](), getattr(request, array) or ()
         keep = not _is_long(items)
@@ -273,7 +274,10 @@ class _Guard:
             if number % ENTRIES_PER_TURN == 0:
                 yield
             resource = resource_of(row, request, item, self._image)
-            if resource is not None and not _allows(access, row, resource, keep):
+            if resource is None:
+                if in_turns and getattr(item, "topic_id", ZERO_UUID) != ZERO_UUID:
+                    denied.append(_DeniedItem(item, ErrorCode.UNKNOWN_TOPIC_ID))
+            elif not _allows(access, row, resource, keep):
                 denied.append(_DeniedItem(item, DENIED[resource.type]))
         return denied
 

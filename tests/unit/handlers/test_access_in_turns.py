@@ -5,6 +5,7 @@ import asyncio
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from admin_cluster import AdminCluster
@@ -34,7 +35,9 @@ from tierlog.metadata.acls import (
     Permission,
     ResourceType,
 )
+from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.records import TopicCreated
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.codec import decode
 from tierlog.protocol.errors import ErrorCode
@@ -240,6 +243,27 @@ async def test_no_request_follows_a_large_produce_without_acknowledgements_that_
     assert await reply is CLOSE
     await asyncio.sleep(0)
     assert not reply.blocks_later_until.done()
+
+
+async def test_topic_that_appears_during_the_check_is_unknown(node: Node) -> None:
+    """Nothing has checked its access when the handler finds it."""
+    ids = [UUID(int=number) for number in range(1, COUNT)]
+    node.image = evolve_all(node.image, [TopicCreated(topic_id=UUID(int=COUNT), name="mine0")])
+
+    def append(context: RequestContext, request: Any) -> ProduceResponse:
+        assert [topic.topic_id for topic in request.topic_data] == [UUID(int=COUNT)]
+        partitions = [PartitionProduceResponse(index=0, base_offset=7)]
+        return ProduceResponse(
+            responses=[TopicProduceResponse(topic_id=UUID(int=COUNT), partition_responses=partitions)]
+        )
+
+    fields = produce()
+    data = fields["topic_data"][0]["partition_data"]
+    fields["topic_data"] = [{"topic_id": one, "partition_data": data} for one in (*ids, UUID(int=COUNT))]
+    answer = await node.ask("Produce", node.guarded("Produce", append), fields, version=13)
+    codes = {topic.topic_id: topic.partition_responses[0].error_code for topic in answer.responses}
+    assert codes == {**dict.fromkeys(ids, ErrorCode.UNKNOWN_TOPIC_ID), UUID(int=COUNT): 0}
+    assert node.errors[ErrorCode.UNKNOWN_TOPIC_ID] == len(ids)
 
 
 async def test_requests_after_a_large_produce_that_fails_wait_for_its_error(node: Node) -> None:
