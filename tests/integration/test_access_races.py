@@ -53,7 +53,7 @@ class Race:
         self._admin = broker.admin()
         self._sent = 0
         topic = NewTopic(name, PARTITIONS, 1)
-        self._admin.create_topics([topic])[name].result(30)
+        self._admin.create_topics([topic])[name].result(60)
         for user in ("ada", "eve"):
             self.allow(user, ResourceType.TOPIC, AclOperation.READ)
             self.allow(user, ResourceType.GROUP, AclOperation.READ)
@@ -64,21 +64,21 @@ class Race:
             resource, self.topic, ResourcePatternType.LITERAL, f"User:{user}", "*",
             operation, AclPermissionType.ALLOW,
         )  # fmt: skip
-        self._admin.create_acls([acl])[acl].result(30)
+        self._admin.create_acls([acl])[acl].result(60)
 
     def revoke(self, user: str, resource: ResourceType, operation: AclOperation) -> None:
         which = AclBindingFilter(
             resource, self.topic, ResourcePatternType.LITERAL, f"User:{user}", "*",
             operation, AclPermissionType.ALLOW,
         )  # fmt: skip
-        assert len(self._admin.delete_acls([which])[which].result(30)) == 1
+        assert len(self._admin.delete_acls([which])[which].result(60)) == 1
 
     def produce(self) -> None:
         """A record for each partition."""
         for partition in range(PARTITIONS):
             self._producer.produce(self.topic, str(self._sent), partition=partition)
             self._sent += 1
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(60) == 0
 
     @property
     def sent(self) -> set[str]:

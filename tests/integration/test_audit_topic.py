@@ -60,7 +60,7 @@ class Topic:
 
 def create(admin: AdminClient, *topics: NewTopic) -> None:
     for topic in topics:
-        admin.create_topics([topic])[topic.topic].result(30)
+        admin.create_topics([topic])[topic.topic].result(60)
 
 
 def test_topic_of_one_broker_has_what_its_files_have(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_topic_of_one_broker_has_what_its_files_have(tmp_path: Path) -> None:
         topic.until_has("CreateTopics", 1, *(f"t{number}" for number in range(20)))
         topic.close()
         assert topic.entries == AuditEntries(tmp_path / "audit").actions()
-        assert len(admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions) == 1
+        assert len(admin.list_topics(TOPIC, timeout=60).topics[TOPIC].partitions) == 1
         assert metric(broker, WRITTEN) == len(topic.entries) and metric(broker, WAITING) == 0
         assert [
             metric(broker, f"{WRITTEN[:-6]}_dropped_total", reason=one) for one in TOPIC_DROP_REASONS

@@ -107,7 +107,7 @@ def test_low_disk_space_is_a_risk(tierlog_broker_factory: TierlogBrokerFactory) 
 
 
 def metric_is_set(broker: TierlogBroker, name: str) -> bool:
-    with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     return any(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 
@@ -124,7 +124,7 @@ def test_object_store_that_went_away_is_found(
         assert found("--admin", broker.admin_url) == (0, {})
     config = {"remote.storage.enable": "true", "segment.ms": "1000"}
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("t", 1, 1, config=config)])["t"].result(30)
+    admin.create_topics([NewTopic("t", 1, 1, config=config)])["t"].result(60)
     until(lambda: not AdminApi(broker.admin_url).get("/v1/tier/store")["available"], "the outage is noticed")
     code, rules = found("--bootstrap", broker.bootstrap)
     assert code == 5 and rules["object-store"]["runbook"] == "docs/runbooks/bucket-down.md"

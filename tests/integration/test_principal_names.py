@@ -27,7 +27,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScramBroker]:
     settings = {"authorizer.class.name": STANDARD_AUTHORIZER, "audit.log.dir": str(directory / "audit")}
     broker = ScramBroker(directory, settings)
     with broker.broker:
-        broker.admin().create_topics([NewTopic("orders", 1, 1)])["orders"].result(30)
+        broker.admin().create_topics([NewTopic("orders", 1, 1)])["orders"].result(60)
         yield broker
 
 

@@ -53,7 +53,7 @@ class UpgradedCluster:
             directory, settings=settings, environment={"PYTHONPATH": str(build)}
         ).start()
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap})
-        admin.create_topics([NewTopic("orders", PARTITIONS, 3)])["orders"].result(30)
+        admin.create_topics([NewTopic("orders", PARTITIONS, 3)])["orders"].result(60)
         until(self._is_whole, "a new cluster is whole")
         self.load = Load({"bootstrap.servers": self.cluster.bootstrap}, "orders", PARTITIONS)
         self.load.wait_for_progress()

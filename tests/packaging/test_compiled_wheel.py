@@ -45,7 +45,7 @@ def test_a_broker_serves_clients_from_the_compiled_wheel(unpacked: Path, tmp_pat
         producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all"})
         for number in range(100):
             producer.produce("compiled", b"%d" % number)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         settings = {"bootstrap.servers": broker.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
         consumer = Consumer(settings)
         consumer.subscribe(["compiled"])
