@@ -212,6 +212,10 @@ issue_certificate() {
   install -d -m 750 -o root -g tierlog "$tls"
   if ! openssl x509 -in "$tls/tls.pem" -noout -checkend $((CERTIFICATE_DAYS * 86400 / 3)) > /dev/null 2>&1; then
     work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    # first what may be denied: each certificate costs money, and systemd repeats a step that fails
+    aws acm-pca get-certificate-authority-certificate --certificate-authority-arn "$PCA_ARN" \
+      --query Certificate --output text > "$work/ca.pem"
     openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$HOST.$DOMAIN" \
       -addext "subjectAltName=$(echo "$TLS_NAMES" | sed 's/[^ ]*/DNS:&/g; s/ /,/g')" \
       -keyout "$work/key" -out "$work/request" 2> /dev/null
@@ -220,8 +224,6 @@ issue_certificate() {
     aws acm-pca wait certificate-issued --certificate-authority-arn "$PCA_ARN" --certificate-arn "$certificate"
     aws acm-pca get-certificate --certificate-authority-arn "$PCA_ARN" --certificate-arn "$certificate" \
       --query Certificate --output text > "$work/certificate"
-    aws acm-pca get-certificate-authority-certificate --certificate-authority-arn "$PCA_ARN" \
-      --query Certificate --output text > "$work/ca.pem"
     cat "$work/key" "$work/certificate" > "$work/tls.pem"
     replace "$tls/ca.pem" root:tierlog 640 "$work/ca.pem"
     replace "$tls/tls.pem" root:tierlog 640 "$work/tls.pem"
