@@ -12,12 +12,14 @@
 import gzip
 import io
 import json
+import os
 import tarfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 
@@ -31,6 +33,9 @@ ROOT, EVIDENCE, METRICS = "bundle", "evidence.json", "metrics/"
 VERSION = 1
 LOG_BYTES_MAX = 16 << 20
 """Maximum bytes of a log: its end, which has what happened last."""
+
+FILE_MODE = 0o600
+"""Readable by its owner alone, because logs name users and hosts."""
 
 MEMBER_BYTES_MAX, READ_BYTES_MAX = 128 << 20, 512 << 20
 """Maximum size of one file that is read, and of all. A bundle may come from others."""
@@ -70,8 +75,8 @@ class _Contents(gzip.GzipFile):
 def write(
     archive: Path, evidence: Evidence, findings: Sequence[Finding], logs: Mapping[str, Path]
 ) -> list[str]:
-    """Write the archive. `logs`: name in the bundle -> file. Returns what of the logs could not be read.
-    Raises CliError, also if the archive exists."""
+    """Write the archive, which only this user can read. `logs`: name in the bundle -> file. Returns the logs
+    that could not be read, and why. Raises CliError, also if the archive exists."""
     unread = []
     files = {
         "report.txt": report(findings),
@@ -80,7 +85,7 @@ def write(
         **{f"{METRICS}{node}.txt": text for node, text in evidence.metrics.items()},
     }
     try:
-        with archive.open("xb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as tar:
+        with _created(archive) as raw, tarfile.open(fileobj=raw, mode="w:gz") as tar:
             for name, text in files.items():
                 _add(tar, name, text.encode(), evidence.taken_at_ms)
             for name, path in logs.items():
@@ -136,6 +141,17 @@ def _files(archive: Path) -> dict[str, bytes]:
                 extracted = tar.extractfile(member)
                 found[name] = b"" if extracted is None else extracted.read()
     return found
+
+
+@contextmanager
+def _created(archive: Path) -> Iterator[BinaryIO]:
+    """The new file. It is removed if it does not become complete."""
+    with open(archive, "xb", opener=lambda name, flags: os.open(name, flags, FILE_MODE)) as raw:
+        try:
+            yield raw
+        except BaseException:
+            archive.unlink(missing_ok=True)
+            raise
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes, at_ms: int) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from tierlog.base.clock import SystemClock
+from tierlog.base.network import host_port
 from tierlog.cli.admin import AdminApi
 from tierlog.cli.cluster_processes import ProcessState
 from tierlog.cli.errors import CliError
@@ -25,6 +26,9 @@ CHECKED_TRANSACTIONS_PARTITIONS_MAX = 500
 """Each partition is asked for its producers, one after the other."""
 
 HANGING_AFTER_MS = 15 * 60_000  # transaction.max.timeout.ms of Kafka: no coordinator waits for longer
+CLOCK_WITHIN_MS = 4_000
+"""A clock is compared if the response took no longer: half of that may be an error of the comparison."""
+
 KAFKA_S = 20.0
 """Time for the requests of Kafka's protocol, after which the rest is left out."""
 
@@ -38,9 +42,9 @@ LABEL = re.compile(r'(?P<name>[a-zA-Z_]\w*)="(?P<value>(?:[^"\\]|\\.)*)"')
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """`metrics`: node -> its exposition in Prometheus' text format. `clocks`: node -> seconds by which its
-    wall clock is ahead of this machine's. `settings`: broker -> setting -> value, without passwords.
-    `hanging`: transactions that no coordinator will end. `processes`, `roles`: of a local cluster's nodes.
-    `not_read`: what is missing, and why."""
+    wall clock is ahead of this machine's, unless it responded too slowly to tell. `settings`: broker ->
+    setting -> value, without passwords. `hanging`: transactions that no coordinator will end. `processes`,
+    `roles`: of a local cluster's nodes. `not_read`: what is missing, and why."""
 
     taken_at_ms: int
     answers: Answers = field(default_factory=Answers)
@@ -102,7 +106,7 @@ def gather(
         taken_at_ms=SystemClock().now_ms(),
         answers=Answers(urls=answers.urls, documents=documents),
         metrics={node: one[0] for node, one in found.items() if one},
-        clocks={node: one[1] for node, one in found.items() if one},
+        clocks={node: one[1] for node, one in found.items() if one and one[1] is not None},
         settings=dict(settings),
         hanging=hanging or (),
         processes=processes,
@@ -124,25 +128,27 @@ def _read(not_read: list[str], what: str, work: Callable[[], Any]) -> Any:
         return None
 
 
-def _scrape(not_read: list[str], node: int, api: AdminApi) -> tuple[str, float] | None:
+def _scrape(not_read: list[str], node: int, api: AdminApi) -> tuple[str, float | None] | None:
     """Metrics, and by how many seconds the node's wall clock is ahead."""
 
     clock = SystemClock()
 
-    def work() -> tuple[str, float]:
+    def work() -> tuple[str, float | None]:
         begun_ms = clock.now_ms()
         text, headers = api.text("/metrics")
-        date = parsedate_to_datetime(headers["Date"] or "")
-        theirs = date.timestamp() + 0.5  # it has no fraction of a second
-        return text, theirs - (begun_ms + clock.now_ms()) / 2_000
+        ended_ms = clock.now_ms()
+        theirs = parsedate_to_datetime(headers["Date"] or "").timestamp() + 0.5  # it has no fraction
+        if ended_ms - begun_ms > CLOCK_WITHIN_MS:
+            return text, None
+        return text, theirs - (begun_ms + ended_ms) / 2_000
 
-    found: tuple[str, float] | None = _read(not_read, f"metrics of node {node}", work)
+    found: tuple[str, float | None] | None = _read(not_read, f"metrics of node {node}", work)
     return found
 
 
 def _bootstrap(documents: Mapping[int, Mapping[str, Any]]) -> str | None:
     brokers = next((one[CLUSTER]["brokers"] for one in documents.values() if CLUSTER in one), ())
-    return ",".join(f"{one['host']}:{one['port']}" for one in brokers if not one["fenced"]) or None
+    return ",".join(host_port(one["host"], one["port"]) for one in brokers if not one["fenced"]) or None
 
 
 def _of_brokers(

@@ -1,19 +1,22 @@
 """Rules of `tierlog doctor`, on evidence built by hand, and the archive that carries the evidence."""
 
+import errno
 import io
 import re
 import tarfile
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_inline import commands
 
+from tierlog.base.clock import SystemClock
 from tierlog.cli import bundle, diagnosis
 from tierlog.cli.cluster_processes import ProcessState
 from tierlog.cli.diagnosis import HEALTH_RULES, METRIC_RULES, Urgency, diagnose
 from tierlog.cli.errors import CliError
-from tierlog.cli.evidence import CLUSTER, DIRECTORIES, TIER, Evidence
+from tierlog.cli.evidence import CLUSTER, DIRECTORIES, TIER, Evidence, _bootstrap, _scrape
 from tierlog.cli.health import assess_by_rule
 from tierlog.cli.observation import BROKERS, QUORUM, Answers, Observation
 
@@ -199,6 +202,49 @@ def test_member_beyond_its_bound_is_refused(tmp_path: Path, monkeypatch: pytest.
         tar.addfile(member, io.BytesIO(b" " * 11))
     with pytest.raises(CliError, match="too large"):
         bundle.read(tmp_path / "b.tar.gz")
+
+
+def test_only_the_user_can_read_a_bundle_and_an_incomplete_one_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "b.tar.gz"
+    bundle.write(archive, evidence(), [], {})
+    assert archive.stat().st_mode & 0o777 == 0o600
+    archive.unlink()
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tarfile.TarFile, "addfile", fail)
+    with pytest.raises(CliError, match=r"cannot write .*: No space left on device"):
+        bundle.write(archive, evidence(), [], {})
+    assert not archive.exists()
+
+
+def test_brokers_that_are_not_fenced_are_asked_by_their_address() -> None:
+    brokers = [
+        {"host": "::1", "port": 9092, "fenced": False},
+        {"host": "b", "port": 9093, "fenced": True},
+        {"host": "c", "port": 9094, "fenced": False},
+    ]
+    assert _bootstrap({1: {}, 2: {CLUSTER: {"brokers": brokers}}}) == "[::1]:9092,c:9094"
+
+
+@pytest.mark.parametrize(("took_ms", "ahead"), [(4_000, -1.5), (4_001, None)])
+def test_clock_of_a_node_that_responds_slowly_is_not_compared(
+    monkeypatch: pytest.MonkeyPatch, took_ms: int, ahead: float | None
+) -> None:
+    class Slow:
+        def text(self, path: str) -> tuple[str, Message]:
+            times.pop()
+            headers = Message()
+            headers["Date"] = "Tue, 14 Nov 2023 22:13:20 GMT"
+            return "", headers
+
+    times = [1_700_000_000_000 + took_ms, 1_700_000_000_000]
+    monkeypatch.setattr(SystemClock, "now_ms", lambda self: times[-1])
+    api: Any = Slow()
+    assert _scrape([], 1, api) == ("", ahead)
 
 
 def test_every_rule_of_health_has_a_reason_and_a_runbook() -> None:
