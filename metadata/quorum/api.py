@@ -114,6 +114,8 @@ def _refuse_version(node: MetadataNode) -> Callable[[web.Request], Awaitable[web
         version = request.match_info["version"]
         own = own_versions()
         here = f"node {node.node_id} (tierlog {own.build})"
+        if version in map(str, range(own.wire[0], own.wire[1] + 1)):
+            return web.Response(status=404, text=f"{here} has no such request in wire version {version}")
         why = f"{here} speaks wire version {spans(own.wire)}, not {version[:20]}"
         if version not in logged and len(logged) < LOGGED_MAX:
             logged.add(version)
