@@ -3,17 +3,20 @@ that collect those of all brokers.
 
 The files of `broker.audit` are complete without it, and no request waits for it. Entries wait in the queue
 while the partition has no leader. Those of one broker go to one partition, in their order, and may be there
-twice after a timeout. Only brokers may write to the topic (`may_write`). Started by `app`.
+twice after a timeout. Only brokers may write to the topic (`may_write`): a batch for another broker is signed
+with controller.quorum.secret. Started by `app`.
 """
 
 import asyncio
+import hashlib
+import hmac
 from contextlib import AsyncExitStack
 
 import structlog
 
 from tierlog.base.network import Caller, Network, Unreachable
 from tierlog.base.types import TopicPartition
-from tierlog.broker.audit.topic_queue import TopicQueue
+from tierlog.broker.audit.topic_queue import QUEUE_BYTES_MAX, TopicQueue
 from tierlog.broker.handlers.context import Pending, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.purgatory import Write
@@ -25,6 +28,7 @@ from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.api import PRODUCE_KEY
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tierlog.records.batch import ATTRIBUTES_AT, Buffer, seal
 from tierlog.records.writer import NewRecord, encode_batch
 
 RETRY_S, RETRY_MAX_S = 0.1, 5.0
@@ -36,6 +40,13 @@ LOGGED_EVERY_MS = 60_000
 ACKS_ALL = -1
 PRODUCE_VERSION = 9
 CLIENT_ID = "audit log"
+SIGNATURE = "signature"
+"""Header of the last record of a batch. Its value is the end of the batch, and signs the rest."""
+
+SIGNATURE_BYTES = hashlib.sha256().digest_size
+SIGNED_BYTES_MAX = 2 * QUEUE_BYTES_MAX
+"""More than any batch of a broker: longer ones of clients are refused unread."""
+
 _log = structlog.get_logger("tierlog.audit")
 
 
@@ -102,9 +113,9 @@ class AuditTopic:
         if topic is None:
             return await self._create()
         number = self._node_id % len(topic.partitions)
-        now_ms, key = self._deps.clock.now_ms(), str(self._node_id).encode()
-        batch = encode_batch([NewRecord(now_ms, key, line.rstrip(b"\n")) for line in lines])
+        now_ms = self._deps.clock.now_ms()
         leader = topic.partitions[number].leader
+        batch = signed_batch(self._deps.settings, TopicPartition(self._topic, number), lines, now_ms)
         if leader == self._node_id:
             return await self._append(number, batch, now_ms)
         return await self._send(leader, number, batch)
@@ -191,15 +202,41 @@ def start_audit_topic(deps: Dependencies, network: Network | None, parts: AsyncE
         parts.push_async_callback(topic.close)
 
 
-def may_write(settings: NodeSettings, context: RequestContext) -> bool:
-    """Whether a client is a broker of this cluster: it uses the listener of brokers, and has the permission
-    for what only brokers do, if there is an authorizer. A node without controller.quorum.secret has no
-    others."""
+def signed_batch(settings: NodeSettings, where: TopicPartition, lines: list[bytes], now_ms: int) -> bytearray:
+    """The lines as records, with the signature of this broker."""
+    key = str(settings.node_id).encode()
+    records = [NewRecord(now_ms, key, line.rstrip(b"\n")) for line in lines]
+    batch = encode_batch([*records[:-1], records[-1]._replace(headers=[(SIGNATURE, bytes(SIGNATURE_BYTES))])])
+    batch[-SIGNATURE_BYTES:] = _signature(settings, where, batch)
+    seal(batch, 0, len(batch))
+    return batch
+
+
+def _signature(settings: NodeSettings, where: TopicPartition, batch: Buffer) -> bytes:
+    """The signature of a batch. It does not cover itself, nor what a leader sets: offset, epoch and CRC."""
+    head = f"audit topic {where.topic} {where.partition}\n".encode()
+    signing = hmac.new(settings.controller_quorum_secret.encode(), head, hashlib.sha256)
+    signing.update(memoryview(batch)[ATTRIBUTES_AT:-SIGNATURE_BYTES])
+    return signing.digest()
+
+
+def may_write(
+    settings: NodeSettings, context: RequestContext, where: TopicPartition, batch: Buffer | None
+) -> bool:
+    """Whether a client may append this batch, because it is a broker of this cluster: it uses the listener of
+    brokers, has the permission for what only brokers do, if there is an authorizer, and knows
+    controller.quorum.secret. A client with the permission, such as an administrator, does not. A node without
+    the secret has no others."""
     if not settings.controller_quorum_secret:
         return False
     if context.connection.listener != settings.inter_broker_listener:
         return False
     access = context.access
-    return access is None or access.allows_instead(
+    if access is not None and not access.allows_instead(
         AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME
-    )
+    ):
+        return False
+    if batch is None or not ATTRIBUTES_AT + SIGNATURE_BYTES < len(batch) <= SIGNED_BYTES_MAX:
+        return False
+    given = bytes(memoryview(batch)[-SIGNATURE_BYTES:])
+    return hmac.compare_digest(given, _signature(settings, where, batch))

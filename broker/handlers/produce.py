@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from tierlog.base.types import TopicPartition
 from tierlog.broker.handlers.audit_topic import may_write
 from tierlog.broker.handlers.audited import record_denial
 from tierlog.broker.handlers.context import CLOSE, WHOLE_FRAME, Handler, Pending, Reply, RequestContext
@@ -125,7 +126,7 @@ def _appender(
             for data in topic.partition_data:
                 found = deps.find_leader(key, data.index)
                 if isinstance(found, Replica):
-                    if found.name.topic in closed and not _may_write(deps, context, found.name.topic):
+                    if found.name.topic in closed and not _may_write(deps, context, found.name, data):
                         found = ErrorCode.INVALID_TOPIC_EXCEPTION
                     else:
                         found = _refusal(context, found, data, verifying) or found
@@ -202,15 +203,17 @@ def _begin_verification(
     return verifying
 
 
-def _may_write(deps: Dependencies, context: RequestContext, topic: str) -> bool:
+def _may_write(
+    deps: Dependencies, context: RequestContext, where: TopicPartition, data: PartitionProduceData
+) -> bool:
     """Whether a client may write to a topic that brokers write. Kafka makes an exception for the client id
     `__admin_client`, which any client can use."""
-    if topic in INTERNAL_TOPICS:
+    if where.topic in INTERNAL_TOPICS:
         return False
-    if may_write(deps.settings, context):
+    if may_write(deps.settings, context, where, data.records):
         return True
     if deps.audit is not None:
-        record_denial(deps.audit, context, AclOperation.CLUSTER_ACTION, ResourceType.TOPIC, topic)
+        record_denial(deps.audit, context, AclOperation.CLUSTER_ACTION, ResourceType.TOPIC, where.topic)
     return False
 
 

@@ -105,9 +105,10 @@ def test_entries_of_all_brokers_reach_the_topic_over_tls_and_sasl(tmp_path: Path
             topic.until_has("CreateTopics", node, *(each for each, by in actions.items() if by == node))
             assert name.startswith("by-")
         topic.close()
+        refused = KafkaError.TOPIC_EXCEPTION
+        assert error_of_record({**root, "acks": "all"}, TOPIC) == refused, "an administrator is no broker"
         allow(admin, "eve", AclOperation.ALL, TOPIC)
         eve = {**root, **login("eve", "canary-of-eve"), "acks": "all"}
-        refused = KafkaError.TOPIC_EXCEPTION
         until(lambda: error_of_record(eve, TOPIC) == refused, "a permission to write is not enough")
 
         def recorded() -> list[dict[str, Any]]:
@@ -120,6 +121,26 @@ def test_entries_of_all_brokers_reach_the_topic_over_tls_and_sasl(tmp_path: Path
 
         until(lambda: bool(recorded()), "the refused write has an entry")
         assert {(one["api"], one["resource_name"]) for one in recorded()} == {("Produce", TOPIC)}
+
+
+def test_client_of_a_cluster_without_users_is_no_broker(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "cluster", settings=settings_of(tmp_path / "audit")) as cluster:
+        client = {"bootstrap.servers": cluster.bootstrap}
+        admin = AdminClient(client)
+        for node in cluster.nodes:
+            admin_of_node = AdminClient({"bootstrap.servers": cluster.nodes[node].bootstrap})
+            create(admin_of_node, NewTopic(f"by-{node}", 1, 3))
+        until(lambda: TOPIC in admin.list_topics(timeout=10).topics, "the topic exists")
+        topic = Topic(client)
+        assert error_of_record({**client, "acks": "all"}, TOPIC) == KafkaError.TOPIC_EXCEPTION
+        made = [
+            (node, one["resources"][0]["name"])
+            for node in cluster.nodes
+            for one in AuditEntries(tmp_path / "audit", node).actions("CreateTopics")
+        ]
+        for node in {node for node, _ in made}:
+            topic.until_has("CreateTopics", node, *(name for by, name in made if by == node))
+        topic.close()
 
 
 def test_topic_without_a_leader_delays_no_request_and_loses_no_entry(tmp_path: Path) -> None:
