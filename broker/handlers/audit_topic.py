@@ -124,7 +124,9 @@ class AuditTopic:
         """Create the topic, unless an operator has done so, with other settings. The batch comes later."""
         settings = self._deps.settings
         replicas = 1 if self._network is None else settings.offsets_topic_replication_factor
-        new = NewTopic(name=self._topic, partitions=1, replication_factor=replicas)
+        # compaction would leave one entry of each broker
+        configs = (("cleanup.policy", "delete"),)
+        new = NewTopic(name=self._topic, partitions=1, replication_factor=replicas, configs=configs)
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 [outcome] = (await self._deps.metadata.submit(CreateTopics(topics=(new,)))).topics

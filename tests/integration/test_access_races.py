@@ -30,7 +30,7 @@ SETTINGS: dict[str, object] = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 1000,
     "group.consumer.min.session.timeout.ms": 1000,
-    "group.consumer.session.timeout.ms": 3000,
+    "group.consumer.session.timeout.ms": 6000,
     "group.consumer.min.heartbeat.interval.ms": 500,
     "group.consumer.heartbeat.interval.ms": 500,
 }
@@ -89,7 +89,7 @@ class Reader:
     """A consumer of confluent-kafka."""
 
     def __init__(self, race: Race, broker: ScramBroker, user: str, protocol: str) -> None:
-        own = {} if protocol == "consumer" else {"session.timeout.ms": 3000, "heartbeat.interval.ms": 500}
+        own = {} if protocol == "consumer" else {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500}
         self.consumer = Consumer(
             {
                 **broker.login(user),
@@ -205,7 +205,7 @@ async def test_aiokafka_leaves_the_group_that_it_may_not_read(race: Race, broker
             sasl_plain_username=user,
             sasl_plain_password=broker.passwords[user],
             group_id=race.group,
-            session_timeout_ms=3000,
+            session_timeout_ms=6000,
             heartbeat_interval_ms=500,
             auto_offset_reset="earliest",
         )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from audit_entries import AuditEntries
 from confluent_kafka import Consumer, KafkaError
-from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic
 from scraping import metric, wait_for_metric
 from secured_cluster import allow, create_users, error_of_record, login
 from waiting import until
@@ -64,7 +64,10 @@ def create(admin: AdminClient, *topics: NewTopic) -> None:
 
 
 def test_topic_of_one_broker_has_what_its_files_have(tmp_path: Path) -> None:
-    settings = settings_of(tmp_path / "audit") | {"auto.create.topics.enable": "true"}
+    settings = settings_of(tmp_path / "audit") | {
+        "auto.create.topics.enable": "true",
+        "log.cleanup.policy": "compact",
+    }
     with TierlogBroker(tmp_path / "node", settings) as broker:
         client = {"bootstrap.servers": broker.bootstrap}
         admin = AdminClient(client)
@@ -72,6 +75,9 @@ def test_topic_of_one_broker_has_what_its_files_have(tmp_path: Path) -> None:
         topic = Topic(client)
         topic.until_has("CreateTopics", 1, *(f"t{number}" for number in range(20)))
         topic.close()
+        resource = ConfigResource(ConfigResource.Type.TOPIC, TOPIC)
+        configs = admin.describe_configs([resource])[resource].result(60)
+        assert configs["cleanup.policy"].value == "delete"
         assert topic.entries == AuditEntries(tmp_path / "audit").actions()
         assert len(admin.list_topics(TOPIC, timeout=60).topics[TOPIC].partitions) == 1
         assert metric(broker, WRITTEN) == len(topic.entries) and metric(broker, WAITING) == 0

@@ -43,8 +43,7 @@ class AuditSettings(AuthorizerSettings):
     audit_log_topic: str = string_(
         "",
         "Topic to which brokers also produce the entries of their audit logs, such as _tierlog.audit. Only "
-        "brokers can write to it; without an authorizer, also clients that can use "
-        "inter.broker.listener.name. Brokers create it with one partition and "
+        "brokers can write to it. They create it with one partition and "
         "offsets.topic.replication.factor replicas if it is missing. If empty, entries are in files alone. "
         "Set it on all brokers if you collect entries with a consumer. The files stay complete without it.",
     )
