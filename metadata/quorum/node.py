@@ -256,7 +256,8 @@ class MetadataNode(MetadataClient):
 
     def _unsupported_format(self, command: Command[R]) -> Acknowledged | None:
         """The reply to a command that raises the format version beyond what a member of the quorum supports:
-        it would stop at the first record of that version. The controller checks the brokers."""
+        it would stop at the first record of that version. So would one that is down and was rolled back. The
+        controller checks the brokers."""
         if not isinstance(command, UpdateFeatures) or FORMAT not in command.levels:
             return None
         level = command.levels[FORMAT]
@@ -267,6 +268,8 @@ class MetadataNode(MetadataClient):
             elif not found.formats[0] <= level <= found.formats[1]:
                 runs = f"runs tierlog {found.build}, which supports {spans(found.formats)}"
                 why = f"node {member} of the quorum {runs}"
+            elif member != self.node_id and not self._peers.responds(member):
+                why = f"node {member} of the quorum does not respond: it may return with another version"
             else:
                 continue
             return Acknowledged(error=ErrorCode.INVALID_UPDATE_VERSION, message=f"{FORMAT} {level}: {why}")

