@@ -25,6 +25,7 @@ OVERDUE_S = 3_600  # deletions in the bucket that wait for longer
 METADATA_BEHIND = 1_000
 """Entries of the metadata log that a node has not applied, while the leader has."""
 
+AUDIT_TOPIC = "audit.log.topic"
 OF_NODES = ("/v1/", "metrics of ", "topics of ")
 """Missing evidence by which other rules find nothing, though something may be wrong."""
 
@@ -489,6 +490,27 @@ def _builds(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
+def _audit_topic(evidence: Evidence) -> Iterator[Finding]:
+    """Brokers with another audit.log.topic than others. The topic is closed to clients by that setting of its
+    leader."""
+    topics = {broker: found.get(AUDIT_TOPIC) or "" for broker, found in evidence.settings.items()}
+    if len(set(topics.values())) < 2:
+        return
+    brokers = {topic: [str(one) for one, at in topics.items() if at == topic] for topic in topics.values()}
+    values = "; ".join(
+        f"{topic or 'none'} on broker {listed(at, NAMED_MAX)}" for topic, at in sorted(brokers.items())
+    )
+    yield Finding(
+        rule="audit-topic-differs",
+        urgency=Urgency.RISK,
+        what=f"brokers have different values of {AUDIT_TOPIC}: {values}",
+        why="A broker that does not have a topic as its audit topic lets clients write to it and delete its "
+        "records.",
+        next=f"Set the same {AUDIT_TOPIC} on all brokers, and restart them one by one.",
+        runbook="docs/howto/audit-log.md",
+    )
+
+
 def _hanging(evidence: Evidence) -> Iterator[Finding]:
     if not evidence.hanging:
         return
@@ -533,5 +555,6 @@ RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     _leaders,
     _racks,
     _builds,
+    _audit_topic,
     _not_read,
 )

@@ -260,3 +260,13 @@ def test_remedies_name_commands_and_pages_that_exist() -> None:
         assert any(words == known or words.startswith(f"{known} ") for known in commands()), words
     pages = {one.runbook for one in METRIC_RULES} | set(re.findall(r'"(docs/[\w/.-]+)"', text))
     assert [page for page in pages if page and not (ROOT / page).exists()] == []
+
+
+def test_brokers_with_different_audit_topics_are_a_risk() -> None:
+    """A broker without the setting would take what clients write to the topic."""
+    same = {node: {"audit.log.topic": "_audit"} for node in NODES}
+    none: dict[int, dict[str, str | None]] = {node: {"audit.log.topic": None} for node in NODES}
+    assert rules(evidence(settings=same)) == rules(evidence(settings=none)) == []
+    [finding] = diagnose(evidence(settings=same | {2: {"audit.log.topic": ""}}))
+    assert finding.rule == "audit-topic-differs" and finding.urgency is Urgency.RISK
+    assert finding.what.endswith(": none on broker 2; _audit on broker 1, 3")
