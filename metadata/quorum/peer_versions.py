@@ -88,6 +88,16 @@ class PeerVersions:
         self.on_problem(peer, why)
         return True
 
+    def is_refusal(self, path: str, status: int, versions: str | None) -> bool:
+        """Whether the status is that of a node that does not know the wire version of this path. A proxy's
+        status 505 may be the end of a request that reached the node."""
+        other = announced(versions or "")
+        return (
+            status == UNKNOWN_VERSION_STATUS
+            and other is not None
+            and not other.wire[0] <= _version_of(path) <= other.wire[1]
+        )
+
     def on_problem(self, peer: int, why: str) -> None:
         """Logs each problem once."""
         self._problems[peer] = why, asyncio.get_running_loop().time()
@@ -100,3 +110,8 @@ class PeerVersions:
         """The last problem with each node, as long as it recurs."""
         now = asyncio.get_running_loop().time()
         return {peer: why for peer, (why, at) in self._problems.items() if now - at < PROBLEM_S}
+
+
+def _version_of(path: str) -> int:
+    """The wire version in the path of a request between nodes."""
+    return int(path.split("/")[2].removeprefix("v"))

@@ -112,7 +112,7 @@ class Peers:
         return own_versions()
 
     def responds(self, peer: int) -> bool:
-        """Whether the node has responded within seconds: a node that is down may return with other versions."""
+        """Whether the node has responded recently. A node that is down may return with other versions."""
         return True
 
     @property

@@ -36,7 +36,6 @@ from tierlog.metadata.quorum.api import (
     STATUS_PATH,
     STEP_PATH,
     SUBMIT_PATH,
-    UNKNOWN_VERSION_STATUS,
     UNREADABLE_STATUS,
     Unavailable,
     at_version,
@@ -280,7 +279,7 @@ class HttpPeers(Peers):
                 raise IncompatibleNode(self._versions.problems[peer])
             text = body[:200].decode(errors="replace")
             message = f"node {peer} responded with HTTP {status}: {text}"
-            if status == UNKNOWN_VERSION_STATUS:
+            if self._versions.is_refusal(response.url.path, status, response.headers.get(VERSIONS)):
                 raise IncompatibleNode(message)  # the next request has a version that both know
             raise MetadataUnavailable(message, applied_unknown=status >= 500)
         why = "its responses are not signed with the quorum's secret (does it run an older version?)"

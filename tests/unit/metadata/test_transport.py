@@ -296,6 +296,17 @@ async def test_a_node_without_a_common_wire_version_is_named(voter: Voter, peers
     assert list(peers.problems) == [2]
 
 
+@pytest.mark.parametrize("headers", [{}, {VERSIONS: "x"}, {VERSIONS: own_versions().announcement()}])
+async def test_status_505_of_a_proxy_proves_nothing(
+    voter: Voter, peers: HttpPeers, headers: dict[str, str]
+) -> None:
+    """The command may have reached the node behind it, which knows this wire version."""
+    voter.response = lambda request: web.Response(status=505, headers=headers)
+    with pytest.raises(MetadataUnavailable) as failed:
+        await peers.submit(2, c.CreateTopics(topics=()))
+    assert failed.value.applied_unknown
+
+
 async def test_a_request_that_the_other_node_cannot_read_is_a_problem(voter: Voter, peers: HttpPeers) -> None:
     why = "node 2 (tierlog 0.1.0) cannot read the request: Invalid value 'Fly'"
     body = msgspec.json.encode({"message": why, "applied_unknown": False})
