@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tierlog.cli.errors import CliError, ExitCode, unreachable, usage
+from tierlog.cli.errors import CliError, ExitCode, unreachable
 from tierlog.cli.options import Admin, Bootstrap, ClientConfig, Json
 from tierlog.cli.output import counted, print_json, print_status, print_text, size
 
@@ -28,7 +28,7 @@ def doctor(
             "--bundle",
             exists=True,
             dir_okay=False,
-            help="Examine the bundle of `tierlog debug bundle` instead.",
+            help="Examine the bundle of `tierlog debug bundle` instead of a cluster.",
         ),
     ] = None,
     as_json: Json = False,
@@ -44,11 +44,6 @@ def doctor(
     from tierlog.cli.bundle import read
     from tierlog.cli.diagnosis import diagnose
 
-    if bundle is not None and (admin or bootstrap or client_config):
-        raise usage(
-            "--bundle reads a file, and --bootstrap, --admin and --client-config a cluster",
-            hint="Give one of the two; unset TIERLOG_BOOTSTRAP, TIERLOG_ADMIN and TIERLOG_CLIENT_CONFIG.",
-        )
     evidence = _gather(admin, bootstrap) if bundle is None else read(bundle)
     findings = diagnose(evidence)
     _print_findings(findings, evidence, as_json=as_json)
