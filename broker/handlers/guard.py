@@ -176,7 +176,7 @@ class _Guard:
     ) -> Reply:
         """`appended`: done when the handler of Produce has taken the batches out of the frame. Later requests
         wait for it or the reply: none is handled after CLOSE."""
-        checks = self._checks(access, context, request, in_turns=True)
+        checks = self._checks(access, context, request, hides_unknown=not self._is_change)
         try:
             while True:
                 next(checks)
@@ -217,17 +217,17 @@ class _Guard:
         )
 
     def _checks(
-        self, access: Access, context: RequestContext, request: Any, in_turns: bool = False
+        self, access: Access, context: RequestContext, request: Any, hides_unknown: bool = False
     ) -> Generator[None, None, "Reply | _Denials"]:
         """Check the access, and yield after every ENTRIES_PER_TURN items. Returns the refusal, or what is
-        denied. `in_turns`: the metadata may change before the handler runs, so it gets no unknown topic id,
-        whose access nothing has checked."""
+        denied. `hides_unknown`: the handler gets no unknown topic ids, since the metadata may change before
+        it runs, and nothing has checked their access. Changes get them: the audit log counts failures."""
         denials = _Denials([], [])
         for row in self._rows:
             if context.version not in row.versions:
                 continue
             if isinstance(row.names, Each):
-                found = yield from self._denied_items(row, row.names.array, access, request, in_turns)
+                found = yield from self._denied_items(row, row.names.array, access, request, hides_unknown)
                 if found and row.names.others is not None:
                     return self._refuse_all_items(context, request, row.names, found)
                 if found:
@@ -266,7 +266,7 @@ class _Guard:
         return None
 
     def _denied_items(
-        self, row: Row, array: str, access: Access, request: Any, in_turns: bool
+        self, row: Row, array: str, access: Access, request: Any, hides_unknown: bool
     ) -> Generator[None, None, list[_DeniedItem]]:
         denied, items = list[_DeniedItem](), getattr(request, array) or ()
         keep = not _is_long(items)
@@ -275,7 +275,7 @@ class _Guard:
                 yield
             resource = resource_of(row, request, item, self._image)
             if resource is None:
-                if in_turns and getattr(item, "topic_id", ZERO_UUID) != ZERO_UUID:
+                if hides_unknown and getattr(item, "topic_id", ZERO_UUID) != ZERO_UUID:
                     denied.append(_DeniedItem(item, ErrorCode.UNKNOWN_TOPIC_ID))
             elif not _allows(access, row, resource, keep):
                 denied.append(_DeniedItem(item, DENIED[resource.type]))
