@@ -4,10 +4,10 @@ Pure: `tierlog doctor` passes the evidence of a running cluster, or of a debug b
 health belong to it; further ones examine metrics, settings of topics, clocks and log directories.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from heapq import nlargest
 from shlex import quote
 from typing import Any
 
@@ -221,19 +221,16 @@ def _uploads(evidence: Evidence) -> Iterator[Finding]:
     """Partitions whose uploads fail for another reason than an outage of the whole store."""
     if any(not one["available"] for one in evidence.answers.of("/v1/tier/store").values()):
         return
-    errors: Counter[str] = Counter()
     places: dict[str, list[str]] = {}
     for document in evidence.answers.of(TIER).values():
         for row in document["partitions"]:
             if error := row["last_error"]:
-                errors[error] += 1
                 places.setdefault(error, []).append(f"{row['topic']}-{row['partition']}")
-    for error, count in errors.most_common(NAMED_MAX):
+    for error, found in nlargest(NAMED_MAX, places.items(), key=lambda one: len(one[1])):
         yield Finding(
             rule="upload-fails",
             urgency=Urgency.RISK,
-            what=f"uploads of {counted(count, 'partition')} fail: {error} "
-            f"({listed(places[error], NAMED_MAX)})",
+            what=f"uploads of {counted(len(found), 'partition')} fail: {error} ({listed(found, NAMED_MAX)})",
             why="Their local segments stay until they are uploaded, so the disk fills up.",
             next="Mend what the error names; `tierlog tier status` shows when it is over.",
             runbook="docs/runbooks/bucket-down.md",

@@ -1,6 +1,5 @@
 """Metadata (v0-13), DescribeCluster (v0-2) and UnregisterBroker (v0)."""
 
-import re
 from collections.abc import Iterable, Iterator
 from itertools import chain, compress
 
@@ -11,7 +10,7 @@ from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.partition_describer import PartitionDescriber
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_turns, respond_in_turns
 from tierlog.broker.security.authorizer import Access, authorized_operations
-from tierlog.config.topic import INTERNAL_TOPICS
+from tierlog.config.topic import INTERNAL_TOPICS, is_topic_name
 from tierlog.metadata.acls import CLUSTER_NAME, AclOperation, ResourceType
 from tierlog.metadata.controller.commands import UnregisterBroker
 from tierlog.metadata.image import BrokerImage, ClusterImage, TopicImage
@@ -244,11 +243,6 @@ def _partition(
         if leader != NO_LEADER:
             response.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
     return response
-
-
-def is_topic_name(name: str) -> bool:
-    """Kafka's rule: 1 to 249 of [a-zA-Z0-9._-], and neither `.` nor `..`."""
-    return name not in (".", "..") and re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) is not None
 
 
 def _with_this_broker(

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tierlog.broker.handlers.cluster import is_topic_name
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.limits import MAX_RECORDS_PER_REQUEST, TOO_LARGE
@@ -24,6 +23,7 @@ from tierlog.config.dynamic import (
     why_not_dynamic,
 )
 from tierlog.config.groups import check_consumer_settings
+from tierlog.config.topic import is_topic_name
 from tierlog.metadata.controller.commands import (
     AlterConfigs,
     ConfigChange,

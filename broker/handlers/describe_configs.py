@@ -13,7 +13,6 @@ from itertools import groupby
 
 from tierlog.base.files import Part
 from tierlog.broker.handlers.access import DENIED, MESSAGES, config_resource
-from tierlog.broker.handlers.cluster import is_topic_name
 from tierlog.broker.handlers.configs import (
     BROKER,
     CLIENT_METRICS,
@@ -35,6 +34,7 @@ from tierlog.broker.handlers.described import (
 )
 from tierlog.broker.handlers.limits import MAX_RECORDS_PER_REQUEST, TOO_LARGE
 from tierlog.broker.handlers.turns import in_turns
+from tierlog.config.topic import is_topic_name
 from tierlog.metadata.acls import AclOperation
 from tierlog.metadata.controller.commands import Outcome
 from tierlog.metadata.image import ClusterImage

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tierlog.base.types import NO_LEADER, TopicPartition
-from tierlog.broker.handlers.cluster import CHECKS_PER_TURN, is_topic_name
+from tierlog.broker.handlers.cluster import CHECKS_PER_TURN
 from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.partition_describer import PartitionDescriber
 from tierlog.broker.handlers.turns import respond_in_turns
 from tierlog.broker.security.authorizer import Access, authorized_operations
-from tierlog.config.topic import INTERNAL_TOPICS
+from tierlog.config.topic import INTERNAL_TOPICS, is_topic_name
 from tierlog.metadata.acls import AclOperation, ResourceType
 from tierlog.metadata.image import ClusterImage, TopicImage
 from tierlog.protocol.errors import ErrorCode, KafkaError

@@ -2,7 +2,6 @@
 
 import json
 import tarfile
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 import s3_servers
 from cli_inline import Ended, call
 from confluent_kafka.admin import AdminClient, NewTopic
+from scraping import scraped
 from waiting import until
 
 from tierlog.cli.admin import AdminApi
@@ -100,16 +100,15 @@ def test_without_any_node_the_error_says_so(tmp_path: Path) -> None:
 
 def test_low_disk_space_is_a_risk(tierlog_broker_factory: TierlogBrokerFactory) -> None:
     broker = tierlog_broker_factory({"log.dir.free.bytes.min": 2**60})
-    until(lambda: metric_is_set(broker, "tierlog_log_directory_low"), "the bound is noticed")
+    until(lambda: is_low(broker), "the bound is noticed")
     code, rules = found("--admin", broker.admin_url)
     assert code == 5 and {"disk-low", "disk-full"} & rules.keys()
     assert {one["runbook"] for one in rules.values()} == {"docs/runbooks/full-disk.md"}
 
 
-def metric_is_set(broker: TierlogBroker, name: str) -> bool:
-    with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=60) as answer:
-        lines = answer.read().decode().splitlines()
-    return any(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+def is_low(broker: TierlogBroker) -> bool:
+    values = scraped(broker).items()
+    return any(value for (name, _), value in values if name == "tierlog_log_directory_low")
 
 
 def test_object_store_that_went_away_is_found(

@@ -1,14 +1,12 @@
 """Settings of the audit log. Part of `NodeSettings`."""
 
-import re
 from dataclasses import dataclass
 
 from tierlog.config.authorization import AuthorizerSettings
 from tierlog.config.definitions import InvalidSetting, int_, long_, string_
-from tierlog.config.topic import INTERNAL_TOPICS
+from tierlog.config.topic import INTERNAL_TOPICS, is_topic_name
 
 KIB, MIB = 1 << 10, 1 << 20
-TOPIC_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +58,7 @@ class AuditSettings(AuthorizerSettings):
             return
         if not self.audit_log_dir:
             raise InvalidSetting("audit.log.topic: needs audit.log.dir, which has the entries first")
-        if TOPIC_NAME.fullmatch(topic) is None or topic in INTERNAL_TOPICS:
+        if not is_topic_name(topic) or topic in INTERNAL_TOPICS:
             raise InvalidSetting(
                 f"audit.log.topic: {topic!r} cannot be a topic of its own: use at most 249 ASCII letters, "
                 "digits, '.', '_' and '-'"

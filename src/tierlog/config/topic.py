@@ -1,5 +1,6 @@
 """Topic settings: Kafka's names, defaults and meaning, as one frozen value per topic."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -24,7 +25,13 @@ ALL_REPLICAS = "*"
 OFFSETS_TOPIC, TRANSACTIONS_TOPIC = "__consumer_offsets", "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state"})
 """Topics of coordinators, which read them whole from local disks. Clients cannot write or tier them."""
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _REPLICA, _REPLICA_IN_WORDS = r"\*|\d+:\d+", "partition:broker or *"
+
+
+def is_topic_name(name: str) -> bool:
+    """Kafka's rule: 1 to 249 of [a-zA-Z0-9._-], and neither `.` nor `..`."""
+    return name not in (".", "..") and _TOPIC_NAME.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
