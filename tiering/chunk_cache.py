@@ -50,6 +50,9 @@ MEMORY_BYTES = 128 << 20  # default of remote.cache.memory.bytes
 
 DROPPED_MAX = 10_000  # keys, which take 2 MB
 
+ROOM_AHEAD = 8
+"""A memory of so many chunks keeps room for one more."""
+
 THREADS = 2
 """For verification, which takes 1 ms a chunk; and so many for files, since a disk may hang."""
 
@@ -341,6 +344,7 @@ class ChunkCache:
                 while True:
                     self._released.clear()
                     if (buffer := self.pool.take(size)) is not None:
+                        self._make_room_ahead(size)
                         return buffer
                     if not self._free_one():
                         async with asyncio.timeout(MEMORY_WAIT_S):
@@ -364,6 +368,12 @@ class ChunkCache:
                 wanted_bytes=size,
             )
         self.counts.above_budget += 1
+
+    def _make_room_ahead(self, size: int) -> None:
+        """Let a chunk leave memory already now, so that the next load does not wait for its write to disk. A
+        small memory is rather used to the full."""
+        if self.pool.budget_bytes - self.pool.used_bytes < size <= self.pool.budget_bytes // ROOM_AHEAD:
+            self._free_one()
 
     def _free_one(self) -> bool:
         """Let the first chunk leave memory that no response holds. Returns False if there is none, or if it

@@ -167,6 +167,20 @@ async def test_chunk_that_a_reader_still_needs_leaves_memory_for_the_disk(cache,
     assert isinstance(part, FileSlice) and part.read() == b"bbbbb"
 
 
+async def test_full_memory_writes_a_chunk_to_disk_before_the_next_load(tmp_path, tasks, disk):
+    """A cold read waited for the write, which took as long as its own requests to the store."""
+    cache = ChunkCache(tmp_path / "cache", 8 * SIZE, disk, tasks, memory_bytes=8 * SIZE)
+    cache.is_needed = lambda chunk: True
+    source = Source()
+    await load(cache, source, *range(7))
+    await cache.idle()
+    assert cache.counts.spills == 0
+    await load(cache, source, 7)
+    await cache.idle()
+    assert cache.counts.spills == 1
+    assert cache.pool.used_bytes == 7 * SIZE
+
+
 async def test_chunk_that_was_downloaded_before_leaves_memory_for_the_disk(cache):
     source = Source()
     await load(cache, source, 0, 1, 2, 3, 4, 0)
