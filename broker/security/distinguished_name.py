@@ -17,7 +17,12 @@ _NAMES = {
 }
 """The attributes that RFC 2253 names in section 2.3; others are written by number and encoding."""
 
-_ESCAPED = frozenset(',+"\\<>;')
+_TEXT_TAGS = frozenset((0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1E))
+"""Types of ASN.1 whose bytes Java reads as UTF-8, whatever they are: UTF8String, PrintableString, T61String,
+IA5String, GeneralString and BMPString. It writes values of other types by their encoding."""
+
+_ESCAPES = str.maketrans({character: f"\\{character}" for character in ',=+<>#;"\\'} | {"\0": "\\00"})
+_BLANKS = " \r"
 
 
 def distinguished_name(subject: x509.Name) -> str:
@@ -36,30 +41,35 @@ def certificate_principal(certificate: bytes, rules: tuple[PrincipalRule, ...]) 
 
 def _attribute(attribute: x509.NameAttribute[str | bytes]) -> str:
     name = _NAMES.get(attribute.oid.dotted_string)
-    value = attribute.value
-    if name is None or isinstance(value, bytes):
-        return f"{name or attribute.oid.dotted_string}=#{_encoded(attribute).hex()}"
-    return f"{name}={_escaped(value)}"
+    value = _encoded(attribute)
+    if name is None or value[0] not in _TEXT_TAGS:
+        return f"{name or attribute.oid.dotted_string}=#{value.hex()}"
+    return f"{name}={_escaped(value[_content_at(value, 0) :].decode(errors='replace'))}"
 
 
 def _escaped(value: str) -> str:
-    text = "".join(f"\\{character}" if character in _ESCAPED else character for character in value)
-    if text.startswith((" ", "#")):
-        text = "\\" + text
-    if text.endswith(" ") and len(value) > 1:
-        text = text[:-1] + "\\ "
-    return text
+    """Special characters escaped, and each blank at an end."""
+    inner = value.strip(_BLANKS)
+    at = value.index(inner)
+    before, after = value[:at], value[at + len(inner) :]
+    return _blanks_escaped(before) + inner.translate(_ESCAPES) + _blanks_escaped(after)
+
+
+def _blanks_escaped(blanks: str) -> str:
+    return "".join(f"\\{blank}" for blank in blanks)
 
 
 def _encoded(attribute: x509.NameAttribute[str | bytes]) -> bytes:
-    """The attribute's value in DER."""
+    """The attribute's value in DER: what follows the headers of a sequence, a set and a sequence, and the
+    object id."""
     single = x509.Name([attribute]).public_bytes()
-    return single[_value_at(single, attribute) :]
-
-
-def _value_at(name: bytes, attribute: x509.NameAttribute[str | bytes]) -> int:
-    """Position of the value: after the headers of a sequence, a set and a sequence, and the object id."""
     at = 0
     for _ in range(3):
-        at += 2 + (name[at + 1] & 0x7F if name[at + 1] & 0x80 else 0)
-    return at + 2 + name[at + 1]
+        at = _content_at(single, at)
+    return single[at + 2 + single[at + 1] :]
+
+
+def _content_at(encoded: bytes, at: int) -> int:
+    """Position of the content of an element in DER that begins at a position."""
+    length = encoded[at + 1]
+    return at + 2 + (length & 0x7F if length & 0x80 else 0)

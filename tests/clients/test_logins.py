@@ -5,6 +5,7 @@ Clients get tokens in different ways. Java and librdkafka (with kcat) ask the en
 themselves, and Java also reads a file. The others call a function of the application.
 """
 
+import json
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from cli_inline import call
 from issuer import token
 from java_process import TOOLS, java, java_command, run_java
 from secure_node import (
@@ -142,6 +144,24 @@ def test_java_reads_a_token_from_a_file(java_classpath: str, node: SecureNode, t
     login = replace(node.logins[OAUTHBEARER], token_endpoint=tokens.as_uri())
     group, value = f"{GROUPS}{uuid.uuid4().hex}", f"value-{uuid.uuid4().hex}"
     assert program.run(login, OPEN, group, value, tmp_path / "login") == "ok"
+
+
+def test_franz_go_logs_in_by_a_delegation_token(go_programs: Path, node: SecureNode, tmp_path: Path) -> None:
+    config, file = tmp_path / "client.properties", tmp_path / "login"
+    config.write_text(properties(node.logins[SCRAM].java()))
+    own = ("--bootstrap", node.broker.bootstrap, "--client-config", str(config))
+    created = call("token", "create", "--json", *own)
+    assert created.code == 0, created
+    shown = json.loads(created.stdout)
+    token_login = replace(node.logins[SCRAM], user=shown["token_id"], password=shown["hmac"], is_token=True)
+    refused = CODES | GROUP_CODE | {PASSWORD: "SASL_AUTHENTICATION_FAILED"}
+    program = Program([str(go_programs / "round_trip")], Login.as_json, refused)
+    value, group = f"value-{uuid.uuid4().hex}", f"{GROUPS}{uuid.uuid4().hex}"
+    assert program.run(token_login, OPEN, group, value, file) == "ok"
+    assert program.run(token_login, SECRET, group, value, file) == refused[TOPIC]
+    assert program.run(replace(token_login, password="wrong"), OPEN, group, value, file) == refused[PASSWORD]
+    no_token = replace(token_login, is_token=False)
+    assert program.run(no_token, OPEN, group, value, file) == refused[PASSWORD]
 
 
 def test_kafkas_tools_give_access_over_tls(java_classpath: str, node: SecureNode, tmp_path: Path) -> None:

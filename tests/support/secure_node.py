@@ -56,6 +56,8 @@ class Login:
     token_endpoint: str
     user: str = USER
     password: str = PASSWORD
+    is_token: bool = False
+    """Whether user and password are the id and the HMAC of a delegation token."""
 
     @property
     def protocol(self) -> str:
@@ -175,6 +177,7 @@ def settings_of(directory: Path, ports: list[int]) -> dict[str, object]:
         "sasl.oauthbearer.expected.audience": AUDIENCE,
         "authorizer.class.name": STANDARD_AUTHORIZER,
         "super.users": f"User:{ADMIN}",
+        "delegation.token.secret.key": "canary-key-of-tokens",
         "group.initial.rebalance.delay.ms": 0,
     }
 

@@ -199,6 +199,31 @@ async def test_certificate_names_the_principal(
     assert found == ["User:ADA"]
 
 
+@pytest.mark.parametrize(
+    ("name", "rule", "principal"),
+    [
+        ("Ada, Inc.", r"RULE:^CN=(.*)\\, Inc\.$/$1/", "User:Ada"),
+        ("a=b #1", r"RULE:^CN=(.*)\\=(.*) \\#1$/$2 of $1/", "User:b of a"),
+        ("Zo\N{LATIN SMALL LETTER E WITH DIAERESIS}  two", "RULE:^CN=(.*)$/$1/L", "User:zo\xeb  two"),
+        ('quo"te\\', "DEFAULT", r"User:CN=quo\"te\\"),
+    ],
+)
+async def test_rule_maps_a_name_with_special_characters(
+    broker: Broker, certificates: Certificates, name: str, rule: str, principal: str
+) -> None:
+    certificates.client = certificates.authority.issue(name)
+    found = await principals(broker)
+    trust = str(certificates.ca)
+    await broker.start(
+        tls=certificates.tls(
+            ssl_client_auth="required", ssl_truststore_location=trust, ssl_principal_mapping_rules=rule
+        )
+    )
+    client = await connect(broker, certificates.of_client(certificate=True))
+    await client.ask(HEARTBEAT, 0, HeartbeatRequest(group_id="g", member_id="m"))
+    assert found == [principal]
+
+
 async def test_requested_certificate_may_be_missing(broker: Broker, certificates: Certificates) -> None:
     found = await principals(broker)
     tls = certificates.tls(ssl_client_auth="requested", ssl_truststore_location=str(certificates.ca))

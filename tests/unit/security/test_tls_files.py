@@ -209,8 +209,10 @@ def name(*attributes: tuple[x509.ObjectIdentifier, str]) -> x509.Name:
     [
         (name((NameOID.COUNTRY_NAME, "US"), (NameOID.COMMON_NAME, "Duke")), "CN=Duke,C=US"),
         (name((NameOID.COMMON_NAME, 'a,b+c"d\\e<f>g;h')), r"CN=a\,b\+c\"d\\e\<f\>g\;h"),
-        (name((NameOID.COMMON_NAME, "#x")), r"CN=\#x"),
-        (name((NameOID.COMMON_NAME, " x ")), r"CN=\ x\ "),
+        (name((NameOID.COMMON_NAME, "#x=1#")), r"CN=\#x\=1\#"),
+        (name((NameOID.COMMON_NAME, "  x y \r")), "CN=\\ \\ x y\\ \\\r"),
+        (name((NameOID.COMMON_NAME, "x\0y")), r"CN=x\00y"),
+        (name((NameOID.COMMON_NAME, " ")), r"CN=\ "),
         (name((NameOID.COMMON_NAME, "\N{GREEK SMALL LETTER ALPHA} b")), "CN=\N{GREEK SMALL LETTER ALPHA} b"),
         (name((NameOID.STATE_OR_PROVINCE_NAME, "MD"), (NameOID.USER_ID, "u")), "UID=u,ST=MD"),
         (name((NameOID.EMAIL_ADDRESS, "a@b")), "1.2.840.113549.1.9.1=#1603614062"),

@@ -24,6 +24,7 @@ import (
 type login struct {
 	Bootstrap, Mechanism, CA, Certificate, User, Password string
 	TokenEndpoint                                         string `json:"token_endpoint"`
+	IsToken                                               bool   `json:"is_token"`
 }
 
 func main() {
@@ -68,7 +69,8 @@ func (with login) options() []kgo.Opt {
 	case "OAUTHBEARER":
 		return append(options, kgo.SASL(oauth.Oauth(with.token)))
 	case "SCRAM-SHA-512":
-		return append(options, kgo.SASL(scram.Auth{User: with.User, Pass: with.Password}.AsSha512Mechanism()))
+		auth := scram.Auth{User: with.User, Pass: with.Password, IsToken: with.IsToken}
+		return append(options, kgo.SASL(auth.AsSha512Mechanism()))
 	}
 	pair, err := tls.LoadX509KeyPair(with.Certificate, with.Certificate)
 	check(err)
