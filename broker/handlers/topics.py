@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import chain
 from uuid import UUID
 
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext, controller_timeout_s, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.described import describe_topic
 from tierlog.broker.handlers.limits import MAX_RECORDS_PER_REQUEST, TOO_LARGE
@@ -51,6 +51,10 @@ TOPIC_IDS_FROM = 6  # DeleteTopics by id (KIP-516)
 CREATE_STRICT_FROM, DELETE_STRICT_FROM, CREATE_PARTITIONS_STRICT_FROM = 6, 5, 3
 """First versions that fail with THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
+NO_WAIT_TIMEOUT_S = 5.0
+"""Timeout of a command whose client asks for none: it does not wait until the topic is usable on all brokers,
+but for the controller."""
+
 MAX_PARTITIONS_PER_REQUEST = MAX_RECORDS_PER_REQUEST
 MAX_TOPICS_PER_REQUEST = MAX_RECORDS_PER_REQUEST // 2  # a topic with one partition takes two records
 TOPICS_PER_TURN = 100
@@ -73,7 +77,8 @@ def create_topics_handler(deps: Dependencies) -> Handler:
         twice = {name for name, count in names.items() if count > 1}
         wanted = [topic for topic in request.topics if topic.name not in twice]
         quota = MutationQuota(deps, context, CREATE_STRICT_FROM)
-        outcomes = await _create_within_quota(quota, deps, wanted, request.validate_only)
+        timeout_s = _timeout_s(request.timeout_ms)
+        outcomes = await _create_within_quota(quota, deps, wanted, request.validate_only, timeout_s)
         await wait_until_usable(deps, request.timeout_ms)
         overrides = {topic.name: {c.name: c.value or "" for c in topic.configs} for topic in wanted}
         results = chain(
@@ -109,28 +114,32 @@ def _duplicate_result(name: str) -> CreatableTopicResult:
 
 
 async def _create_within_quota(
-    quota: MutationQuota, deps: Dependencies, topics: list[CreatableTopic], validate_only: bool
+    quota: MutationQuota,
+    deps: Dependencies,
+    topics: list[CreatableTopic],
+    validate_only: bool,
+    timeout_s: float,
 ) -> list[TopicOutcome]:
     """Validate the topics first: only valid ones count against the quota, even if their creation fails."""
     if not quota.is_set:
-        return list(await _create(deps, topics, validate_only))
+        return list(await _create(deps, topics, validate_only, timeout_s))
     outcomes = [
         TopicOutcome(name=checked.name, error=OVER_QUOTA, message=OVER_QUOTA_MESSAGE)
         if checked.error is ErrorCode.NONE and not quota.allow(checked.partitions)
         else checked
-        for checked in await _create(deps, topics, validate_only=True)
+        for checked in await _create(deps, topics, True, timeout_s)
     ]
     if validate_only:
         return outcomes
     allowed = [
         topic for topic, checked in zip(topics, outcomes, strict=True) if checked.error is ErrorCode.NONE
     ]
-    created = {outcome.name: outcome for outcome in await _create(deps, allowed, validate_only=False)}
+    created = {outcome.name: outcome for outcome in await _create(deps, allowed, False, timeout_s)}
     return [created.get(outcome.name, outcome) for outcome in outcomes]
 
 
 async def _create(
-    deps: Dependencies, topics: list[CreatableTopic], validate_only: bool
+    deps: Dependencies, topics: list[CreatableTopic], validate_only: bool, timeout_s: float
 ) -> tuple[TopicOutcome, ...]:
     if not topics:
         return ()
@@ -140,9 +149,15 @@ async def _create(
             default_partitions=deps.settings.num_partitions,
             default_replication_factor=deps.settings.default_replication_factor,
             validate_only=validate_only,
-        )
+        ),
+        timeout_s,
     )
     return reply.topics
+
+
+def _timeout_s(timeout_ms: int) -> float:
+    """Timeout of each command of a request."""
+    return controller_timeout_s(timeout_ms) if timeout_ms > 0 else NO_WAIT_TIMEOUT_S
 
 
 async def wait_until_usable(deps: Dependencies, timeout_ms: int) -> None:
@@ -226,7 +241,7 @@ def delete_topics_handler(deps: Dependencies) -> Handler:
             }
             results += [_over_quota(topic) for topic in refused.values()]
             valid = [ref for ref in valid if ref not in refused]
-        results += await _delete(deps, valid)
+        results += await _delete(deps, valid, _timeout_s(request.timeout_ms))
         response = DeleteTopicsResponse(throttle_time_ms=quota.throttle_time_ms)
         return await respond_in_turns(response, context.version, "responses", len(results), results)
 
@@ -263,7 +278,7 @@ def _over_quota(topic: TopicImage) -> DeletableTopicResult:
     )
 
 
-async def _delete(deps: Dependencies, refs: list[TopicRef]) -> list[DeletableTopicResult]:
+async def _delete(deps: Dependencies, refs: list[TopicRef], timeout_s: float) -> list[DeletableTopicResult]:
     """Delete at most TOPICS_PER_DELETION topics with one command. The controller rejects a topic that one
     command names twice, so all references to a topic go into the same command."""
     mentions: dict[TopicRef | UUID, list[TopicRef]] = {}
@@ -275,7 +290,7 @@ async def _delete(deps: Dependencies, refs: list[TopicRef]) -> list[DeletableTop
     for batch in weighted_slices(mentions.values(), TOPICS_PER_DELETION):
         named = [ref for refs in batch for ref in refs]
         again = [ref for ref in named if ref in twice]
-        outcomes = (await deps.metadata.submit(DeleteTopics(topics=(*named, *again)))).topics
+        outcomes = (await deps.metadata.submit(DeleteTopics(topics=(*named, *again)), timeout_s)).topics
         # outcomes of the repeated references (`again`) come last and are not reported
         results += [_deleted_result(ref, outcome) for ref, outcome in zip(named, outcomes, strict=False)]
         await asyncio.sleep(0)  # a command without changes may return without yielding
@@ -309,7 +324,9 @@ def create_partitions_handler(deps: Dependencies) -> Handler:
                 for topic in wanted
             ]
         else:
-            outcomes = await _create_partitions_within_quota(quota, deps, wanted, request.validate_only)
+            outcomes = await _create_partitions_within_quota(
+                quota, deps, wanted, request.validate_only, _timeout_s(request.timeout_ms)
+            )
         await wait_until_usable(deps, request.timeout_ms)
         return CreatePartitionsResponse(
             throttle_time_ms=quota.throttle_time_ms,
@@ -332,28 +349,33 @@ def _creates_too_many_partitions(deps: Dependencies, wanted: Sequence[MorePartit
 
 
 async def _create_partitions_within_quota(
-    quota: MutationQuota, deps: Dependencies, wanted: tuple[MorePartitions, ...], validate_only: bool
+    quota: MutationQuota,
+    deps: Dependencies,
+    wanted: tuple[MorePartitions, ...],
+    validate_only: bool,
+    timeout_s: float,
 ) -> list[TopicOutcome]:
     """Add partitions within the controller mutation quota, against which only valid partitions count."""
     if not quota.is_set:
-        return list(await _create_partitions(deps, wanted, validate_only))
+        return list(await _create_partitions(deps, wanted, validate_only, timeout_s))
     refused: dict[str, TopicOutcome] = {}
-    for topic, checked in zip(
-        wanted, await _create_partitions(deps, wanted, validate_only=True), strict=True
-    ):
+    validated = await _create_partitions(deps, wanted, True, timeout_s)
+    for topic, checked in zip(wanted, validated, strict=True):
         now = deps.metadata.image.topic(topic.name)
         more = topic.count - len(now.partitions) if now is not None else 0
         if checked.error is ErrorCode.NONE and not quota.allow(more):
             refused[topic.name] = TopicOutcome(name=topic.name, error=OVER_QUOTA, message=OVER_QUOTA_MESSAGE)
     allowed = tuple(topic for topic in wanted if topic.name not in refused)
-    done = {outcome.name: outcome for outcome in await _create_partitions(deps, allowed, validate_only)}
+    outcomes = await _create_partitions(deps, allowed, validate_only, timeout_s)
+    done = {outcome.name: outcome for outcome in outcomes}
     return [refused.get(topic.name) or done[topic.name] for topic in wanted]
 
 
 async def _create_partitions(
-    deps: Dependencies, wanted: tuple[MorePartitions, ...], validate_only: bool
+    deps: Dependencies, wanted: tuple[MorePartitions, ...], validate_only: bool, timeout_s: float
 ) -> tuple[TopicOutcome, ...]:
     if not wanted:
         return ()
-    reply = await deps.metadata.submit(CreatePartitions(topics=wanted, validate_only=validate_only))
+    command = CreatePartitions(topics=wanted, validate_only=validate_only)
+    reply = await deps.metadata.submit(command, timeout_s)
     return reply.topics

@@ -1,5 +1,6 @@
 """Admin requests without a quorum leader get retriable error codes."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -30,6 +31,28 @@ async def test_requests_to_the_controller_get_a_retriable_error(
     if api == "ElectLeaders":  # version 0 has no top-level error code
         answer = answer.replica_election_results[0].partition_result[0]
     assert answer.error_code == E.NOT_CONTROLLER
+
+
+LONGER_S = 15.0
+"""Half of the time for which the handlers wait for a quorum if the client allows it."""
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "results", "request_fields"),
+    [
+        ("CreateTopics", 7, "topics", {"topics": [{"name": "new"}]}),
+        ("DeleteTopics", 6, "responses", {"topics": [{"name": "t"}]}),
+        ("CreatePartitions", 3, "results", {"topics": [{"name": "t", "count": 2, "assignments": None}]}),
+    ],
+)
+async def test_changes_of_topics_end_with_the_timeout_of_the_client(
+    cluster: AdminCluster, api: str, version: int, results: str, request_fields: dict[str, Any]
+) -> None:
+    await cluster.create("t", (1,))
+    await cluster.lose_quorum()
+    async with asyncio.timeout(LONGER_S):
+        answer = await cluster.ask(api, version, timeout_ms=1, **request_fields)
+    assert [result.error_code for result in getattr(answer, results)] == [E.NOT_CONTROLLER]
 
 
 async def test_requests_that_only_read_the_image_succeed(cluster: AdminCluster) -> None:
