@@ -82,7 +82,8 @@ def check_commit(group: Group | None, request: Commit) -> ErrorCode:
 
 def check_consumer_commit(group: ConsumerGroup, request: Commit) -> ErrorCode:
     """Members may commit in their epoch (`generation`). KIP-1251: for a partition that a member has had for
-    longer, also in an earlier one. Other clients may commit only while the group has no members."""
+    longer, also in an earlier one. Other clients may commit only while the group has no members. Producers do
+    not know STALE_MEMBER_EPOCH, and would fail for good: their transactions get ILLEGAL_GENERATION."""
     if request.generation < 0 and group.is_empty:
         return ErrorCode.NONE
     has_identity = request.member_id != NO_MEMBER_ID or request.group_instance_id is not None
@@ -100,7 +101,9 @@ def check_consumer_commit(group: ConsumerGroup, request: Commit) -> ErrorCode:
         member.accepts_commit(request.generation, item.topic_id, item.partition.partition)
         for item in request.offsets
     )
-    return ErrorCode.NONE if accepted else ErrorCode.STALE_MEMBER_EPOCH
+    if accepted:
+        return ErrorCode.NONE
+    return ErrorCode.STALE_MEMBER_EPOCH if request.producer is None else ErrorCode.ILLEGAL_GENERATION
 
 
 def is_of_deleted_topic(

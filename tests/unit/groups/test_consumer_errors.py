@@ -151,6 +151,28 @@ def test_partition_assigned_later_refuses_a_commit_of_an_earlier_epoch(bench):
     )
 
 
+@pytest.mark.parametrize(
+    ("member", "epoch", "error"),
+    [
+        ("a", 3, E.NONE),
+        ("a", 2, E.NONE),
+        ("a", 1, E.ILLEGAL_GENERATION),
+        ("a", 4, E.ILLEGAL_GENERATION),
+        ("b", 3, E.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_offset_in_a_transaction_of_another_epoch_gets_an_error_that_producers_know(
+    bench, member, epoch, error
+):
+    """Producers abort after ILLEGAL_GENERATION, and fail for good after STALE_MEMBER_EPOCH."""
+    b = bench()
+    b.consume("a")
+    b.consume("a", 2, topics="tu")
+    token = b.commit(7, member_id=member, generation=epoch, has_epochs=True, producer=Producer(1, 0))
+    response = b.response(token)
+    assert (response.error or response.partitions[0][1]) == error
+
+
 def test_transaction_of_an_older_client_may_commit(bench):
     b = bench()
     b.consume("a")
