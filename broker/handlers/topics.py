@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from tierlog.broker.handlers.described import describe_topic
 from tierlog.broker.handlers.limits import MAX_RECORDS_PER_REQUEST, TOO_LARGE
 from tierlog.broker.handlers.mutations import OVER_QUOTA, OVER_QUOTA_MESSAGE, MutationQuota
 from tierlog.broker.handlers.turns import in_turns, respond_in_turns, weighted_slices
+from tierlog.broker.security.authorizer import Access
 from tierlog.metadata.acls import AclOperation, ResourceType
 from tierlog.metadata.controller.commands import (
     USE_DEFAULT,
@@ -229,7 +231,7 @@ def delete_topics_handler(deps: Dependencies) -> Handler:
             else [DeleteTopicState(name=name) for name in request.topic_names]
         )
         quota = MutationQuota(deps, context, DELETE_STRICT_FROM)
-        checked = await in_turns(requested, _reference)
+        checked = await in_turns(requested, partial(_reference, deps, context.access))
         results = [item for item in checked if isinstance(item, DeletableTopicResult)]
         valid = [item for item in checked if isinstance(item, TopicRef)]
         if quota.is_set:
@@ -248,7 +250,11 @@ def delete_topics_handler(deps: Dependencies) -> Handler:
     return handle
 
 
-def _reference(topic: DeleteTopicState) -> TopicRef | DeletableTopicResult:
+def _reference(
+    deps: Dependencies, access: Access | None, topic: DeleteTopicState
+) -> TopicRef | DeletableTopicResult:
+    """An id that this broker does not know, or did not when access was checked, may not reach the controller,
+    which may know it: nothing has checked its topic."""
     if topic.name is not None and topic.topic_id != ZERO_UUID:
         return DeletableTopicResult(
             name=topic.name,
@@ -259,12 +265,24 @@ def _reference(topic: DeleteTopicState) -> TopicRef | DeletableTopicResult:
     if topic.name is not None:
         return TopicRef(name=topic.name)
     if topic.topic_id != ZERO_UUID:
-        return TopicRef(topic_id=topic.topic_id)
+        ref = TopicRef(topic_id=topic.topic_id)
+        if access is None or _may_delete(access, _topic(deps, ref)):
+            return ref
+        return DeletableTopicResult(
+            name=None,
+            topic_id=topic.topic_id,
+            error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+            error_message="This broker does not know the topic yet, or you may not delete it.",
+        )
     return DeletableTopicResult(
         name=None,
         error_code=ErrorCode.INVALID_REQUEST,
         error_message="Neither topic name nor id were specified.",
     )
+
+
+def _may_delete(access: Access, topic: TopicImage | None) -> bool:
+    return topic is not None and access.allows(AclOperation.DELETE, ResourceType.TOPIC, topic.name)
 
 
 def _topic(deps: Dependencies, ref: TopicRef) -> TopicImage | None:

@@ -25,6 +25,7 @@ from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.handlers.guard import guarded_handlers
 from tierlog.broker.handlers.ordering import ORDER_OF, Order
 from tierlog.broker.handlers.topic_partitions import describe_topic_partitions_handler
+from tierlog.broker.handlers.topics import delete_topics_handler
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN
 from tierlog.broker.security.authorizer import OPERATIONS_OF, Access, Authorizer
 from tierlog.metadata.acl_index import index_of
@@ -35,6 +36,7 @@ from tierlog.metadata.acls import (
     Permission,
     ResourceType,
 )
+from tierlog.metadata.controller.commands import DeleteTopics
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import TopicCreated
@@ -264,6 +266,36 @@ async def test_topic_that_appears_during_the_check_is_unknown(node: Node) -> Non
     codes = {topic.topic_id: topic.partition_responses[0].error_code for topic in answer.responses}
     assert codes == {**dict.fromkeys(ids, ErrorCode.UNKNOWN_TOPIC_ID), UUID(int=COUNT): 0}
     assert node.errors[ErrorCode.UNKNOWN_TOPIC_ID] == len(ids)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_topic_id_that_was_unknown_at_the_check_does_not_reach_the_controller(
+    node: Node, is_known: bool
+) -> None:
+    """The controller knows topics that this broker does not know yet, or did not when it checked access."""
+    mine, other = UUID(int=1), UUID(int=2)
+    node.image = evolve_all(node.image, [TopicCreated(topic_id=mine, name="mine0")])
+    submitted: list[Any] = []
+
+    async def submit(command: DeleteTopics, timeout_s: float) -> Any:
+        submitted.extend(ref.topic_id for ref in command.topics)
+        outcomes = [SimpleNamespace(name="", topic_id=mine, error=0, message=None) for _ in command.topics]
+        return SimpleNamespace(topics=outcomes)
+
+    node.submit = submit  # type: ignore[attr-defined]
+    deps: Any = SimpleNamespace(metadata=node, quotas=SimpleNamespace(has_quota=lambda key: False))
+    handler = delete_topics_handler(deps)
+
+    def handle_later(context: RequestContext, request: Any) -> Any:
+        if is_known:
+            node.image = evolve_all(node.image, [TopicCreated(topic_id=other, name="other0")])
+        return handler(context, request)
+
+    fields = {"topics": [{"name": None, "topic_id": one} for one in (mine, other)]}
+    answer = await node.ask("DeleteTopics", node.guarded("DeleteTopics", handle_later), fields)
+    codes = {one.topic_id: one.error_code for one in answer.responses}
+    assert codes == {mine: ErrorCode.NONE, other: ErrorCode.UNKNOWN_TOPIC_ID}
+    assert submitted == [mine]
 
 
 async def test_requests_after_a_large_produce_that_fails_wait_for_its_error(node: Node) -> None:
