@@ -39,7 +39,7 @@ def settings(
     from tierlog.cli.client import KafkaClient
 
     with KafkaClient(bootstrap) as client:
-        rows = [row for row in _rows(client, broker) if all_settings or row["source"] != SOURCES[5]]
+        rows = [row for row in described(client, broker) if all_settings or row["source"] != SOURCES[5]]
     columns = {"name": "setting", "value": "value", "source": "source", "runs": "dynamic"}
     title = "Settings of all brokers" if broker is None else f"Settings of broker {broker}"
     print_rows(columns, rows, title=title, as_json=as_json)
@@ -74,7 +74,7 @@ def alter(
     _check_known(sets)
     with KafkaClient(bootstrap, changes=True) as client:
         _require(client, broker)
-        own = {row["name"] for row in _rows(client, broker)} if unset else set()
+        own = {row["name"] for row in described(client, broker)} if unset else set()
         _check_known(name for name in unset or () if name not in own)
         configs.alter(
             client,
@@ -91,7 +91,9 @@ def alter(
     print_outcome(f"settings of {name} changed", document, as_json=as_json)
 
 
-def _rows(client: "KafkaClient", broker: int | None) -> list[dict[str, Any]]:
+def described(client: "KafkaClient", broker: int | None) -> list[dict[str, Any]]:
+    """Settings of one broker with their sources, or the dynamic ones of all brokers. A hidden value is
+    None."""
     from tierlog.cli import configs
 
     _require(client, broker)

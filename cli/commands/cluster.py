@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tierlog.cli.commands import cluster_local, cluster_versions
+from tierlog.cli.commands import cluster_config, cluster_local, cluster_versions
 from tierlog.cli.errors import CliError, ExitCode, unreachable, usage
 from tierlog.cli.options import Admin, Bootstrap, ClientConfig, Json, OnlyTopic, finite
 from tierlog.cli.output import console, counted, print_json, print_rows, size
@@ -290,3 +290,4 @@ for command in (
     cluster_local.resume,
 ):
     app.command()(command)
+app.add_typer(cluster_config.app, name="config")

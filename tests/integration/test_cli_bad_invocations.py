@@ -154,6 +154,33 @@ cluster logdirs ''
 cluster logdirs --admin {closed_admin}
 cluster versions --admin {closed_admin}
 cluster versions --admin nowhere
+cluster config
+cluster config get no.such.setting
+cluster config get --broker 99
+cluster config get --bootstrap {closed}
+cluster config set
+cluster config set novalue
+cluster config set no.such.setting=1
+cluster config set num.partitions=5
+cluster config set max.connections=5000 --broker 99
+cluster config export --format xml
+cluster config export --output {tmp}
+cluster config export --output {tmp}/missing/file
+cluster config export --bootstrap {closed}
+cluster config diff
+cluster config diff {tmp}/missing
+cluster config diff {file}
+cluster config diff {file} --brokers 1,1
+cluster config diff --brokers 1,99
+cluster config diff --brokers 1
+cluster config import
+cluster config import {file} --yes
+cluster config import {tmp}/missing --yes
+cluster config import {tmp} --yes
+cluster config import {file} --format xml
+cluster config lint
+cluster config lint {file}
+cluster config lint {tmp}/missing
 cluster finalize --admin {closed_admin}
 cluster finalize --dry-run --admin {closed_admin}
 tier verify nowhere

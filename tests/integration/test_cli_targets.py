@@ -41,6 +41,9 @@ def test_commands_that_change_something_print_their_target(tierlog_session_broke
     assert admin in succeed("partition", "elect", "targets", *at).stderr
     assert admin in succeed("partition", "unthrottle", *at).stderr
     assert admin in succeed("cluster", "finalize", "--yes", *at).stderr
+    setting = b"cluster:\n  background.threads: 10\n"
+    assert reported in succeed("cluster", "config", "import", "-", "--yes", *at, stdin=setting).stderr
+    assert "target" not in succeed("cluster", "config", "export", *at).stderr
     assert "target" not in succeed("cluster", "finalize", "--dry-run", *at).stderr
     assert reported in succeed("consume", "targets", "--group", "targets", "--exit-at-end", *at).stderr
     exported = succeed("group", "export", "targets", "--json", *at)
@@ -60,6 +63,7 @@ REFUSED = {
     "broker alter": "broker alter 4711 -c background.threads=2",
     "broker decommission": "broker decommission 4711",
     "broker drain": "broker drain 4711",
+    "cluster config set": "cluster config set background.threads=2 --broker 4711",
     "group delete": "group delete nosuch --yes",
     "group offset-delete": "group offset-delete nosuch --topic nosuch --yes",
     "group reset": "group reset nosuch --topic nosuch --to-earliest --yes",
@@ -83,6 +87,7 @@ REFUSED = {
 """Attempts that the cluster refuses, so that this test changes nothing."""
 
 ELSEWHERE = {
+    "cluster config import",
     "cluster finalize",
     "consume",
     "group import",
@@ -106,6 +111,7 @@ LOCAL = {
     f"cluster {verb}" for verb in ("down", "kill", "pause", "resume", "start", "status", "stop", "up")
 } | {
     "certs create",
+    "cluster config lint",
     "dev",
     "log dump",
     "log rebuild-index",
@@ -129,6 +135,9 @@ READING = {
     "broker list",
     "broker settings",
     "security check",
+    "cluster config diff",
+    "cluster config export",
+    "cluster config get",
     "cluster health",
     "cluster info",
     "cluster logdirs",

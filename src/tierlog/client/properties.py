@@ -19,6 +19,11 @@ def read_properties(file: Path) -> dict[str, str]:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as failure:
         raise InvalidSetting(f"{file}: {failure}") from None
+    return parse_properties(text)
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """The settings of a file's text."""
     found: dict[str, str] = {}
     logical = ""
     for line in text.split("\n"):
