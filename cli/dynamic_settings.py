@@ -136,7 +136,7 @@ def _from_yaml(top: Mappings) -> Document:
 
 
 def _mapping(name: str, found: str | Mappings) -> Mappings:
-    if found == "{}":
+    if not found:
         return {}
     if isinstance(found, str):
         raise InvalidSetting(f"{name}: expected a mapping, not {found!r}")
