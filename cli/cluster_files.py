@@ -173,7 +173,7 @@ def save(directory: Path, plan: ClusterPlan) -> None:
     """Replace the plan atomically."""
     directory.mkdir(parents=True, exist_ok=True)
     text = msgspec.json.format(msgspec.json.encode(plan), indent=2)
-    _replace(directory / FILE, text + b"\n")
+    replace_file(directory / FILE, text + b"\n")
 
 
 def node_directory(directory: Path, node_id: int) -> Path:
@@ -209,7 +209,7 @@ def last_started() -> Path | None:
 def set_last_started(directory: Path) -> None:
     pointer = _pointer()
     pointer.parent.mkdir(parents=True, exist_ok=True)
-    _replace(pointer, f"{directory.absolute()}\n".encode())
+    replace_file(pointer, f"{directory.absolute()}\n".encode())
 
 
 @contextmanager
@@ -239,10 +239,14 @@ def clear_last_started(directory: Path) -> None:
         _pointer().unlink(missing_ok=True)
 
 
-def _pointer() -> Path:
-    """A file in the user's state directory (XDG Base Directory Specification)."""
+def state_directory() -> Path:
+    """In the user's state directory (XDG Base Directory Specification)."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(home) / "tierlog" / "cluster"
+    return Path(home) / "tierlog"
+
+
+def _pointer() -> Path:
+    return state_directory() / "cluster"
 
 
 # --- ports
@@ -270,7 +274,7 @@ def ports_in_use(ports: list[int]) -> list[int]:
     return found
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     """Atomic, and readable only by the owner at every moment: the content may hold a secret."""
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)

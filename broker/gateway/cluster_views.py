@@ -50,7 +50,7 @@ def brokers_view(image: ClusterImage) -> dict[str, Any]:
     out_of_sync: Counter[int] = Counter()
     states: Counter[Condition] = Counter()
     total = 0
-    for _, _, partition, found in _partitions(image):
+    for _, _, partition, _, found in _partitions(image):
         total += 1
         states.update(found)
         leads[partition.leader] += 1
@@ -92,7 +92,7 @@ def partitions_view(
     partitions beyond `limit` too."""
     rows: list[dict[str, Any]] = []
     total = 0
-    for name, number, partition, found in _partitions(image, topic):
+    for name, number, partition, min_in_sync, found in _partitions(image, topic):
         topic_id = image.topic_ids[name]
         if wanted and wanted.isdisjoint(found):
             continue
@@ -106,6 +106,7 @@ def partitions_view(
                     "leader_epoch": partition.leader_epoch,
                     "replicas": list(partition.replicas),
                     "in_sync": list(partition.in_sync),
+                    "min_in_sync": min_in_sync,
                     "eligible": list(partition.eligible),
                     "failed": list(partition.offline),
                     "emptied": list(partition.emptied),
@@ -121,9 +122,10 @@ def partitions_view(
 
 def _partitions(
     image: ClusterImage, topic: str | None = None
-) -> Iterator[tuple[str, int, PartitionRecord, list[Condition]]]:
+) -> Iterator[tuple[str, int, PartitionRecord, int, list[Condition]]]:
+    """Topic, number, partition, its min.insync.replicas and its conditions."""
     rules = election_rules(image)
     for name in sorted(image.topic_ids) if topic is None else [topic] * (topic in image.topic_ids):
         min_in_sync = rules(name).min_in_sync
         for number, partition in enumerate(image.topics[image.topic_ids[name]].partitions):
-            yield name, number, partition, conditions(partition, min_in_sync)
+            yield name, number, partition, min_in_sync, conditions(partition, min_in_sync)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tierlog.cli.commands import cluster_config, cluster_local, cluster_versions
+from tierlog.cli.commands import cluster_config, cluster_local, cluster_rollout, cluster_versions
 from tierlog.cli.errors import CliError, ExitCode, unreachable, usage
 from tierlog.cli.options import Admin, Bootstrap, ClientConfig, Json, OnlyTopic, finite
 from tierlog.cli.output import console, counted, print_json, print_rows, size
@@ -280,6 +280,7 @@ def _shortened(names: list[str], count: int) -> str:
 for command in (
     cluster_versions.versions,
     cluster_versions.finalize,
+    cluster_rollout.rollout,
     cluster_local.up,
     cluster_local.down,
     cluster_local.status,

@@ -183,6 +183,21 @@ cluster config lint {file}
 cluster config lint {tmp}/missing
 cluster finalize --admin {closed_admin}
 cluster finalize --dry-run --admin {closed_admin}
+cluster rollout
+cluster rollout --hosts hosts
+cluster rollout --hosts nowhere --command 'ssh {{host}}'
+cluster rollout --hosts , --command 'ssh {{host}}'
+cluster rollout --hosts hosts --command true
+cluster rollout --hosts hosts --command 'ssh {{host}} {{version}}'
+cluster rollout --hosts hosts --command 'ssh {{host}}' --steps {file}
+cluster rollout --hosts hosts --steps {tmp}/missing
+cluster rollout --hosts hosts --command 'ssh {{host}}' --ignore node
+cluster rollout --hosts hosts --command 'ssh {{host}}' --wait 0
+cluster rollout --hosts hosts --command 'ssh {{host}}' --wait nan
+cluster rollout --hosts hosts --command 'ssh {{host}}' --state {tmp}
+cluster rollout --hosts hosts --command 'ssh {{host}}' --state {file}/below
+cluster rollout --hosts hosts --command 'ssh {{host}}' --admin {closed_admin}
+cluster rollout --hosts hosts --command 'ssh {{host}}'
 tier verify nowhere
 tier verify --sample 0
 tier verify --sample x

@@ -64,6 +64,7 @@ REFUSED = {
     "broker decommission": "broker decommission 4711",
     "broker drain": "broker drain 4711",
     "cluster config set": "cluster config set background.threads=2 --broker 4711",
+    "cluster rollout": "cluster rollout --hosts nodes --command false#{nodes}",
     "group delete": "group delete nosuch --yes",
     "group offset-delete": "group offset-delete nosuch --topic nosuch --yes",
     "group reset": "group reset nosuch --topic nosuch --to-earliest --yes",

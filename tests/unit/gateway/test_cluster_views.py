@@ -45,6 +45,7 @@ def test_conditions_after_the_loss_of_a_broker() -> None:
     assert (lost["fenced"], lost["leads"], lost["replicas"], lost["out_of_sync"]) == (True, 0, 3, 2)
     controller.fence(2)
     rows = partitions_view(controller.image, wanted=frozenset({Condition.BELOW_MIN}))["partitions"]
+    assert {row["min_in_sync"] for row in rows} == {2}
     assert [(row["topic"], row["partition"], row["in_sync"]) for row in rows] == [
         ("orders", 0, [1]),
         ("orders", 1, [1]),

@@ -1,0 +1,248 @@
+"""Driver of a rollout: asks the nodes, runs the operator's commands, and keeps the state in a file.
+
+The file is written before and after everything that a second run must not repeat or forget, so a rollout that
+was stopped at any point continues. `rollout` decides; this module does.
+"""
+
+import fcntl
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tierlog.cli.admin import AdminApi
+from tierlog.cli.cluster_files import replace_file, state_directory
+from tierlog.cli.errors import CliError
+from tierlog.cli.observation import HEALTH_PATHS, Answers, ask, observation_of
+from tierlog.cli.rollout import (
+    Doubt,
+    Node,
+    Rollout,
+    Step,
+    as_error,
+    cluster_doubts,
+    nodes_of,
+    not_back,
+    stop_doubts,
+    wrong_versions,
+)
+
+POLL_INTERVAL_S = 1.0
+REQUEST_TIMEOUT_S = 60.0
+END_TIMEOUT_S = 10.0
+"""Time between SIGTERM and SIGKILL for a command that has run for too long."""
+
+OUTPUT_LINES = 15
+"""Last lines of a command's output that an error has."""
+
+Tell = Callable[[str], None]
+
+
+class StateFile:
+    """The state of the rollout of one cluster, and the output of its commands."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.log = path, path.with_name(path.name + ".log")
+
+    @staticmethod
+    def default(cluster_id: str) -> "StateFile":
+        return StateFile(state_directory() / f"rollout-{cluster_id}.json")
+
+    def load(self) -> Rollout | None:
+        """None if no rollout is under way. Raises CliError if the file cannot be read."""
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=Rollout)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError) as failure:
+            hint = "Name another file with --state, or begin again with --start-over."
+            raise CliError(f"cannot read {self.path}: {failure}", hint=hint) from None
+
+    def save(self, rollout: Rollout) -> None:
+        text = msgspec.json.format(msgspec.json.encode(rollout), indent=1)
+        replace_file(self.path, text + b"\n")
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Raises CliError while another command has it."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path.with_name(self.path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as failure:
+            hint = "Name a file in a directory that you can write to with --state."
+            raise CliError(f"cannot write {self.path}: {failure.strerror}", hint=hint) from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            hint = "Wait until it has ended, or stop it with Ctrl-C."
+            raise CliError("another command rolls out this cluster", hint=hint) from None
+        finally:
+            os.close(descriptor)
+
+
+class RolloutRun:
+    """One run of a rollout, until it has ended or there is a doubt."""
+
+    def __init__(
+        self,
+        rollout: Rollout,
+        file: StateFile,
+        urls: Collection[str],
+        *,
+        wait_s: float,
+        command_timeout_s: float,
+        ignored: Collection[str] = (),
+        allow_unavailable: bool = False,
+        tell: Tell,
+    ) -> None:
+        """`urls`: admin APIs of the cluster. `wait_s`: for the nodes of a step, until they and all replicas
+        are back. `ignored`: rules of cluster health. `allow_unavailable`: stop nodes even if something is
+        not served without them."""
+        self.rollout = rollout
+        self._file, self._urls = file, set(urls)
+        self._wait_s, self._command_timeout_s = wait_s, command_timeout_s
+        self._ignored, self._allow_unavailable = ignored, allow_unavailable
+        self._tell = tell
+
+    def steps(self) -> Iterator[Step]:
+        """Carry out the steps; yields each when it has ended. Raises CliError at the first doubt, and if a
+        command fails."""
+        while step := self.rollout.next_step(observation_of(self._ask()).leader):
+            began = time.monotonic()
+            self._restart(step)
+            self._await(step, lambda answers: cluster_doubts(answers, (), self._ignored))
+            step.seconds = round(time.monotonic() - began, 1)
+            self._file.save(self.rollout)
+            yield step
+        self._file.remove()
+
+    def _restart(self, step: Step) -> None:
+        answers = self._ask()
+        nodes = nodes_of(answers)
+        has_begun = step.has_begun
+        if has_begun and not not_back(step, nodes, answers, self.rollout.version):
+            return  # an operator has brought it back
+        _require(cluster_doubts(answers, step.nodes if has_begun else (), self._ignored))
+        if not self._allow_unavailable:
+            partitions = self._request(step, "GET", "/v1/partitions")["partitions"]
+            _require(stop_doubts(step, nodes, partitions))
+        if not has_begun:
+            step.before = {one: (nodes[one].started, nodes[one].epoch) for one in step.nodes}
+        if step.commands == len(self.rollout.commands):
+            step.commands = 0  # they succeeded, and the nodes did not come back
+        self._file.save(self.rollout)
+        running = [nodes[one] for one in step.nodes if one in nodes and one in answers.documents]
+        self._drain(step, [node for node in running if node.is_broker])
+        self._run_commands(step)
+        self._await(step, lambda answers: self._not_back(step, answers))
+
+    def _not_back(self, step: Step, answers: Answers) -> list[Doubt]:
+        nodes = nodes_of(answers)
+        _require(wrong_versions(step, nodes, self.rollout.version))
+        return not_back(step, nodes, answers, self.rollout.version)
+
+    def _drain(self, step: Step, brokers: Collection[Node]) -> None:
+        """Hand over the leaderships of these brokers. They get none until they restart."""
+        for node in brokers:
+            self._tell(f"{step.name}: broker {node.id} hands over its leaderships")
+            leads = self._request(step, "POST", f"/v1/brokers/{node.id}/stop")["leads"]
+            if leads and not self._allow_unavailable:
+                what = f"broker {node.id} still leads partitions that no other broker can lead: {leads}"
+                how = (
+                    "Add replicas with `tierlog partition move`, or accept it: --allow-unavailable. "
+                    f"Broker {node.id} leads no others until it restarts."
+                )
+                _require([Doubt(what, how)])
+
+    def _run_commands(self, step: Step) -> None:
+        while step.commands < len(self.rollout.commands):
+            command = self.rollout.command(step.commands, step)
+            self._tell(f"{step.name}: {command}")
+            self._run_command(step, command)
+            step.commands += 1
+            self._file.save(self.rollout)
+
+    def _run_command(self, step: Step, command: str) -> None:
+        """Raises CliError if it fails."""
+        with open(os.open(self._file.log, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b") as log:
+            log.write(f"==== {step.name}: {command}\n".encode())
+            log.flush()
+            begin = log.seek(0, os.SEEK_END)
+            code = _run(command, log, self._command_timeout_s)
+            log.seek(begin)
+            output = log.read().decode(errors="replace").splitlines()[-OUTPUT_LINES:]
+        if code == 0:
+            return
+        ended = "took too long" if code is None else f"ended with exit code {code}"
+        what = f"the command for {step.name} {ended}: {command}"
+        text = "".join(f"\n  {line}" for line in output)
+        brokers = " and ".join(str(node) for node in step.nodes)
+        hint = f"Correct the command, or what it says. Node {brokers} leads nothing until it restarts."
+        raise CliError(what + text, hint=hint)
+
+    def _await(self, step: Step, doubts: Callable[[Answers], list[Doubt]]) -> None:
+        """Wait until there is no doubt. Raises CliError after the time for it."""
+        deadline, reported = time.monotonic() + self._wait_s, ""
+        while found := doubts(self._ask()):
+            if time.monotonic() > deadline:
+                waited = Doubt(f"{step.name} was not back after {self._wait_s:g} s", "")
+                raise as_error([waited, *found])
+            if found[0].what != reported:
+                reported = found[0].what
+                self._tell(f"{step.name}: waiting, {reported}")
+            time.sleep(POLL_INTERVAL_S)
+
+    def _ask(self) -> Answers:
+        answers = ask(sorted(self._urls), HEALTH_PATHS)
+        self._urls.update(answers.urls.values())
+        return answers
+
+    def _request(self, step: Step, method: str, path: str) -> Any:
+        """The response of the first node that answers, if possible none of the step. Raises CliError."""
+        answers = self._ask()
+        failure = CliError("no node responds")
+        for node in sorted(answers.documents, key=lambda node: (node in step.nodes, node)):
+            api = AdminApi(answers.urls[node], timeout_s=REQUEST_TIMEOUT_S)
+            try:
+                return api.get(path) if method == "GET" else api.post(path, {})
+            except CliError as failed:
+                failure = failed
+        raise failure
+
+
+def _require(doubts: Collection[Doubt]) -> None:
+    if doubts:
+        raise as_error([*doubts])
+
+
+def _run(command: str, output: Any, timeout_s: float) -> int | None:
+    """Exit code of a shell command; None if it took too long and was ended, with its children."""
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", command],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() is None:  # also after Ctrl-C, which does not reach another session
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(END_TIMEOUT_S)
+                    break

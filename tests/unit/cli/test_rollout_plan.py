@@ -1,0 +1,376 @@
+"""Plan and checks of `tierlog cluster rollout`, on responses of nodes built by hand, and its state file."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from waiting import until
+
+from tierlog.cli import rollout_run
+from tierlog.cli.commands.cluster_rollout import _planned, _texts
+from tierlog.cli.diagnosis import HEALTH_RULES
+from tierlog.cli.errors import CliError, ExitCode
+from tierlog.cli.observation import BROKERS, QUORUM, UNHEALTHY_PARTITIONS, Answers
+from tierlog.cli.rollout import (
+    IGNORABLE_RULES,
+    VERSIONS,
+    Rollout,
+    Step,
+    cluster_doubts,
+    nodes_of,
+    not_back,
+    plan,
+    stop_doubts,
+    wrong_versions,
+)
+from tierlog.cli.rollout_run import StateFile
+
+RESTART = "ssh {host} restart {nodes}"
+URLS = {
+    1: "http://voter-1.example:9644",
+    2: "http://voter-2.example:9644",
+    3: "http://voter-3.example:9644",
+    11: "http://broker-1.example:9644",
+    12: "http://broker-1.example:9645",
+    21: "http://broker-2.example:9644",
+}
+VOTERS, ON_BROKERS = (1, 2, 3), (11, 12, 21)
+
+
+def answers(*, leader: int = 1, silent: tuple[int, ...] = (), **changes: Any) -> Answers:
+    """Three voters, and three brokers on two hosts. `builds`: node -> changes of GET /v1/versions. `brokers`:
+    of their rows. `unhealthy`: rows of partitions."""
+    builds, brokers = changes.get("builds", {}), changes.get("brokers", {})
+    rows = [
+        {"id": one, "fenced": False, "stopping": False, "epoch": 7, "admin_url": URLS[one]}
+        | brokers.get(one, {})
+        for one in ON_BROKERS
+    ]
+    unhealthy = changes.get("unhealthy", [])
+    counts = {
+        condition: sum(condition in row["conditions"] for row in unhealthy)
+        for condition in ("offline", "below-min-in-sync", "under-replicated", "moving")
+    }
+    documents: dict[int, dict[str, Any]] = {
+        node: {
+            QUORUM: {
+                "node_id": node,
+                "cluster_id": "c",
+                "role": "leader" if node == leader else "follower",
+                "term": 4,
+                "applied_index": 50,
+                "voters": {str(one): URLS[one] for one in VOTERS},
+                "learners": {},
+            },
+            VERSIONS: {
+                "version": "1.0.0",
+                "commit": "46ccc503527b",
+                "format": 3,
+                "started_at_ms": 1000 + node,
+                "problems": [],
+            }
+            | builds.get(node, {}),
+            BROKERS: {"brokers": rows, "assigned": [*ON_BROKERS], "partitions": {"total": 9, **counts}},
+            UNHEALTHY_PARTITIONS: {"partitions": unhealthy},
+        }
+        for node in URLS
+        if node not in silent
+    }
+    return Answers(urls=URLS, documents=documents)
+
+
+def planned(*hosts: str, version: str | None = None, **other: Any) -> Rollout:
+    found = nodes_of(answers(**other))
+    return plan(hosts, found, cluster_id="c", commands=[RESTART], version=version)
+
+
+def partition(number: int, replicas: list[int], in_sync: list[int], *conditions: str) -> dict[str, Any]:
+    return {
+        "topic": "orders",
+        "partition": number,
+        "replicas": replicas,
+        "in_sync": in_sync,
+        "min_in_sync": 2,
+        "adding": [],
+        "conditions": [*conditions],
+    }
+
+
+# ---- the plan
+
+
+def test_brokers_come_before_voters_and_the_leader_of_the_quorum_last() -> None:
+    made = planned("hosts")
+    names = [step.name.partition(".")[0] for step in made.order(2)]
+    assert names == ["broker-1", "broker-2", "voter-1", "voter-3", "voter-2"]
+    assert made.steps[0].nodes == (11, 12)
+
+
+def test_next_step_follows_the_leader_of_the_quorum() -> None:
+    made = planned("1", "2", "3")
+    assert made.next_step(1) is made.steps[1]
+    made.steps[1].seconds = made.steps[2].seconds = 1.0
+    assert made.next_step(1) is made.steps[0]
+    made.steps[0].seconds = 1.0
+    assert made.next_step(3) is None
+
+
+def test_a_step_that_has_begun_comes_first_even_if_it_leads_the_quorum_now() -> None:
+    made = planned("1", "2", "3")
+    made.steps[2].before = {3: (1003, None)}
+    assert made.next_step(3) is made.steps[2]
+
+
+def test_placeholders_are_replaced_and_other_braces_stay() -> None:
+    made = planned("broker-1.example", version="1.2.0")
+    made.commands = ("ssh {host} 'run {version} {nodes} ${HOME} {}'",)
+    assert made.command(0, made.steps[0]) == "ssh broker-1.example 'run 1.2.0 11 12 ${HOME} {}'"
+
+
+def test_hosts_that_run_the_version_are_done() -> None:
+    builds = {one: {"version": "1.2.0"} for one in (1, 11)}
+    made = planned("hosts", version="1.2.0", builds=builds)
+    assert [step.name for step in made.steps if step.has_ended] == ["voter-1.example"]
+    assert all(step.has_ended for step in planned("nodes", version="46ccc503").steps)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "message"),
+    [
+        (["nowhere"], "no host or node 'nowhere'"),
+        (["99"], "no host or node '99'"),
+        (["11", "broker-1.example"], "node 11 is named twice"),
+        ([], "no host given"),
+    ],
+)
+def test_wrong_hosts_are_refused(hosts: list[str], message: str) -> None:
+    with pytest.raises(CliError, match=message):
+        planned(*hosts)
+
+
+def test_voters_of_one_host_do_not_stop_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(URLS, 2, "http://voter-1.example:9645")
+    with pytest.raises(CliError, match="has the voters 1, 2") as refused:
+        planned("hosts")
+    assert "--hosts 1,2" in refused.value.hint
+    assert len(planned("nodes").steps) == len(URLS)
+
+
+@pytest.mark.parametrize(
+    ("commands", "version", "message"),
+    [
+        ([], None, "no command given"),
+        (["restart-all"], None, "the same for each host"),
+        (["ssh {host} upgrade {version}"], None, "no version is given"),
+        (["ssh {host} upgrade {version}"], "1; rm -r /", "a shell interprets"),
+    ],
+)
+def test_wrong_commands_are_refused(commands: list[str], version: str | None, message: str) -> None:
+    with pytest.raises(CliError, match=message):
+        plan(["hosts"], nodes_of(answers()), cluster_id="c", commands=commands, version=version)
+
+
+def test_host_that_a_shell_would_interpret_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(URLS, 21, "http://a;b:9644")
+    with pytest.raises(CliError, match="a shell interprets"):
+        planned("hosts")
+
+
+# ---- the checks
+
+
+def test_whole_cluster_raises_no_doubt() -> None:
+    assert cluster_doubts(answers()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "doubt"),
+    [
+        ({"silent": (3,)}, "node 3: it does not respond"),
+        ({"leader": 0}, "the quorum has no leader"),
+        ({"brokers": {21: {"fenced": True}}}, "node 21: its broker is fenced"),
+        ({"unhealthy": [partition(0, [11, 21], [11], "under-replicated")]}, "1 partition under-replicated"),
+        ({"builds": {2: {"format": 4}}}, "an upgrade is being finalised"),
+    ],
+)
+def test_cluster_that_is_not_whole_raises_a_doubt(changes: dict[str, Any], doubt: str) -> None:
+    assert any(doubt in one.what for one in cluster_doubts(answers(**changes)))
+
+
+def test_absence_of_the_steps_nodes_explains_their_part_only() -> None:
+    down = answers(
+        silent=(21,),
+        brokers={21: {"fenced": True, "stopping": True}},
+        unhealthy=[
+            partition(0, [11, 21], [11], "below-min-in-sync", "under-replicated"),
+            partition(1, [21], [21], "offline"),
+        ],
+    )
+    assert cluster_doubts(down, absent=[21]) == []
+    assert len(cluster_doubts(down)) > 1
+    more = answers(silent=(21,), unhealthy=[partition(0, [11, 12, 21], [11], "under-replicated")])
+    [doubt] = cluster_doubts(more, absent=[21])
+    assert "orders-0" in doubt.what
+    assert cluster_doubts(answers(silent=(21, 3)), absent=[21])
+
+
+def test_ignored_rules_raise_no_doubt_and_redundancy_cannot_be_ignored() -> None:
+    expiring = answers()
+    row = {"listener": "SSL", "days_left": 3, "reload_error": None}
+    documents = {node: {**found} for node, found in expiring.documents.items()}
+    documents[11]["/v1/certificates"] = {"certificates": [row]}
+    expiring = Answers(urls=URLS, documents=documents)
+    assert len(cluster_doubts(expiring)) == 1
+    assert cluster_doubts(expiring, ignored=["certificate"]) == []
+    assert HEALTH_RULES.keys() - IGNORABLE_RULES == {"quorum", "node", "partitions"}
+
+
+def test_partitions_that_would_not_take_records_are_named() -> None:
+    nodes = nodes_of(answers())
+    step = Step(name="broker-2", host="broker-2", nodes=(21,))
+    enough = [partition(0, [11, 12, 21], [11, 12, 21]), partition(1, [11], [11])]
+    assert stop_doubts(step, nodes, enough) == []
+    [doubt] = stop_doubts(step, nodes, [*enough, partition(2, [11, 21], [11, 21]), partition(3, [21], [21])])
+    assert "2 partitions" in doubt.what and "orders-2, orders-3" in doubt.what
+    old = [{name: value for name, value in enough[0].items() if name != "min_in_sync"}]
+    assert stop_doubts(step, nodes, old) == []
+
+
+def test_quorum_keeps_its_majority() -> None:
+    nodes = nodes_of(answers())
+    assert stop_doubts(Step(name="1", host="h", nodes=(1,)), nodes, []) == []
+    alone = {1: nodes[1], 11: nodes[11]}
+    assert stop_doubts(Step(name="11", host="h", nodes=(11,)), alone, []) == []
+    [doubt] = stop_doubts(Step(name="1", host="h", nodes=(1,)), alone, [])
+    assert "0 of 1 voter would be left" in doubt.what
+
+
+# ---- nodes that come back
+
+
+def begun(*nodes: int) -> Step:
+    found = nodes_of(answers())
+    before = {one: (found[one].started, found[one].epoch) for one in nodes}
+    return Step(name="h", host="h", nodes=nodes, before=before)
+
+
+def doubts(step: Step, version: str | None = None, **changes: Any) -> list[str]:
+    seen = answers(**changes)
+    return [one.what for one in not_back(step, nodes_of(seen), seen, version)]
+
+
+def test_node_is_back_once_another_process_of_the_version_responds() -> None:
+    new = {"started_at_ms": 5000, "version": "1.2.0"}
+    assert doubts(begun(21), silent=(21,)) == ["node 21 does not respond"]
+    assert "has not restarted" in doubts(begun(21))[0]
+    assert "has not restarted" in doubts(begun(11, 12), builds={11: new})[0]
+    assert doubts(begun(11, 12), builds={11: new, 12: new}) == []
+    assert doubts(begun(21), "1.2.0", builds={21: new}) == []
+    [wrong] = doubts(begun(21), "1.3.0", builds={21: new})
+    assert wrong == "node 21 runs 1.2.0 (46ccc503527b), not 1.3.0"
+
+
+def test_a_wrong_version_is_known_before_all_nodes_are_back() -> None:
+    seen = answers(builds={11: {"started_at_ms": 5000}})
+    assert len(wrong_versions(begun(11, 12), nodes_of(seen), "1.2.0")) == 1
+    assert wrong_versions(begun(11, 12), nodes_of(answers()), "1.2.0") == []
+
+
+def test_node_of_a_version_that_does_not_tell_its_start_is_known_by_its_epoch() -> None:
+    silent: dict[str, Any] = {"builds": {one: {"started_at_ms": None} for one in URLS}}
+    step = begun(21, 1)
+    step.before = {21: (None, 7), 1: (None, None)}
+    assert doubts(step, **silent) == ["node 21 has not restarted: it is the process from before the commands"]
+    assert doubts(step, brokers={21: {"epoch": 9}}, **silent) == []
+
+
+# ---- the state file
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[StateFile]:
+    file = StateFile(tmp_path / "below" / "state.json")
+    with file.lock():
+        yield file
+
+
+def test_state_survives_and_is_only_for_its_owner(file: StateFile) -> None:
+    assert file.load() is None
+    made = planned("hosts", version="1.2.0")
+    made.steps[0].before, made.steps[0].commands = {11: (1011, 7), 12: (None, None)}, 1
+    file.save(made)
+    assert file.load() == made
+    assert file.path.stat().st_mode & 0o077 == 0
+    file.remove()
+    assert file.load() is None
+
+
+def test_damaged_state_is_named(file: StateFile) -> None:
+    file.path.write_text("{")
+    with pytest.raises(CliError, match="cannot read") as refused:
+        file.load()
+    assert "--start-over" in refused.value.hint
+
+
+def test_only_one_command_at_a_time(file: StateFile) -> None:
+    with pytest.raises(CliError, match="another command"), StateFile(file.path).lock():
+        pass
+
+
+def test_a_second_run_continues_with_corrected_commands_and_with_no_other_hosts() -> None:
+    before = planned("1", "2", version="1.2.0")
+    before.steps[0].seconds, before.steps[1].commands = 5.0, 1
+    saved = msgspec.json.encode(before)
+
+    def again(
+        hosts: list[str], command: str = RESTART, version: str = "1.2.0", cluster: str = "c"
+    ) -> Rollout:
+        known = msgspec.json.decode(saved, type=Rollout)
+        return _planned(hosts, [command], version, answers(), cluster, known)
+
+    assert again(["1", "2"]) == before
+    corrected = again(["1", "2"], "ssh -4 {host} restart")
+    assert [step.has_ended for step in corrected.steps] == [True, False]
+    assert [step.commands for step in corrected.steps] == [0, 0]
+    for other in ({"hosts": ["1"]}, {"hosts": ["1", "2"], "version": "1.3.0"}):
+        with pytest.raises(CliError, match=r"has not ended: of 1,2 to version 1\.2\.0, with 2 left"):
+            again(**other)
+    with pytest.raises(CliError, match="of cluster c, not of d"):
+        again(["1", "2"], cluster="d")
+
+
+def test_commands_of_a_file(tmp_path: Path) -> None:
+    steps = tmp_path / "steps"
+    steps.write_text("# on each host\nssh {host} stop\n\n  ssh {host} start\n")
+    assert _texts(None, steps) == ["ssh {host} stop", "ssh {host} start"]
+    with pytest.raises(CliError, match="twice"):
+        _texts(["ssh {host}"], steps)
+
+
+# ---- commands
+
+
+def run_of(file: StateFile, timeout_s: float) -> rollout_run.RolloutRun:
+    return rollout_run.RolloutRun(
+        planned("21"), file, [], wait_s=1, command_timeout_s=timeout_s, tell=lambda _: None
+    )
+
+
+def test_failed_command_is_shown_with_its_own_output(file: StateFile) -> None:
+    run = run_of(file, 60)
+    run._run_command(run.rollout.steps[0], "echo before")
+    with pytest.raises(CliError, match=r"ended with exit code 4: echo cause; exit 4\n  cause$") as failed:
+        run._run_command(run.rollout.steps[0], "echo cause; exit 4")
+    assert failed.value.code is ExitCode.FAILED
+    assert file.log.read_text().count("==== 21: ") == 2
+
+
+def test_command_that_takes_too_long_ends_with_its_children(file: StateFile, tmp_path: Path) -> None:
+    run = run_of(file, 0.5)
+    pid = tmp_path / "pid"
+    with pytest.raises(CliError, match="took too long"):
+        run._run_command(run.rollout.steps[0], f"sleep 60 & echo $! > {pid}; wait")
+    child = Path(f"/proc/{pid.read_text().strip()}/cmdline")
+    until(lambda: not child.exists() or not child.read_bytes(), "the child has ended")
