@@ -1,7 +1,6 @@
 """Client of the admin HTTP API: JSON requests, the stream of change events, and the choice of a node."""
 
 import json
-import os
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -11,12 +10,12 @@ from http.client import HTTPException
 from typing import Any
 
 from tierlog.base.network import host_port
-from tierlog.cli.client_config import accept_challenge, admin_login, bootstrap_servers
+from tierlog.cli.client_config import accept_challenge, admin_login, bootstrap_servers, profile_in_use
 from tierlog.cli.errors import CliError, ExitCode, unknown_broker, unreachable, usage
 from tierlog.cli.options import DEFAULT_ADMIN
 from tierlog.cli.output import print_status
 from tierlog.cli.targets import Target, announce_target, local_target
-from tierlog.client.admin import admin_credentials, admin_tls
+from tierlog.client.admin import admin_credentials, admin_tls, variable
 
 PROBE_TIMEOUT_S = 3.0
 """Time to wait for a node's response: a paused node accepts connections and never responds."""
@@ -217,11 +216,15 @@ def bootstrap_of(admin: str) -> str:
 
 
 def admin_target(admin: str | None, bootstrap: str | None = None) -> Target:
-    """Admin APIs to try: the given ones, those of the cluster at `bootstrap` or of the client settings, the
-    local cluster's, or the default address. Raises CliError if `bootstrap` does not respond."""
+    """Admin APIs to try: the given ones, those of the cluster at `bootstrap`, of the client settings or of
+    the profile, the local cluster's, or the default address. Raises CliError if no broker responds."""
     if admin is not None:
         return Target(admin)
     bootstrap = bootstrap or bootstrap_servers()
+    profile = profile_in_use()
+    if bootstrap is None and profile is not None:
+        found = f"profile {profile.name}"
+        return Target(profile.admin or ",".join(_admin_urls_of(profile.bootstrap or "")), found)
     if bootstrap is not None:
         return Target(",".join(_admin_urls_of(bootstrap)), f"of the cluster at {bootstrap}")
     return local_target(lambda plan: ",".join(plan.admin_urls.values()), DEFAULT_ADMIN)
@@ -281,7 +284,7 @@ def _admin_urls_of(bootstrap: str) -> list[str]:
 def _urls(host: str, port: int) -> list[str]:
     """Possible URLs: the Kafka protocol does not say whether the admin API uses TLS."""
     authority = host_port(host, port)
-    has_tls = any(os.environ.get(f"TIERLOG_ADMIN_{name}") for name in ("CERTIFICATE", "CA"))
+    has_tls = any(variable(f"TIERLOG_ADMIN_{name}") for name in ("CERTIFICATE", "CA"))
     schemes = ("https", "http") if has_tls else ("http",)
     return [f"{scheme}://{authority}" for scheme in schemes]
 

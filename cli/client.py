@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tierlog.cli.client_config import bootstrap_servers, socket_opener
+from tierlog.cli.client_config import socket_opener
 from tierlog.cli.errors import CliError, ExitCode, no_partition, unknown_topic, unreachable, usage
 from tierlog.cli.output import print_status
 from tierlog.cli.targets import announce_target, bootstrap_target
@@ -53,7 +53,7 @@ class KafkaClient:
         """`bootstrap` None: the local cluster, or else the default address. `changes`: the command changes
         the cluster, so it prints its target."""
         self.timeout_s = timeout_s
-        target = bootstrap_target(bootstrap or bootstrap_servers())
+        target = bootstrap_target(bootstrap)
         open_socket = socket_opener(target.addresses)
         self._options = options = ConnectionOptions(
             client_id=CLIENT_ID, open_socket=open_socket, slow_s=SLOW_S, on_slow=_print_slow

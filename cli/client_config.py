@@ -1,4 +1,5 @@
-"""The file of `--client-config`: Kafka's client settings for the connections of the command that runs.
+"""The file of `--client-config`, or the profile: client settings for the connections of the command that
+runs.
 
 A secure local cluster has such a file, which is used for its addresses if the option is not given. The login
 in the file also serves for the admin API, if that wants a password. Kafka's logins do not reveal the password
@@ -7,18 +8,19 @@ to this machine. Nodes name each other's addresses, also over plain HTTP, where 
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tierlog.cli.errors import CliError, usage
-from tierlog.client.admin import basic_credentials, is_confidential
+from tierlog.client.admin import basic_credentials, is_confidential, set_defaults, variable
 from tierlog.client.connection import OpenSocket, open_socket
 
 if TYPE_CHECKING:
     from tierlog.cli.cluster_files import ClusterPlan
+    from tierlog.cli.profiles import Profile
     from tierlog.client.security import ClientSecurity
 
 HINT = "Use the settings of Kafka's clients: security.protocol, sasl.mechanism, sasl.jaas.config, ssl.…"
@@ -31,6 +33,8 @@ class _Chosen:
     file: Path | None = None
     local: Path | None = None
     """Directory of the local cluster that the command names. None: the one that was started last."""
+    profile: "Profile | None" = None
+    """Not used together with a file."""
     challenged: set[str] = field(default_factory=set)
     """Servers of admin APIs that have asked for a password."""
 
@@ -40,14 +44,40 @@ _chosen = _Chosen()
 
 def remember(file: Path | None) -> Path | None:
     """Keep the file for the command. Called with the option of each command, also if it is not given."""
-    _chosen.file, _chosen.local = file, None
+    _chosen.file, _chosen.local, _chosen.profile = file, None, None
+    set_defaults({})
     _chosen.challenged.clear()
     return file
 
 
 def use_local(directory: Path) -> None:
     """Keep the local cluster that a command without the option was given."""
-    _chosen.file, _chosen.local = None, directory
+    _chosen.file, _chosen.local, _chosen.profile = None, directory, None
+    set_defaults({})
+
+
+def choose_profile(name: str | None, given: Sequence[str]) -> "Profile | None":
+    """Keep the profile for the command: the named one, that of TIERLOG_PROFILE, or the one in use. `given`:
+    options and variables that name addresses or client settings, and leave the profile out. Raises
+    CliError for a profile that is named and left out."""
+    from tierlog.cli.profiles import VARIABLE, load
+
+    if given:
+        if name is not None:
+            hint = f"Leave out {' and '.join(given)}, or --profile."
+            raise usage(f"--profile {name} and {given[0]} name two targets", hint=hint)
+        return None
+    profiles = load()
+    wanted = name or os.environ.get(VARIABLE) or profiles.current
+    if wanted:
+        _chosen.profile = profiles.named(wanted)
+        set_defaults(_chosen.profile.admin_variables())
+    return _chosen.profile
+
+
+def profile_in_use() -> "Profile | None":
+    """The profile of the command."""
+    return _chosen.profile
 
 
 def bootstrap_servers() -> str | None:
@@ -57,14 +87,24 @@ def bootstrap_servers() -> str | None:
 
 def socket_opener(bootstrap: str) -> OpenSocket:
     """How connections to these brokers are opened; plain ones without a file. Raises CliError."""
+    if _is_of_profile(bootstrap):
+        return _security().open_socket
     file = _file_for(bootstrap)
     return open_socket if file is None else _security(file).open_socket
 
 
 def client_properties(bootstrap: str) -> dict[str, str]:
     """The settings by which connections to these brokers are opened. Raises CliError."""
+    if _chosen.profile is not None and _is_of_profile(bootstrap):
+        return _chosen.profile.client_properties()
     file = _file_for(bootstrap)
     return {} if file is None else _properties(file)
+
+
+def _is_of_profile(bootstrap: str) -> bool:
+    """Also brokers that the profile's admin API has named."""
+    profile = _chosen.profile
+    return profile is not None and profile.bootstrap in (None, bootstrap)
 
 
 def _file_for(bootstrap: str) -> Path | None:
@@ -75,6 +115,8 @@ def admin_login(url: str) -> dict[str, str]:
     """The header with the login for the admin API at the URL: at once for the local cluster, and with a file
     only after the API has asked for a password (`accept_challenge`). Raises CliError."""
     server, file = _server(url), _chosen.file
+    if _chosen.profile is not None:
+        return _login_of_profile(_chosen.profile, url)
     if file is None:
         file = _local_file([server], _urls_of_running_nodes)
     elif server not in _chosen.challenged:
@@ -88,7 +130,8 @@ def admin_login(url: str) -> dict[str, str]:
 def accept_challenge(url: str, challenges: Iterable[str]) -> bool:
     """Whether a request may be repeated with `admin_login`. `challenges`: the headers WWW-Authenticate."""
     wants_password = any(one.lower().startswith("basic") for one in challenges)
-    if _chosen.file is None or not wants_password or not _is_trusted(url):
+    has_login = _chosen.file is not None or _chosen.profile is not None
+    if not has_login or not wants_password or not _is_trusted(url):
         return False
     if _server(url) in _chosen.challenged:  # the login was wrong
         return False
@@ -96,8 +139,21 @@ def accept_challenge(url: str, challenges: Iterable[str]) -> bool:
     return True
 
 
+def _login_of_profile(profile: "Profile", url: str) -> dict[str, str]:
+    """Its login for the admin API, or else that for brokers once the API has asked."""
+    if not _is_trusted(url):
+        return {}
+    if token := profile.secret("admin-token"):
+        return {"Authorization": f"Bearer {token}"}
+    if user := profile.values.get("admin-user"):
+        return basic_credentials(user, profile.secret("admin-password"))
+    if _server(url) not in _chosen.challenged or "user" not in profile.values:
+        return {}
+    return basic_credentials(profile.values["user"], profile.secret("password"))
+
+
 def _is_trusted(url: str) -> bool:
-    return is_confidential(url) and (not url.startswith("https:") or "TIERLOG_ADMIN_CA" in os.environ)
+    return is_confidential(url) and (not url.startswith("https:") or bool(variable("TIERLOG_ADMIN_CA")))
 
 
 def _server(url: str) -> str:
@@ -131,10 +187,18 @@ def _local_file(
     return file if is_local and file.exists() else None
 
 
-def _security(file: Path) -> "ClientSecurity":
+def _security(file: Path | None = None) -> "ClientSecurity":
+    """That of a file, or of the profile."""
     from tierlog.client.security import client_security
     from tierlog.config.definitions import InvalidSetting
 
+    if file is None:
+        profile = _chosen.profile
+        try:
+            return client_security({} if profile is None else profile.client_properties())
+        except InvalidSetting as wrong:
+            hint = "See it with `tierlog profile show`."
+            raise usage(f"profile {'' if profile is None else profile.name}: {wrong}", hint=hint) from None
     try:
         return client_security(_properties(file))
     except InvalidSetting as wrong:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from tierlog.base import build
+from tierlog.cli.command_tree import command_tree
 from tierlog.cli.commands import (
     acl,
     broker,
@@ -18,6 +19,7 @@ from tierlog.cli.commands import (
     log,
     partition,
     produce,
+    profile,
     quorum,
     quota,
     security,
@@ -96,6 +98,7 @@ app.add_typer(quorum.app, name="quorum")
 app.add_typer(certs.app, name="certs")
 app.add_typer(log.app, name="log")
 app.add_typer(storage.app, name="storage")
+app.add_typer(profile.app, name="profile")
 app.add_typer(doctor.debug_app, name="debug")
 app.add_typer(spark.app, name="spark")
 
@@ -108,7 +111,7 @@ def main() -> None:
         )  # fast path for scripts: the command tree is not built
         return
     try:
-        app(prog_name="tierlog")
+        command_tree(app)(prog_name="tierlog")
     except CliError as error:
         print_status(f"tierlog: {error.message}" + (f"\n{error.hint}" if error.hint else ""))
         sys.exit(int(error.code))

@@ -7,6 +7,8 @@ from tierlog.cli.options import DEFAULT_BOOTSTRAP
 from tierlog.cli.output import print_status
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tierlog.cli.cluster_files import ClusterPlan
 
 
@@ -26,10 +28,31 @@ def announce_target(target: object) -> None:
 
 
 def bootstrap_target(bootstrap: str | None) -> Target:
-    """Bootstrap brokers: the given ones, the local cluster's, or the default address."""
+    """Bootstrap brokers: the given ones, those of --client-config or of the profile, the local cluster's, or
+    the default address. Raises CliError."""
+    from tierlog.cli.client_config import bootstrap_servers, profile_in_use
+
+    bootstrap = bootstrap or bootstrap_servers()
     if bootstrap is not None:
         return Target(bootstrap)
+    if (profile := profile_in_use()) is not None:
+        return Target(profile.bootstrap or _brokers_of(profile.admin or ""), f"profile {profile.name}")
     return local_target(lambda plan: plan.bootstrap, DEFAULT_BOOTSTRAP)
+
+
+def _brokers_of(admin: str) -> str:
+    from tierlog.cli.admin import bootstrap_of
+
+    return bootstrap_of(admin)
+
+
+def local_directory(admin: str | None, bootstrap: str | None) -> "Path | None":
+    """The directory of the local cluster if it is the target of a command with these options."""
+    from tierlog.cli import cluster_files
+    from tierlog.cli.client_config import bootstrap_servers, profile_in_use
+
+    is_other = admin or bootstrap or bootstrap_servers() or profile_in_use()
+    return None if is_other else cluster_files.last_started()
 
 
 def local_target(addresses: "Callable[[ClusterPlan], str]", default: str) -> Target:

@@ -221,8 +221,9 @@ def _check(admin: str | None, bootstrap: str | None) -> dict[str, Any]:
     from tierlog.cli.admin import AdminApi, admin_target, split_urls
     from tierlog.cli.health import assess
     from tierlog.cli.observation import TIMEOUT_S, observe, partition_names
+    from tierlog.cli.targets import local_directory
 
-    directory = None if admin or bootstrap else cluster_files.last_started()
+    directory = local_directory(admin, bootstrap)
     plan = cluster_files.load(directory) if directory else None
     processes = cluster_processes.states(directory, plan) if directory and plan else {}
     urls = split_urls(admin_target(admin, bootstrap))

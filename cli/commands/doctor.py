@@ -86,9 +86,10 @@ def bundle_(
     """
     from tierlog.cli.bundle import write
     from tierlog.cli.diagnosis import diagnose
+    from tierlog.cli.targets import local_directory
 
     archive = output or Path(time.strftime("tierlog-bundle-%Y%m%dT%H%M%S.tar.gz"))
-    logs = _logs(log or (), is_local=not admin and not bootstrap)
+    logs = _logs(log or (), local_directory(admin, bootstrap))
     evidence = _gather(admin, bootstrap)
     findings = diagnose(evidence)
     unread = write(archive, evidence, findings, logs)
@@ -117,8 +118,9 @@ def _gather(admin: str | None, bootstrap: str | None) -> "Evidence":
     from tierlog.cli.admin import AdminApi, admin_target, split_urls
     from tierlog.cli.evidence import gather
     from tierlog.cli.observation import QUORUM, TIMEOUT_S, in_parallel
+    from tierlog.cli.targets import local_directory
 
-    directory = None if admin or bootstrap else cluster_files.last_started()
+    directory = local_directory(admin, bootstrap)
     plan = cluster_files.load(directory) if directory else None
     processes = cluster_processes.states(directory, plan) if directory and plan else {}
     urls = split_urls(admin_target(admin, bootstrap))
@@ -129,12 +131,10 @@ def _gather(admin: str | None, bootstrap: str | None) -> "Evidence":
     return evidence
 
 
-def _logs(given: Sequence[Path], *, is_local: bool) -> dict[str, Path]:
-    """Name in the bundle -> log file. Raises CliError for two files of one name."""
-    from tierlog.cli import cluster_files
-
+def _logs(given: Sequence[Path], directory: Path | None) -> dict[str, Path]:
+    """Name in the bundle -> log file, also of the local cluster in the directory. Raises CliError for two
+    files of one name."""
     logs: dict[str, Path] = {}
-    directory = cluster_files.last_started() if is_local else None
     if directory is not None:
         found = sorted(directory.glob("node-*/broker.log"))[:LOGS_MAX]
         logs = {f"{path.parent.name}.log": path for path in found}

@@ -81,7 +81,7 @@ def create(
     """
     from tierlog.cli import tokens
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.client_config import bootstrap_servers, client_properties
+    from tierlog.cli.client_config import client_properties
     from tierlog.cli.targets import bootstrap_target
 
     lifetime_ms = _milliseconds(max_lifetime, tokens.DEFAULT_MS)
@@ -90,7 +90,7 @@ def create(
         with KafkaClient(bootstrap, changes=True) as client:
             made = tokens.create(client, owner, renewer or (), lifetime_ms)
         if file is not None:
-            target = bootstrap_target(bootstrap or bootstrap_servers()).addresses
+            target = bootstrap_target(bootstrap).addresses
             like = client_properties(target) | {"bootstrap.servers": target}
             file.write(tokens.client_settings(made, like))
     secret = {} if output is not None else {"hmac": made.hmac}

@@ -307,15 +307,14 @@ def _spark_options() -> str:
 
 def _commands() -> str:
     """All commands with their options, from the command tree."""
-    import typer
-
+    from tierlog.cli.command_tree import command_tree
     from tierlog.cli.main import app
 
     lines = [HEADER, "# The command line", "", "`tierlog COMMAND --help` shows the same. Exit codes:", ""]
     lines += ["| code | meaning |", "| --- | --- |"]
     lines += [f"| {int(code)} | {meaning} |" for code, meaning in EXIT_CODES.items()]
     lines += ["", "`tierlog --install-completion` installs completion for the current shell.", ""]
-    lines += _group("tierlog", typer.main.get_command(app))
+    lines += _group("tierlog", command_tree(app))
     return "\n".join(lines)
 
 

@@ -483,6 +483,21 @@ quorum recover {tmp}
 quorum recover {file}
 quorum recover {tmp}/missing
 quorum recover {tmp} --metadata-dir {file}
+profile
+profile create
+profile create prod
+profile create pr/od -b {closed}
+profile create prod -b {closed} --user ada --password secret
+profile create prod -b {closed} --protocol TLS
+profile use
+profile use nosuch
+profile list extra
+profile show nosuch
+profile show
+profile delete
+profile delete nosuch --yes
+profile prompt extra
+topic list --profile nosuch
 log dump
 log dump {tmp}/missing
 log dump {file}
@@ -514,6 +529,7 @@ def places(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node, "notify", refuse_to_serve)
         patch.setenv("XDG_STATE_HOME", str(top / "state"))  # no cluster of the user's
+        patch.setenv("XDG_CONFIG_HOME", str(top / "config"))
         patch.setenv("TIERLOG_BOOTSTRAP", tierlog_session_broker.bootstrap)
         patch.setenv("TIERLOG_ADMIN", tierlog_session_broker.admin_url)
         assert call("topic", "create", "there", "--partitions", "1").code == 0

@@ -14,6 +14,7 @@ from tierlog.testing import TierlogBroker
 def another_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cluster that this account started last, which is not running."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("TIERLOG_BOOTSTRAP", raising=False)
     monkeypatch.delenv("TIERLOG_ADMIN", raising=False)
     directory = tmp_path / "another"
@@ -117,6 +118,12 @@ LOCAL = {
     "log dump",
     "log rebuild-index",
     "log verify",
+    "profile create",
+    "profile delete",
+    "profile list",
+    "profile prompt",
+    "profile show",
+    "profile use",
     "spark audit",
     "spark backfill",
     "spark compact",

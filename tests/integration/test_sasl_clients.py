@@ -267,6 +267,13 @@ def test_login_over_tls(secure_port: int, authority: LocalAuthority, tmp_path: P
         f"ssl.truststore.type=PEM\nssl.truststore.location={ca}\n"
     )
     assert call("topic", "list", "--client-config", str(config)).code == 0
+    password = tmp_path / "password"
+    password.write_text(f"{PASSWORD}\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+        login = ("--user", ADMIN, "--password", f"file:{password}", "--ca", str(ca))
+        assert call("profile", "create", "tls", "--bootstrap", bootstrap, *login).code == 0
+        assert call("topic", "list", "--profile", "tls").code == 0
     config.write_text(config.read_text().replace("ssl.truststore.", "# "))
     refused = call("topic", "list", "--client-config", str(config))
     assert refused.code != 0

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from typer.main import get_command
 
 from tierlog.cli import client_config, main
+from tierlog.cli.command_tree import command_tree
 
 
 def commands(command: Any = None, path: str = "") -> dict[str, Any]:
     """Command line -> command, for all commands of `tierlog` that are not groups."""
-    command = get_command(main.app) if command is None else command
+    command = command_tree(main.app) if command is None else command
     children = getattr(command, "commands", None)
     if not children:
         return {path.strip(): command}

@@ -36,13 +36,28 @@ class AdminRefused(Exception):
         self.status = status
 
 
+_defaults: dict[str, str] = {}
+"""Values of variables that the environment does not have."""
+
+
+def set_defaults(values: Mapping[str, str]) -> None:
+    """Use these values of TIERLOG_ADMIN_… variables unless the environment has others."""
+    _defaults.clear()
+    _defaults.update(values)
+
+
+def variable(name: str) -> str | None:
+    """A variable of the environment, or its default."""
+    return os.environ.get(name) or _defaults.get(name)
+
+
 def admin_tls(url: str) -> ssl.SSLContext | None:
     """TLS context with the operator's certificate and CA. Raises OSError."""
     if not url.startswith("https:"):
         return None
-    context = ssl.create_default_context(cafile=os.environ.get("TIERLOG_ADMIN_CA"))
-    if certificate := os.environ.get("TIERLOG_ADMIN_CERTIFICATE"):
-        context.load_cert_chain(certificate, os.environ.get("TIERLOG_ADMIN_KEY"))
+    context = ssl.create_default_context(cafile=variable("TIERLOG_ADMIN_CA"))
+    if certificate := variable("TIERLOG_ADMIN_CERTIFICATE"):
+        context.load_cert_chain(certificate, variable("TIERLOG_ADMIN_KEY"))
     return context
 
 
