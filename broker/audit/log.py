@@ -142,10 +142,14 @@ class AuditLog:
         for entry in self._repeats.due(self._clock.now_ms()):
             self._put(entry, self._line(entry))
 
-    async def close(self) -> None:
-        """Write what is waiting, for CLOSE_TIMEOUT_S at most."""
+    def end_repeats(self) -> None:
+        """Write what was counted, since the node stops."""
         for entry in self._repeats.all():
             self._put(entry, self._line(entry))
+
+    async def close(self) -> None:
+        """Write what is waiting, for CLOSE_TIMEOUT_S at most."""
+        self.end_repeats()
         self._is_closed = True
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):

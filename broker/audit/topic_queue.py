@@ -16,6 +16,9 @@ QUEUE_BYTES_MAX = 8 << 20
 BATCH_BYTES = 256 << 10
 """Lines in one batch, well below the default of max.message.bytes."""
 
+GROWTH = 16
+"""After a batch that was too large, each written one raises the size by this part, up to BATCH_BYTES."""
+
 QUEUE_FULL, TOO_LARGE, STOPPED = "queue_full", "too_large", "stopped"
 TOPIC_DROP_REASONS = (QUEUE_FULL, TOO_LARGE, STOPPED)
 
@@ -58,6 +61,8 @@ class TopicQueue:
 
     def on_written(self, batch: Sequence[bytes]) -> None:
         self.written += len(batch)
+        grown = self._batch_bytes + max(1, self._batch_bytes // GROWTH)
+        self._batch_bytes = min(grown, BATCH_BYTES)
         self._remove(len(batch))
 
     def on_too_large(self, batch: Sequence[bytes]) -> None:

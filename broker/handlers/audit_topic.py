@@ -75,7 +75,9 @@ class AuditTopic:
         self._task = self._deps.tasks.repeat("audit topic", self._run)
 
     async def close(self) -> None:
-        """Produce what waits, for CLOSE_TIMEOUT_S at most."""
+        """Produce what waits, and the counts of repeated denials, for CLOSE_TIMEOUT_S at most."""
+        if self._deps.audit is not None:
+            self._deps.audit.end_repeats()
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._queue.is_empty.wait()

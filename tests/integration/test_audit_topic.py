@@ -9,6 +9,7 @@ from audit_entries import AuditEntries
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic
 from scraping import metric, wait_for_metric
+from scram_broker import ScramBroker
 from secured_cluster import allow, create_users, error_of_record, login
 from waiting import until
 from wire_client import Client, message
@@ -16,6 +17,7 @@ from wire_client import Client, message
 from tierlog.broker.audit.entries import DENIED_ACCESS
 from tierlog.broker.audit.topic_queue import TOPIC_DROP_REASONS
 from tierlog.cli.local_cluster import LocalCluster
+from tierlog.config.authorization import STANDARD_AUTHORIZER
 from tierlog.protocol.errors import ErrorCode
 from tierlog.testing import TierlogBroker
 
@@ -41,9 +43,7 @@ class Topic:
         """Wait until the topic has a node's actions on these resources."""
 
         def has_all() -> bool:
-            for record in self._consumer.consume(100, 0.2):
-                assert record.error() is None
-                self.entries.append(json.loads(record.value()))
+            self.read()
             found = [
                 one["name"]
                 for entry in self.entries
@@ -53,6 +53,17 @@ class Topic:
             return list(dict.fromkeys(found)) == list(names)
 
         until(has_all, f"{api} of node {node}: {names}")
+
+    def read(self) -> None:
+        """Read more entries."""
+        for record in self._consumer.consume(100, 0.2):
+            assert record.error() is None
+            self.entries.append(json.loads(record.value()))
+
+    def repeats(self) -> list[dict[str, Any]]:
+        """Counts of repeated denials among more entries."""
+        self.read()
+        return [one for one in self.entries if one["event"] == DENIED_ACCESS and one["count"] > 1]
 
     def close(self) -> None:
         self._consumer.close()
@@ -90,6 +101,22 @@ def test_topic_of_one_broker_has_what_its_files_have(tmp_path: Path) -> None:
         answer = wire.send("DeleteRecords", 2, message("DeleteRecords", deletion | {"timeout_ms": 1000}))
         assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         wire.close()
+
+
+def test_topic_has_the_counts_that_were_open_when_the_broker_stopped(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path / "audit") | {"authorizer.class.name": STANDARD_AUTHORIZER}
+    node = ScramBroker(tmp_path, settings | {"audit.log.repeat.ms": "3600000"}, "eve")
+    with node.broker:
+        create(node.admin(), NewTopic("orders", 1))
+        for _ in range(3):
+            assert error_of_record(node.login("eve"), "orders") == KafkaError.TOPIC_AUTHORIZATION_FAILED
+        node.broker.restart()
+        topic = Topic(node.login("admin"))
+        until(topic.repeats, "the topic has the counts")
+        repeats = topic.repeats()
+        topic.close()
+    counted = [one for one in AuditEntries(tmp_path / "audit").denials(DENIED_ACCESS) if one["count"] > 1]
+    assert repeats == counted
 
 
 def test_entries_of_all_brokers_reach_the_topic_over_tls_and_sasl(tmp_path: Path) -> None:

@@ -48,6 +48,16 @@ def test_smaller_batches_are_tried_until_one_line_is_too_large() -> None:
     assert queue.written == 3 and queue.dropped == {TOO_LARGE: 1}
 
 
+def test_batches_grow_again_when_the_topic_takes_them() -> None:
+    queue = queue_of(*[b"x" * 1023 + b"\n"] * 8000)
+    whole = len(queue.batch())
+    while len(lines := queue.batch()) > 16:
+        queue.on_too_large(lines)
+    for _ in range(50):
+        queue.on_written(queue.batch())
+    assert whole // 2 < len(queue.batch()) <= whole
+
+
 def test_refused_write_to_the_topic_itself_is_left_out() -> None:
     queue = queue_of()
     denied = {"event": "denied_access", "api": "Produce", "resource_name": "audit"}
