@@ -471,7 +471,7 @@ class Broker(NodeBase):
         self.directories.may_have_lost = why is not None
         if why is not None:
             _log.warning(
-                "unflushed records may be lost: replicas leave the in-sync replicas until they catch up",
+                "broker.unclean_start",
                 why=why,
             )
         registration = RegisterBroker(
@@ -535,7 +535,7 @@ class ControllerNode(NodeBase):
             try:
                 await self.metadata.current()
             except MetadataUnavailable as unavailable:
-                _log.info("waiting for a quorum", node=self.settings.node_id, why=str(unavailable))
+                _log.info("quorum.waiting", node=self.settings.node_id, why=str(unavailable))
                 await asyncio.sleep(QUORUM_RETRY_S)  # `current` may fail at once
             else:
                 return
@@ -547,14 +547,14 @@ class ControllerNode(NodeBase):
             if not self.metadata.has_reserve:
                 await self.metadata.ensure_reserve()
         except OSError as failure:
-            _log.error("cannot reserve disk space for the metadata log", error=str(failure))
+            _log.error("metadata.reserve.failed", error=str(failure))
 
 
 def run(settings: NodeSettings, on_ready: OnReady | None = None) -> None:
     """Run a node until SIGTERM or SIGINT, and stop it cleanly, even during its start. Raises what
     `Broker.start` raises.
     """
-    configure_logging()
+    configure_logging(settings.logger_format)
     keep_malloc_small()
     descriptor_limit = raise_descriptor_limit()
     if 0 <= descriptor_limit < LEAST_DESCRIPTORS:
@@ -578,7 +578,7 @@ async def _serve(settings: NodeSettings, on_ready: OnReady | None) -> None:
         loop.add_signal_handler(number, stop)
     node: NodeBase = Broker(settings) if BROKER in settings.process_roles else ControllerNode(settings)
     if not await done_before(stopped, node.start()):
-        _log.info("stopped during startup", node=settings.node_id)
+        _log.info("node.start.stopped", node=settings.node_id)
         return
     gc.collect()
     gc.freeze()  # objects from startup are permanent: no collection visits them again

@@ -106,7 +106,7 @@ class BrokerLifecycle:
         deadline_ms = self._clock.monotonic_ms() + self._register_ms
         reply = await self._metadata.submit(registration, REGISTER_TIMEOUT_S)
         if reply.error is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
-            _log.warning("waiting for the session of another process to end", why=reply.message)
+            _log.warning("broker.registration.waiting", why=reply.message)
         while reply.error is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             if self._clock.monotonic_ms() >= deadline_ms:
                 break
@@ -117,9 +117,7 @@ class BrokerLifecycle:
                 f"the controller rejected this broker's registration: {reply.message or reply.error.name}"
             )
         if reply.message is not None:
-            _log.warning(
-                "this broker's replicas leave the in-sync replicas until they catch up", why=reply.message
-            )
+            _log.warning("broker.left_isr", why=reply.message)
         self.broker_epoch = reply.broker_epoch
         self.fenced = not self._standalone
         self._on_registered(reply.broker_epoch)
@@ -149,10 +147,10 @@ class BrokerLifecycle:
             async with asyncio.timeout(timeout_s):
                 await self._may_stop.wait()
         except TimeoutError:
-            _log.warning("stopping with leaderships that no other broker took over", waited_s=timeout_s)
+            _log.warning("broker.stopping.leading", waited_s=timeout_s)
             return False
         if self._no_controller:
-            _log.warning("stopping without handing over leaderships: no controller answers")
+            _log.warning("broker.stopping.unheard")
         return not self._no_controller
 
     async def stop(self) -> None:
@@ -202,17 +200,17 @@ class BrokerLifecycle:
                 return False
         except MetadataUnavailable as failure:
             self._set_timeout(self._timeout_s * 2)
-            _log.info("no controller answers", error=str(failure), holds_lease=self.holds_lease())
+            _log.info("broker.heartbeat.unanswered", error=str(failure), holds_lease=self.holds_lease())
             waited_ms = self._clock.monotonic_ms() - self._last_reply_ms
             if self._wants_shutdown and waited_ms >= self._shutdown_ms:
                 self._no_controller = True
                 self._may_stop.set()
             return False
         except RegistrationRefused as failure:
-            _log.error("not registered", error=str(failure))
+            _log.error("broker.registration.failed", error=str(failure))
             return False
         if reply.error is not ErrorCode.NONE:
-            _log.warning("the controller rejects heartbeats", error=reply.error.name, why=reply.message)
+            _log.warning("broker.heartbeat.rejected", error=reply.error.name, why=reply.message)
             return False
         self._last_reply_ms = self._clock.monotonic_ms()
         self._apply(reply, sent_ms)
@@ -235,10 +233,10 @@ class BrokerLifecycle:
         if reply.may_stop:
             self._may_stop.set()
         if was_fenced != self.fenced:
-            _log.info("fenced" if self.fenced else "unfenced", broker_epoch=self.broker_epoch)
+            _log.info("broker.fenced" if self.fenced else "broker.unfenced", broker_epoch=self.broker_epoch)
 
     async def _register_again(self, registration: RegisterBroker, reply: HeartbeatReply) -> None:
         """The controller no longer knows this broker."""
-        _log.warning("registering again", error=reply.error.name, why=reply.message)
+        _log.warning("broker.registration.repeated", error=reply.error.name, why=reply.message)
         self.fenced, self._lease_until_ms = True, 0
         await self.register(registration)

@@ -1,25 +1,63 @@
-"""Format and destination of a node's log."""
+"""Format and destination of a node's log.
+
+A line has time, level, the event's name, the fields of the call, and the event's text and remedy from the
+catalogue (broker/log_events). Libraries that log with the standard library, as asyncio does, log such lines
+too.
+"""
 
 import logging
 import sys
 from contextlib import suppress
+from typing import Any
 
 import structlog
 
+from tierlog.broker.log_events.catalogue import EVENTS
+from tierlog.broker.log_events.event import Event
+from tierlog.config.telemetry import JSON_LINES
 
-def configure_logging() -> None:
-    """Log one line per event to standard error; standard output belongs to the command line."""
+_log = structlog.get_logger("tierlog")
+
+
+def configure_logging(line_format: str) -> None:
+    """Log one line per event to standard error; standard output belongs to the command line. `line_format`:
+    JSON_LINES or TEXT_LINES."""
+    is_json = line_format == JSON_LINES
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.ExceptionRenderer(),
-            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
+            _describe,
+            structlog.processors.JSONRenderer() if is_json else structlog.processors.KeyValueRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(_LogStream()),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
+    logging.basicConfig(handlers=[_LibraryMessages()], level=logging.WARNING, force=True)
+    logging.captureWarnings(True)
+
+
+def _describe(_logger: Any, _method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Add the event's text and remedy, and put what all lines have first."""
+    time, level, name = line.pop("timestamp"), line.pop("level"), line.pop("event")
+    event = EVENTS.get(name, Event(""))
+    described = {"timestamp": time, "level": level, "event": name, "message": event.says, **line}
+    return described | {"next": event.remedy} if event.remedy else described
+
+
+class _LibraryMessages(logging.Handler):
+    """Passes the messages of the standard library's loggers to the node's log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _log.log(
+            record.levelno,
+            "library.message",
+            library=record.name,
+            text=record.getMessage(),
+            exc_info=record.exc_info,
+        )
 
 
 class _LogStream:

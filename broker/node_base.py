@@ -78,7 +78,7 @@ class NodeBase(ABC):
             await self.stop(clean=self.logs_are_open and isinstance(why, asyncio.CancelledError))
             raise
         self._serves = True
-        _log.info("serving", bootstrap=self.bootstrap, admin=self.admin_url, node=self.settings.node_id)
+        _log.info("node.serving", bootstrap=self.bootstrap, admin=self.admin_url, node=self.settings.node_id)
 
     @abstractmethod
     async def _start_parts(self) -> None:
@@ -230,16 +230,14 @@ class NodeBase(ABC):
         if self._stops_clean and isinstance(node, MetadataNode) and node.is_leader and len(node.voters) > 1:
             timeout_s = self.settings.controller_quorum_election_timeout_ms / 1000  # what an election costs
             handed_over = await node.membership.hand_over(timeout_s)
-            _log.info(
-                "transferred quorum leadership" if handed_over else "no other voter took quorum leadership"
-            )
+            _log.info("quorum.leadership.transferred" if handed_over else "quorum.leadership.kept")
         await node.stop()
 
     def _report(self, name: str, failure: BaseException) -> None:
         self.failures.report(name, failure)
 
     def _fatal(self, name: str, failure: BaseException) -> None:
-        _log.critical("the node cannot continue", what=name, exc_info=failure)
+        _log.critical("node.failing", what=name, exc_info=failure)
         if not self.failed.done():
             self.failed.set_result(f"{name}: {failure}")
 

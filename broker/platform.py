@@ -195,7 +195,7 @@ def _max_open_log_files(settings: NodeSettings) -> int:
     if share < wanted:
         needed = wanted + connections + OTHER_DESCRIPTORS
         _log.warning(
-            "RLIMIT_NOFILE is too low for log.max.open.files: fewer log files stay open",
+            "node.files.limited",
             stay_open=share,
             limit=limit,
             needed=needed,

@@ -269,7 +269,7 @@ METRIC_RULES = (
         metric="tierlog_remote_cleanup_failing",
         what="{value} objects cannot be deleted from the bucket",
         why="The role of the brokers may lack the permission, or objects are locked.",
-        next="The log line `cleanup of an object fails, others continue` has the store's error.",
+        next="The event `cleanup.object.failed` in its log has the store's error.",
         runbook="docs/runbooks/wrong-clock.md",
     ),
     MetricRule(
@@ -287,7 +287,7 @@ METRIC_RULES = (
         metric="tierlog_remote_scrub_unchecked_segments",
         what="the bucket scrubber could not read {value} segments",
         why="The store refuses requests for single objects.",
-        next="The log line `a segment in the bucket cannot be checked` has the reason.",
+        next="The event `bucket.segment.unchecked` in its log has the reason.",
         runbook="docs/runbooks/damaged-object.md",
     ),
     MetricRule(
@@ -304,7 +304,7 @@ METRIC_RULES = (
         metric="tierlog_log_uncleanable_partitions",
         what="the log cleaner gave up {value} compacted partitions",
         why="Their logs grow without bound: compaction failed with an error.",
-        next="The log line of the cleaner has the reason; `tierlog log verify` checks the files.",
+        next="See the event `compaction.failed` in its log. `tierlog log verify` checks the files.",
         runbook="docs/runbooks/damaged-log.md",
     ),
     MetricRule(
@@ -312,7 +312,7 @@ METRIC_RULES = (
         metric="kafka_server_replicaalterlogdirsmanager_failedpartitionscount",
         what="{value} moves between log directories have failed",
         why="The target directory is full or has failed.",
-        next="See the node's log, and repeat the move: `tierlog partition move-dir`.",
+        next="See the event `move.failed` in its log, and repeat the move: `tierlog partition move-dir`.",
     ),
     MetricRule(
         rule="memory-pool",
@@ -333,7 +333,7 @@ METRIC_RULES = (
         rule="unexpected-failure",
         metric="tierlog_unexpected_failures_total",
         what="{value} internal errors since the node started",
-        why="This is a fault of tierlog: the log has a traceback of each.",
+        why="This is a fault of tierlog: the event `node.task.failed` in its log has the traceback of each.",
         next="Make a `tierlog debug bundle`, and report it with that.",
     ),
 )

@@ -362,7 +362,7 @@ class ChunkCache:
     def _on_starved(self, size: int) -> None:
         if not self.counts.above_budget:
             _log.warning(
-                "remote reads use more memory than remote.cache.memory.bytes",
+                "remote_cache.above_budget",
                 reason=f"nothing was released for {MEMORY_WAIT_S:g} s",
                 used_bytes=self.pool.used_bytes,
                 wanted_bytes=size,

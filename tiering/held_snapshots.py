@@ -87,7 +87,7 @@ class HeldSnapshots:
             async with deadline(self._look_s, "ended snapshots"):
                 await gather_at_most(WRITES_AT_ONCE, [self._snapshots.remove(one) for one in ended])
         except ObjectStoreError as error:
-            _log.warning("snapshots that have ended are not removed yet", error=str(error))
+            _log.warning("snapshot.cleanup_failed", error=str(error))
 
     async def _has_ended(self, lease: Lease, etag: str, now_ms: int) -> bool:
         """Note for how long the lease was seen. Returns whether it holds nothing any more."""
@@ -104,9 +104,7 @@ class HeldSnapshots:
             return False  # it was renewed at the same time
         self._seen[lease.id] = _Seen(noted.renewals, noted.watched_ms, now_ms)
         if noted.is_ended:
-            _log.info(
-                "a snapshot has ended", snapshot=str(lease.id), name=lease.name, lease_ms=lease.lease_ms
-            )
+            _log.info("snapshot.ended", snapshot=str(lease.id), name=lease.name, lease_ms=lease.lease_ms)
         return noted.is_ended
 
 

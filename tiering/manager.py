@@ -180,7 +180,7 @@ class TierManager:
         def report_stall() -> None:
             self.counts.stalls += 1
             seconds = round(times.stall)
-            _log.warning("an upload does not end", partition=str(attempt.partition), seconds=seconds)
+            _log.warning("upload.stalled", partition=str(attempt.partition), seconds=seconds)
 
         what = f"copy of {attempt.partition}"
         watched = UploadWatch(
@@ -278,7 +278,7 @@ class TierManager:
         except ObjectNotFound:
             return None
         except (ManifestError, CorruptObject) as error:
-            _log.error("a manifest in the bucket is damaged and will be replaced", key=key, error=str(error))
+            _log.error("manifest.damaged", key=key, error=str(error))
             return _root(where, RemotePartition(log_start_offset=-1), -1, -1, None), etag_before
 
     async def _put_root(
@@ -402,7 +402,7 @@ class TierManager:
         try:
             return decode_topic(await self._store.get(key))
         except (ManifestError, ObjectNotFound, CorruptObject) as error:
-            _log.warning("a topic's description cannot be read", key=key, error=str(error))
+            _log.warning("topic.description.unreadable", key=key, error=str(error))
             return None
 
     async def describe_topic(self, document: TopicDocument) -> None:
@@ -439,7 +439,7 @@ class TierManager:
         async with deadline(self._limits.small_seconds, "unfinished uploads"):
             aborted = await self._store.abort_uploads(self.keys.everything(), UPLOAD_AGE_S)
         if aborted:
-            _log.info("aborted unfinished uploads", uploads=aborted)
+            _log.info("upload.unfinished.aborted", uploads=aborted)
 
     # -- the delete queue --
 

@@ -139,7 +139,7 @@ class Quarantine:
             known.recheck_at_ms = self._clock.monotonic_ms() + known.backoff_ms
             raise
         self._damaged.pop((place.key, place.position), None)
-        _log.warning("a damaged remote object reads well again", **_described(known))
+        _log.warning("remote_object.well", **_described(known))
         return value
 
     def end_backoff(self, keys: Collection[str]) -> None:
@@ -192,8 +192,7 @@ class Quarantine:
         )
         if len(self._damaged) < RANGES_MAX:
             self._damaged[place.key, place.position] = damaged
-        what = "missing" if damaged.is_missing else "damaged"
-        self._log_lines.error(now_ms, what, error=damaged.error, **_described(damaged))
+        self._log_lines.error(now_ms, missing=damaged.is_missing, error=damaged.error, **_described(damaged))
 
 
 def _why(place: ObjectRange, error: ObjectStoreError) -> str:
@@ -216,11 +215,11 @@ class _LogLines:
         self._minute = -1
         self._lines = 0
 
-    def error(self, now_ms: int, state: str, **what: object) -> None:
+    def error(self, now_ms: int, *, missing: bool, **what: object) -> None:
         if now_ms // 60_000 != self._minute:
             self._minute, self._lines = now_ms // 60_000, 0
         self._lines += 1
         if self._lines <= LOG_LINES_PER_MINUTE:
-            _log.error(f"a remote object is {state}", next="see docs/runbooks/damaged-object.md", **what)
+            _log.error("remote_object.missing" if missing else "remote_object.damaged", **what)
         elif self._lines == LOG_LINES_PER_MINUTE + 1:
-            _log.error("more remote objects are damaged or missing", next="GET /v1/tier/damaged lists them")
+            _log.error("remote_object.damaged.more")

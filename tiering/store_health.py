@@ -244,9 +244,7 @@ class HealthyStore:
         if self._failures >= FAILURES_TO_OPEN and self.health.state is BreakerState.CLOSED:
             self.health.state = BreakerState.OPEN
             self.health.opened += 1
-            _log.error(
-                "the object store is unavailable", error=str(error), next="it is probed until it responds"
-            )
+            _log.error("store.unavailable", error=str(error))
             self._start_probe()
 
     def _start_probe(self) -> None:
@@ -269,7 +267,7 @@ class HealthyStore:
         if self.health.state is BreakerState.REFUSED:
             return
         self.health.state = BreakerState.CLOSED
-        _log.info("the object store is available again", probes=probes)
+        _log.info("store.available", probes=probes)
 
     async def _responds(self) -> bool:
         try:
@@ -281,7 +279,7 @@ class HealthyStore:
             pass
         except Exception as error:  # a mistake here must not keep the breaker open
             if self.health.last_error != repr(error):
-                _log.exception("the probe of the object store has failed")
+                _log.exception("store.probe_failed")
             self.health.last_error = repr(error)
             return False
         return True
@@ -289,10 +287,8 @@ class HealthyStore:
     def _refuse(self, reason: str) -> None:
         self.health.state, self.health.last_error = BreakerState.REFUSED, reason
         _log.error(
-            "the object store is refused",
+            "store.refused",
             reason=reason,
-            next="set object.store.url to another store, or correct the configuration of this one: it is "
-            f"checked again every {RECHECK_S / 60:.0f} minutes",
         )
         self._tasks.spawn("checks of the refused object store", self._recheck())
 
@@ -302,4 +298,4 @@ class HealthyStore:
             with suppress(Exception):  # the reason of the refusal has been logged
                 await self._run_check(self._check, attempts=1)
         self.health.state = BreakerState.CLOSED
-        _log.info("the object store is accepted")
+        _log.info("store.accepted")

@@ -40,7 +40,7 @@ async def probe_store(store: ObjectStore, key: str) -> None:
             async with deadline(_CLEANUP_S, "delete of the probe's object"):
                 await store.delete([key])
         except ObjectStoreError as failure:
-            _log.warning("an object of the store's check was not deleted", key=key, error=str(failure))
+            _log.warning("store.check.undeleted", key=key, error=str(failure))
 
 
 async def _probe(store: ObjectStore, key: str) -> None:
@@ -81,4 +81,4 @@ async def _check_checksums(store: ObjectStore, key: str) -> None:
         return
     if (await store.head(key)).crc32c not in (None, crc32c(_THIRD)):
         raise UnsuitableStore("the store accepts a wrong CRC-32C and returns it: damage would not be found")
-    _log.warning("the object store verifies no CRC-32C", next="uploads are read back, which takes longer")
+    _log.warning("store.no_checksum")

@@ -156,7 +156,7 @@ class AuditLog:
                 while (batch := self._waiting or self._writing) is not None:
                     await asyncio.wait((batch.written,))
         except TimeoutError:
-            _log.error("entries of the audit log are lost: the disk does not respond")
+            _log.error("audit.entries.lost", why="the disk does not respond")
         else:
             self._actions.close()
             self._denials.close()
@@ -221,4 +221,4 @@ class AuditLog:
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._quiet_until_ms:
             self._quiet_until_ms = now_ms + LOGGED_EVERY_MS
-            _log.error("entries of the audit log are lost", why=why, lost=sum(self.counts.dropped.values()))
+            _log.error("audit.entries.lost", why=why, lost=sum(self.counts.dropped.values()))

@@ -203,7 +203,7 @@ class Shard(Generic[C]):
             while self._inbox:
                 self._perform(self.core.handle(self._inbox.popleft(), self._clock.now_ms()))
         except Exception:
-            _log.exception("a coordinator shard failed and is rebuilt from its log", partition=str(self.name))
+            _log.exception("coordinator.rebuilt", partition=str(self.name))
             self._fail()
         finally:
             self._handling = False
@@ -244,13 +244,13 @@ class Shard(Generic[C]):
             # Older records of the same keys stay in effect. Consumers then read some records again. They skip
             # none, which a wrong offset could make them do.
             _log.error(
-                "unusable records of a coordinator were skipped",
+                "coordinator.records.skipped",
                 partition=str(self.name),
                 records=load.skipped,
                 first=load.first_skipped,
             )
         if load.records:
-            _log.info("coordinator shard loaded", partition=str(self.name), records=load.records)
+            _log.info("coordinator.loaded", partition=str(self.name), records=load.records)
 
     def start_empty(self) -> None:
         """Start a shard without records at once, so that the first request of a new cluster need not wait."""
@@ -313,7 +313,7 @@ class Shard(Generic[C]):
                 reply = responses.popleft()
                 self._respond(reply.token, reply.response)
         except Exception:
-            _log.exception("a coordinator shard failed and is rebuilt from its log", partition=str(self.name))
+            _log.exception("coordinator.rebuilt", partition=str(self.name))
             self._fail()  # and answers the requests that wait
         if responses:
             asyncio.get_running_loop().call_soon(self._respond_in_turns, responses)
@@ -396,7 +396,7 @@ class Shard(Generic[C]):
     def _on_replica_change(self, replica: Replica) -> None:
         self._replica_changed.set()
         if self.ready and self._is_repaired:
-            _log.info("a coordinator shard is rebuilt from its repaired log", partition=str(self.name))
+            _log.info("coordinator.repaired", partition=str(self.name))
             self._fail()
             return
         self._report_durable()

@@ -221,9 +221,7 @@ class Shards(Generic[C]):
         once."""
         if why != self._logged_reason:
             self._logged_reason = why
-            _log.warning(
-                "cannot create an internal topic; clients wait for it", topic=self._topic.name, why=why
-            )
+            _log.warning("coordinator.topic.missing", topic=self._topic.name, why=why)
 
     def _new_topic(self) -> NewTopic:
         configs = [("cleanup.policy", "compact"), ("compression.type", "producer"), *self._topic.configs]
@@ -287,10 +285,10 @@ class Shards(Generic[C]):
         try:
             await shard.load()
         except LoadFailed as error:
-            _log.error("cannot load a coordinator shard; it is retried", error=str(error))
+            _log.error("coordinator.load_failed", error=str(error))
             self._load_later(shard)
         except Exception:  # a read error or a damaged batch: the shard must not stay loading forever
-            _log.exception("cannot load a coordinator shard; it is retried", partition=str(shard.name))
+            _log.exception("coordinator.load_failed", partition=str(shard.name))
             self._load_later(shard)
 
     def _load_later(self, shard: Shard[C]) -> None:

@@ -92,7 +92,7 @@ class AdminAccess:
         role = self.roles.of(principal)
         if role < needed:
             self.denied += 1
-            _log.warning("denied an admin request", principal=principal, method=request.method, path=path)
+            _log.warning("admin.request.denied", principal=principal, method=request.method, path=path)
             has, needs = role.name.lower(), needed.name.lower()
             if self.audit is not None:
                 missing = {"operation": needs, "resource_type": "ADMIN_API", "resource_name": request.path}
@@ -122,7 +122,7 @@ class AdminAccess:
         try:
             return self.certificate(presented)
         except ValueError as why:
-            _log.warning("refused a certificate for the admin API", why=str(why))
+            _log.warning("admin.certificate.refused", why=str(why))
             return None
 
     async def _unauthenticated(self, request: web.Request) -> web.Response:

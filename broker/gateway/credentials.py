@@ -84,7 +84,7 @@ class JwtTokens:
         try:
             return f"User:{self._validator.validate(token, self._clock.now_ms()).subject}"
         except TokenRefused as why:
-            _log.warning("refused a token for the admin API", why=str(why))
+            _log.warning("admin.token.refused", why=str(why))
             return None
 
 

@@ -59,6 +59,6 @@ class LoopLag:
         self.seconds.observe(lag)
         self._worst = max(self._worst, lag)
         if self._worst > WARN_LAG_S and now >= self._quiet_until:
-            _log.warning("the event loop was blocked", worst_ms=round(self._worst * 1000))
+            _log.warning("loop.blocked", worst_ms=round(self._worst * 1000))
             self._worst, self._quiet_until = 0.0, now + WARN_EVERY_S
         self._arm(now)

@@ -102,9 +102,8 @@ class FailureLog:
         """Called by `TaskGroup`."""
         self.count += 1
         _log.error(
-            "failed",
+            "node.task.failed",
             what=name,
-            next="the node continues; report this bug with its traceback; if it recurs, a restart may help",
             exc_info=failure,
         )
 

@@ -92,7 +92,7 @@ def assign(request: ComputeAssignment) -> AssignmentComputed:
     try:
         assignment = request.assignor.assign(request.members, request.topics)
     except Exception:
-        _log.exception("an assignor failed; it is retried", group=request.group_id)
+        _log.exception("group.assignor.failed", group=request.group_id)
         return AssignmentComputed(request=request, assignment=None)
     records = {
         member_id: target_record(request.group_id, member_id, target)
@@ -118,7 +118,7 @@ def _match(request: ResolveRegexes, names: Collection[str]) -> RegexesResolved:
         try:
             matches = compile_pattern(pattern)
         except InvalidPattern as error:
-            _log.warning("a regular expression is invalid", group=request.group_id, error=str(error))
+            _log.warning("group.regex.invalid", group=request.group_id, error=str(error))
             found[pattern] = frozenset()
         else:
             found[pattern] = frozenset(filter(matches, names))

@@ -154,7 +154,7 @@ class GroupLag:
                     await asyncio.sleep(0)
         if groups_left_out and not self.left_out:
             _log.warning(
-                "the lag of some groups is not in the metrics: raise group.lag.metrics.max.partitions",
+                "group.lag.incomplete",
                 limit=self._max_partitions,
                 groups=groups_left_out,
                 partitions=left_out,

@@ -82,7 +82,7 @@ class AuditTopic:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._queue.is_empty.wait()
         except TimeoutError:
-            _log.warning("the broker stops with audit entries that are not in the topic", topic=self._topic)
+            _log.warning("audit.stopping.incomplete", topic=self._topic)
         self._task.cancel()
         self._queue.close()
         self._close_caller()
@@ -195,7 +195,7 @@ class AuditTopic:
         now_ms = self._deps.clock.monotonic_ms()
         if now_ms >= self._quiet_until_ms:
             self._quiet_until_ms = now_ms + LOGGED_EVERY_MS
-            _log.warning("entries of the audit log wait for their topic", topic=self._topic, why=why)
+            _log.warning("audit.topic.waiting", topic=self._topic, why=why)
 
 
 def start_audit_topic(deps: Dependencies, network: Network | None, parts: AsyncExitStack) -> None:

@@ -88,4 +88,4 @@ class AutoTopicCreation:
         now_ms = self._deps.clock.monotonic_ms()
         if now_ms >= self._quiet_until_ms:
             self._quiet_until_ms = now_ms + LOG_EVERY_MS
-            _log.warning("cannot create a topic that a client requested", topic=topic, error=error)
+            _log.warning("topic.auto_creation.failed", topic=topic, error=error)

@@ -105,7 +105,7 @@ class LoginListener:
             return
         self._quiet_until_ms = now + FAILURES_LOGGED_EVERY_MS
         _log.warning(
-            "authentication failed",
+            "authentication.failed",
             listener=self.name,
             client=connection.peer_host,
             why=why,

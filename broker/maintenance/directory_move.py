@@ -395,7 +395,7 @@ class DirectoryMove:
         )
         if self.switch_timeouts >= MAX_SWITCH_TIMEOUTS:
             raise OSError(errno.ETIMEDOUT, what, str(self.target.path)) from None
-        _log.warning("a move between log directories is delayed", partition=str(self.name), why=what)
+        _log.warning("move.delayed", partition=str(self.name), why=what)
 
     async def _wait_for_threads(self) -> None:
         """Wait until no thread works for this move. A hanging disk counts as switch timeouts, so the move may

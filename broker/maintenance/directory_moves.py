@@ -189,18 +189,17 @@ class DirectoryMoves:
                 move.require_running()
                 await move.run()
             self.outcomes[MoveOutcome.MOVED] += 1
-            _log.info("a replica has moved to another log directory", **where)
+            _log.info("move.ended", **where)
         except MoveStopped:
             self.outcomes[MoveOutcome.STOPPED] += 1
-            _log.info("a move to another log directory was cancelled", **where)
+            _log.info("move.cancelled", **where)
         except (OSError, MalformedCheckpoint) as failure:
             self.outcomes[MoveOutcome.MOVED if move.has_switched else MoveOutcome.FAILED] += 1
             if not move.has_switched and self._replicas.holds(move.replica):
                 self.failed_partitions.add(move.name)
-            what = "a replica cannot move to another log directory"
-            if move.has_switched:
-                what = "a replica has moved to another log directory; the next start removes the old one"
-            _log.error(what, **where, error=str(failure))
+            _log.error(
+                "move.cleanup_failed" if move.has_switched else "move.failed", **where, error=str(failure)
+            )
         except Exception:
             self.unexpected_failures += 1
             raise

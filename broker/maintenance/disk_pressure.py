@@ -139,15 +139,14 @@ class DiskPressure:
             if directory in self._low:
                 self._low.discard(directory)
                 where = str(directory.path)
-                _log.info("a disk has enough free space again", directory=where, usable_bytes=usable)
+                _log.info("log_dir.pressure.ended", directory=where, usable_bytes=usable)
             return 0
         if usable >= self._free_bytes_min and directory not in self._low and not directory.is_full:
             return 0
         if directory not in self._low:
             self._low.add(directory)
             _log.warning(
-                "free space is below log.dir.free.bytes.min, or the disk is full: local segments of topics "
-                f"with remote.log.disk.pressure.policy={DROP} are deleted",
+                "log_dir.pressure",
                 directory=str(directory.path),
                 usable_bytes=usable,
                 free_bytes_min=self._free_bytes_min,
@@ -227,7 +226,7 @@ class DiskPressure:
                 size = self._files.size_of(path)
                 self._files.unlink(path)
             except OSError as failure:
-                _log.error("cannot unlink", path=str(path), error=str(failure))
+                _log.error("log.unlink_failed", path=str(path), error=str(failure))
             else:
                 freed_bytes += size
         return freed_bytes

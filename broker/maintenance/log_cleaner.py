@@ -159,17 +159,15 @@ class LogCleaner:
         if not self._replicas.holds(replica):
             return  # its topic was deleted
         if isinstance(failure, FileNotFoundError):
-            what = "a segment was deleted while its log was compacted; the log will be compacted again"
-            _log.info(what, partition=where)
+            _log.info("compaction.interrupted", partition=where)
         elif isinstance(failure, OSError) and failure.errno in DISK_FULL:
-            what = "not enough space to compact a log; the log will be compacted again later"
-            _log.warning(what, partition=where)
+            _log.warning("compaction.no_space", partition=where)
         else:
             self._uncleanable[replica] = _content_version(replica)
             if isinstance(failure, (CorruptLog, RecordsError)):
                 for segment in replica.segments:
                     replica.suspect(segment.base_offset, str(failure))
-            _log.error("a log cannot be compacted and is left as it is", partition=where, exc_info=failure)
+            _log.error("compaction.failed", partition=where, exc_info=failure)
 
     async def _clean(self, replica: Replica, dirty: LogToClean) -> bool:
         log = replica.log
@@ -198,7 +196,7 @@ class LogCleaner:
         log.cleaned_to = min(cleaning.cleaned_to, log.log_end_offset)
         await self._write_cleaned(replica)
         _log.info(
-            "compacted a log",
+            "compaction.ended",
             partition=str(replica.name),
             to_offset=log.cleaned_to,
             read_bytes=cleaning.bytes_read,

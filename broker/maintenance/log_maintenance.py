@@ -198,7 +198,7 @@ class LogMaintenance:
             try:
                 await work()
             except OSError as failure:
-                _log.error("log maintenance failed", what=name, error=str(failure))
+                _log.error("log.maintenance.failed", what=name, error=str(failure))
 
         self._running.append(self._tasks.repeat(name, turn))
 
@@ -207,7 +207,7 @@ class LogMaintenance:
             try:
                 self._files.unlink(path, missing_ok=True)
             except OSError as failure:  # continue with files in other directories
-                _log.error("cannot unlink", path=str(path), error=str(failure))
+                _log.error("log.unlink_failed", path=str(path), error=str(failure))
 
 
 @safeguard("producer expiration uses the monotonic clock")
@@ -219,7 +219,7 @@ def _try(what: str, replica: Replica, work: Callable[[int], object], now_ms: int
     try:
         work(now_ms)
     except OSError as failure:
-        _log.error(f"{what} failed", partition=str(replica.name), error=str(failure))
+        _log.error("log.maintenance.failed", what=what, partition=str(replica.name), error=str(failure))
 
 
 async def _in_turns(replicas: Sequence[Replica]) -> AsyncIterator[Replica]:

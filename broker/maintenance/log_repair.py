@@ -107,7 +107,7 @@ class LogRepair:
             self.found_count += 1
             log.add_damage(segment, one)
             _log.error(
-                "a log is damaged",
+                "log.damaged",
                 partition=str(replica.name),
                 file=str(segment.path()),
                 position=one.position,
@@ -167,7 +167,7 @@ class LogRepair:
                     await asyncio.get_running_loop().run_in_executor(replica.log_dir.threads, repair.sync)
             except RangeUnavailable as why:
                 _log.info(
-                    "a replica cannot serve the damaged range",
+                    "log.damage.unserved",
                     partition=str(replica.name),
                     first_offset=where.start_offset,
                     end_offset=where.end_offset,
@@ -176,7 +176,7 @@ class LogRepair:
                 )
                 continue
             except OSError as failure:  # the directory handles it
-                _log.error("cannot repair a log", partition=str(replica.name), error=str(failure))
+                _log.error("log.repair_failed", partition=str(replica.name), error=str(failure))
                 return False
             if not written or not self._is_here(replica) or not repair.finish():
                 return False
@@ -213,7 +213,7 @@ class LogRepair:
                     content = await self._reader.read(source, replica, start, end, rules, max_bytes)
             except RangeUnavailable as why:
                 _log.info(
-                    "a replica cannot serve a range that is damaged in the object store",
+                    "log.damage.unserved_remote",
                     partition=str(replica.name),
                     first_offset=start,
                     end_offset=end,
@@ -226,7 +226,7 @@ class LogRepair:
     def _log_repaired(self, replica: Replica, damage: Damage, source: BrokerImage) -> None:
         self.repaired_count += 1
         _log.warning(
-            "repaired a log from another replica",
+            "log.repaired",
             partition=str(replica.name),
             first_offset=damage.start_offset,
             end_offset=damage.end_offset,
@@ -312,11 +312,11 @@ class LogRepair:
                 replica.suspect(segment.base_offset, str(fault))
             return False
         except OSError as failure:  # the directory handles it
-            _log.error("cannot truncate a damaged log", partition=str(replica.name), error=str(failure))
+            _log.error("log.truncate_failed", partition=str(replica.name), error=str(failure))
             return False
         self.repaired_count += 1
         _log.warning(
-            "truncated a log at its damage; the rest is fetched again",
+            "log.truncated",
             partition=str(replica.name),
             from_offset=start,
             to_offset=end,

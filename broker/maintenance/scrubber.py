@@ -151,13 +151,13 @@ class Scrubber:
         except FileNotFoundError:
             return  # it was deleted or compacted
         except OSError as failure:  # the directory handles it
-            _log.error("cannot read a log", partition=str(replica.name), error=str(failure))
+            _log.error("log.read_failed", partition=str(replica.name), error=str(failure))
             return
         if scrub is None:
             return
         if not scrub.found and unthrottled:
             self._trusted[segment] = asyncio.get_running_loop().time() + TRUST_S
-            _log.warning("a suspected log is intact", file=str(segment.path()), noticed=why)
+            _log.warning("log.intact", file=str(segment.path()), noticed=why)
         elif scrub.found:
             self._replicas.emit(DamageFound(replica, segment, scrub.found, why))
 

@@ -84,7 +84,7 @@ def log_close(connection: Connection, why: CloseReason, detail: str) -> None:
     ):
         client = f"{connection.peer_host}:{connection.peer_port}"
         software = f"{connection.client_software} {connection.client_software_version}"
-        _log.warning("closed a connection", why=why.value, detail=detail, client=client, software=software)
+        _log.warning("connection.closed", why=why.value, detail=detail, client=client, software=software)
 
 
 class RefusalLog:
@@ -97,7 +97,7 @@ class RefusalLog:
         now = asyncio.get_running_loop().time()
         if now >= self._quiet_until.get(refusal, 0.0):
             self._quiet_until[refusal] = now + REFUSALS_LOGGED_EVERY_S
-            _log.warning("connections are refused or wait", bound=refusal.value, client=host)
+            _log.warning("connection.limited", bound=refusal.value, client=host)
 
 
 _connection_ids = itertools.count(1)

@@ -137,5 +137,5 @@ class TlsGate:
         if why is CloseReason.TLS_HANDSHAKE and now >= self._quiet_until:
             self._quiet_until = now + FAILURES_LOGGED_EVERY_S
             client = f"{connection.peer_host}:{connection.peer_port}"
-            _log.warning("a TLS handshake failed", why=detail, client=client, listener=connection.listener)
+            _log.warning("connection.tls.failed", why=detail, client=client, listener=connection.listener)
         self._on_end(connection, why, detail)

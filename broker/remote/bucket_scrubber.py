@@ -48,9 +48,6 @@ REQUESTS_PER_CHUNK = 2  # the head of the index, and the chunk
 FAULTS_MAX = 1000
 """Roots and documents with a fault that a pass names."""
 
-DAMAGED_NEXT = "see docs/runbooks/damaged-object.md"
-UNKNOWN_NEXT = "tierlog tier gc --dry-run lists them"
-
 _log = structlog.get_logger("tierlog.tiering")
 
 
@@ -129,11 +126,11 @@ class BucketScrubber:
         finally:
             self.progress = 1.0
         if unknown := self.audit.objects[UNKNOWN]:
-            _log.warning("the bucket has unreferenced objects", objects=unknown, next=UNKNOWN_NEXT)
+            _log.warning("bucket.unreferenced", objects=unknown)
         if self.damaged:
-            _log.error("the bucket lacks what the manifests list", segments=self.damaged, next=DAMAGED_NEXT)
+            _log.error("bucket.damaged", segments=self.damaged)
         if self.unchecked:
-            _log.error("segments in the bucket could not be checked", segments=self.unchecked)
+            _log.error("bucket.check.incomplete", segments=self.unchecked)
 
     @property
     def damaged(self) -> int:
@@ -158,7 +155,7 @@ class BucketScrubber:
                 await self._rest(1, 0, asyncio.get_running_loop().time() - began)
                 return
             except (*STORE_FAILURES, MetadataUnavailable) as failure:
-                _log.warning("the bucket cannot be scrubbed", error=str(failure), retry_s=RETRY_S)
+                _log.warning("bucket.scrub_failed", error=str(failure), retry_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
             except (ObjectStoreError, OSError) as failure:
                 self._report_unchecked(str(failure))
@@ -194,7 +191,7 @@ class BucketScrubber:
                 if failures == TRIES:  # a page
                     self._report_unchecked(str(failure))
                     return
-                _log.warning("the bucket cannot be scrubbed", error=str(failure), retry_s=RETRY_S)
+                _log.warning("bucket.scrub_failed", error=str(failure), retry_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
 
     async def _check(self, where: TopicIdPartition, entry: RemoteSegment, *, is_last_try: bool) -> None:
@@ -231,7 +228,7 @@ class BucketScrubber:
         """`error`: names the object."""
         self._unchecked_found += 1
         if self._unchecked_found <= LINES_PER_PASS:
-            _log.error("a segment in the bucket cannot be checked", error=error)
+            _log.error("bucket.segment.unchecked", error=error)
 
     async def _audit(self) -> BucketAudit:
         """Audit the bucket. Returns the previous result if the store refuses to list it, and an empty one on
@@ -242,10 +239,10 @@ class BucketScrubber:
                     lambda objects: self._rest(1 + objects // OBJECTS_PER_LIST, 0, 0.0)
                 )
             except (*STORE_FAILURES, MetadataUnavailable) as failure:
-                _log.warning("the bucket cannot be listed", error=str(failure), retry_s=RETRY_S)
+                _log.warning("bucket.list_failed", error=str(failure), retry_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
             except (ObjectStoreError, OSError) as failure:
-                _log.error("the bucket cannot be listed", error=str(failure))
+                _log.error("bucket.list_failed", error=str(failure))
                 return self._last_audit
         return BucketAudit()
 

@@ -238,7 +238,7 @@ class CopyLags:
             rolled = log.roll(self._clock.now_ms())
         except OSError as failure:  # in particular a full disk
             if not lag.roll_failed:
-                _log.error("cannot roll a segment", partition=str(replica.name), error=str(failure))
+                _log.error("tiering.roll_failed", partition=str(replica.name), error=str(failure))
             lag.roll_failed = True
             return False
         lag.roll_failed = False
@@ -254,9 +254,9 @@ class CopyLags:
         lag.is_behind = not lag.is_behind
         name, limit = str(lag.replica.name), f"remote.log.copy.max.lag.ms is {allowed_ms}"
         if lag.is_behind:
-            _log.error("records are not uploaded in time", partition=name, age_ms=age_ms, why=limit)
+            _log.error("upload.late", partition=name, age_ms=age_ms, why=limit)
         else:
-            _log.info("records are uploaded in time again", partition=name)
+            _log.info("upload.in_time", partition=name)
         self._on_changed(where)
 
 

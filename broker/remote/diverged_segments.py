@@ -44,7 +44,7 @@ class DivergedSegments:
                 if error is None:
                     return
                 _log.error(
-                    "cannot lead: remote segments with other records are still in the manifest",
+                    "tiering.diverged",
                     partition=str(event.replica.name),
                     error=error,
                     retry_s=backoff_s,

@@ -125,7 +125,7 @@ class Loads:
         ]
         self.expired += len(ended)
         for lease in ended:
-            _log.info("a bulk load was not continued", partition=str(lease.partition))
+            _log.info("bulk_load.ended", partition=str(lease.partition))
             self._end(lease)
 
     def follow(self, old: ClusterImage, new: ClusterImage) -> None:
@@ -281,9 +281,7 @@ class Loads:
             raise TierConflict(f"{replica.name}: {refused}") from None
         self.committed += 1
         end = segments[-1].end_offset
-        _log.info(
-            "a bulk load is committed", partition=str(replica.name), from_offset=lease.base_offset, to=end
-        )
+        _log.info("bulk_load.committed", partition=str(replica.name), from_offset=lease.base_offset, to=end)
         return Load(
             load_id=lease.load_id,
             base_offset=lease.base_offset,

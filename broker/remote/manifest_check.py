@@ -70,5 +70,5 @@ class ManifestCheck:
 
     def _found(self, key: str, fault: str) -> ManifestFault:
         self.faults += 1
-        _log.error("a manifest in the bucket is wrong and is written again", object=key, fault=fault)
+        _log.error("manifest.wrong", object=key, fault=fault)
         return ManifestFault(key, fault)

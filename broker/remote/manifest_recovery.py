@@ -66,10 +66,9 @@ class ManifestRecovery:
                     return
                 if error != self.errors[name]:
                     _log.error(
-                        "cannot lead: the quorum was recovered, and the manifest in the bucket must be read",
+                        "manifest.recovery.unread",
                         partition=str(name),
                         error=error,
-                        next="see docs/runbooks/lost-majority-for-good.md",
                     )
                 self.errors[name] = error
                 await asyncio.sleep(backoff_s)
@@ -145,11 +144,11 @@ def _report(
     partition = str(event.replica.name)
     if adopted is not remote:
         _log.warning(
-            "the quorum was recovered, and the newer manifest in the bucket is adopted",
+            "manifest.recovery.adopted",
             partition=partition,
             recovered_end_offset=remote.end_offset,
             remote_end_offset=adopted.end_offset,
             log_start_offset=adopted.log_start_offset,
         )
     elif root is None and remote.end_offset is not None:
-        _log.warning("the quorum was recovered, and the bucket has no manifest", partition=partition)
+        _log.warning("manifest.recovery.missing", partition=partition)

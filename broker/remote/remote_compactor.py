@@ -178,7 +178,7 @@ class RemoteCompactor:
             cleaner.log_malformed(replica.name, self._logged_malformed.setdefault(where, set()))
         self.compactions += 1
         _log.info(
-            "compacted a remote log",
+            "remote_compaction.ended",
             partition=str(replica.name),
             to_offset=cleaner.cleaned_to,
             replaced_segments=replaced,

@@ -190,7 +190,7 @@ class RemoteLogManager:
                 self._remote_log.recheck()
                 await self.apply_followers_retention()
             except Exception:  # a bug must not stop tiering until the next start
-                _log.exception("tiering's timer failed")
+                _log.exception("tiering.timer.failed")
             await asyncio.sleep(self._interval_s)
 
     def wake_all(self) -> None:
@@ -220,7 +220,7 @@ class RemoteLogManager:
             try:
                 replica.delete_local_before(kept_from, now_ms)
             except OSError as failure:
-                _log.error("local retention failed", partition=str(replica.name), error=str(failure))
+                _log.error("tiering.retention.failed", partition=str(replica.name), error=str(failure))
             await asyncio.sleep(0)  # let requests run between two partitions
 
     def on_replica_event(self, event: ReplicaEvent) -> None:
@@ -372,7 +372,7 @@ class RemoteLogManager:
         backoff_s = longest * (0.5 + self._rng.random() / 2)
         if partitions := self._partitions_to_log(state, failure):
             _log.warning(
-                "tiering failed",
+                "tiering.failed",
                 partition=str(state.replica.name),
                 partitions=partitions,
                 error=str(failure),
@@ -516,7 +516,7 @@ class RemoteLogManager:
                 state.uploading = self._tasks.spawn(f"upload of {state.replica.name}", work)
             case planner.Blocked(reason):
                 if state.error != reason:
-                    _log.error("tiering is blocked", partition=str(state.replica.name), reason=reason)
+                    _log.error("tiering.blocked", partition=str(state.replica.name), reason=reason)
                 state.error, state.blocked = reason, True
 
     @safeguard("replicas move the log start offset after the quorum commits it")

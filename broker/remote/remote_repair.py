@@ -129,12 +129,12 @@ class RemoteRepair:
             if await self._repair(replica, damaged):
                 self.restored += 1
                 self._retries.pop(key, None)
-                _log.warning("a damaged remote object was restored", partition=str(replica.name), object=key)
+                _log.warning("remote_object.restored", partition=str(replica.name), object=key)
                 return
         except FAILURES as failure:
             if key not in self._retries:
                 _log.warning(
-                    "a damaged remote object cannot be restored yet",
+                    "remote_object.restore_failed",
                     partition=str(replica.name),
                     object=key,
                     error=str(failure),

@@ -150,10 +150,10 @@ class RemoteStorageCleaner:
             except BreakerOpen:  # reported once, by the store's health
                 pause = None
             except (ObjectStoreError, MetadataUnavailable) as failure:
-                _log.warning("cleanup of remote storage failed", error=str(failure), retry_s=RETRY_S)
+                _log.warning("cleanup.failed", error=str(failure), retry_s=RETRY_S)
                 pause = None
             except Exception:  # a bug must not stop all deletions until the next start
-                _log.exception("cleanup of remote storage failed", retry_s=RETRY_S)
+                _log.exception("cleanup.failed", retry_s=RETRY_S)
                 pause = None
             if pause is None:
                 await asyncio.sleep(RETRY_S)
@@ -387,7 +387,7 @@ class RemoteStorageCleaner:
             return
         self._still_listed[place] = times = self._still_listed.get(place, 0) + 1
         if times == LISTED_LOGGED_AFTER:
-            _log.warning("deletions wait: the bucket still lists the objects", of=str(place))
+            _log.warning("cleanup.waiting", of=str(place))
 
     async def _is_unlisted(
         self, image: ClusterImage, place: TopicIdPartition | UUID, lines: list[Deletion]
@@ -456,7 +456,7 @@ class RemoteStorageCleaner:
             self.failing.remove(("delete", uuid))
         self._deletes_at_once = min(2 * self._deletes_at_once, DELETES_PER_REQUEST)
         await self._metadata.submit(ConfirmRemoteDeleted(uuids=gone))
-        _log.info("remote objects deleted", lines=len(gone), waiting=len(ready) - len(gone))
+        _log.info("cleanup.objects.deleted", lines=len(gone), waiting=len(ready) - len(gone))
 
     async def _failed(self, batch: list[Deletion], failure: Exception) -> None:
         """Raises ObjectStoreError if the store does not respond at all."""
@@ -474,7 +474,7 @@ class RemoteStorageCleaner:
         if self._failed_in_a_row < FAILED_IN_A_ROW_MAX:
             return
         if self._failed_in_a_row == FAILED_IN_A_ROW_MAX:
-            _log.error("the object store refuses deletions, all of them wait", error=str(failure))
+            _log.error("cleanup.blocked", error=str(failure))
         self._next_delete_ms = self._clock.monotonic_ms() + round(1000 * self._deletes_backoff_s)
         self._deletes_backoff_s = min(2 * self._deletes_backoff_s, ITEM_BACKOFF_MAX_S)
 
@@ -534,16 +534,14 @@ class FailingItems:
         known = self._items.get(item)
         if known is None:
             what, key = item
-            _log.error(
-                "cleanup of an object fails, others continue", what=what, key=str(key), error=str(failure)
-            )
+            _log.error("cleanup.object.failed", what=what, key=str(key), error=str(failure))
         backoff_s = self._first_backoff_s if known is None else min(2 * known.backoff_s, ITEM_BACKOFF_MAX_S)
         self._items[item] = _Backoff(backoff_s, self._clock.monotonic_ms() + round(1000 * backoff_s))
 
     def remove(self, item: Item) -> None:
         """The item succeeded."""
         if self._items.pop(item, None) is not None:
-            _log.info("cleanup of an object succeeds again", what=item[0], key=str(item[1]))
+            _log.info("cleanup.object.succeeded", what=item[0], key=str(item[1]))
 
     def keep(self, what: str, keys: Container[Hashable]) -> None:
         """Forget the items of this kind with other keys: they need not be done any more."""

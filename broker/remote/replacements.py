@@ -132,7 +132,7 @@ class Replacements:
         ]
         self.expired += len(ended)
         for lease in ended:
-            _log.info("a replacement of segments was not continued", partition=str(lease.attempt.partition))
+            _log.info("replacement.ended", partition=str(lease.attempt.partition))
         self._end(ended)
 
     def limits(self, where: TopicIdPartition) -> tuple[Replica, MergeLimits]:
@@ -273,7 +273,7 @@ class Replacements:
                 raise TierBusy(f"{replica.name}: its page was written at the same time: {failure}") from None
         self.committed += 1
         size = sum(one.log_bytes for one in found)
-        _log.info("a job has replaced segments", partition=str(replica.name), segments=len(found), bytes=size)
+        _log.info("replacement.segments", partition=str(replica.name), segments=len(found), bytes=size)
 
     def _end(self, leases: Sequence[ReplacementLease]) -> None:
         for lease in leases:

@@ -191,14 +191,12 @@ class SegmentMerger:
         except (BreakerOpen, UnsuitableStore, MetadataUnavailable):
             raise
         except NotUploadable as reason:
-            _log.info("merge ended", partition=str(replica.name), reason=str(reason))
+            _log.info("merge.ended", partition=str(replica.name), reason=str(reason))
         except (ObjectStoreError, CommandRejected, RecordsError, OSError, CorruptLog) as failure:
             self.errors += 1
             self._failed[where] += 1
             self._skipped[where] = min(2 ** self._failed[where], PASSES_SKIPPED_MAX)
-            _log.warning(
-                "segments were not merged or compacted", partition=str(replica.name), error=str(failure)
-            )
+            _log.warning("merge.failed", partition=str(replica.name), error=str(failure))
         else:
             self._failed[where] = 0
         return False
@@ -295,7 +293,7 @@ class SegmentMerger:
             upload,
         )
         self.merges, self.segments, self.bytes = self.merges + 1, self.segments + len(old), self.bytes + size
-        _log.info("segments merged", partition=str(replica.name), segments=len(old), bytes=size)
+        _log.info("merge.segments", partition=str(replica.name), segments=len(old), bytes=size)
 
 
 def _segments(nodes: Sequence[ManifestNode]) -> Iterator[RemoteSegment]:

@@ -152,7 +152,7 @@ class SegmentUploader:
             if self._is_below_log_start(upload):
                 raise NotUploadable("the log start has passed the segment")
         except NotUploadable as reason:  # the next plan abandons the copy, and sees why
-            _log.info("upload ended", partition=name, reason=str(reason))
+            _log.info("upload.ended", partition=name, reason=str(reason))
             return False
         if self._metadata.image.format_version < 2:
             entry = entry.in_format_1()
@@ -164,7 +164,7 @@ class SegmentUploader:
             )
         )
         self.counts.bytes.add(where.topic_id, entry.log_bytes)
-        _log.info("segment tiered", partition=name, base=entry.base_offset, bytes=entry.log_bytes)
+        _log.info("upload.segment", partition=name, base=entry.base_offset, bytes=entry.log_bytes)
         return True
 
 

@@ -76,9 +76,7 @@ class TierStateMachine:
             self.starts.errors.add(replica.topic_id)
             self.starts.retain(self._image().topics)
             if replica.id not in self._failing:
-                _log.warning(
-                    "cannot start a replica from the tier", partition=str(replica.name), why=str(failure)
-                )
+                _log.warning("tier.replica.start_failed", partition=str(replica.name), why=str(failure))
                 topics = self._image().topics
                 self._failing = {one for one in self._failing if one.topic_id in topics} | {replica.id}
             return False
@@ -113,7 +111,7 @@ class TierStateMachine:
         # if the log is not empty, an append has created the segment's file
         if replica.failed is None and replica.log.is_empty:
             replica.log.active.create()
-        _log.info("started a replica from the tier", partition=str(replica.name), offset=history.end_offset)
+        _log.info("tier.replica.started", partition=str(replica.name), offset=history.end_offset)
         return True
 
     async def ask_leader(self, replica: Replica, position: FetchPosition, wanted: int) -> int:

@@ -140,10 +140,9 @@ class RemoteTier:
         lost = sum(partition.first_offset is not None for partition in remote)
         if lost and not self.has_store:
             _log.error(
-                "remote data cannot be read: object.store.url is not set",
+                "store.unset",
                 partitions=lost,
-                next=f"set object.store.url to the store that has it: {self.directory.as_uri()} if this "
-                "node was standalone until now; all brokers must reach it",
+                directory=self.directory.as_uri(),
             )
 
     def configure(self, settings: NodeSettings) -> None:

@@ -110,12 +110,12 @@ class AlterPartitionManager:
         try:
             reply = await self._metadata.submit(command)
         except MetadataUnavailable as failure:
-            _log.warning("the controller does not answer", what="in-sync sets", error=str(failure))
+            _log.warning("isr.unanswered", what="in-sync sets", error=str(failure))
             self._failed(proposals)
             return False
         if reply.error is not ErrorCode.NONE or len(reply.partitions) != len(proposals):
             # The whole command was rejected: the controller knows a newer registration of this broker.
-            _log.warning("the controller rejected in-sync sets", error=reply.error.name, why=reply.message)
+            _log.warning("isr.rejected", error=reply.error.name, why=reply.message)
             self._failed(proposals)
             return False
         for (replica, proposal), size, outcome in zip(proposals, before, reply.partitions, strict=True):

@@ -214,7 +214,7 @@ class BrokerConnection:
             self._abort(f"{self._peer} sent a malformed response")
             return
         except Exception as failure:  # a bug of ours; the caller must not wait forever
-            _log.error("cannot decode a response", peer=self._peer, exc_info=failure)
+            _log.error("fetch.decode_failed", peer=self._peer, exc_info=failure)
             self._fail(call, f"{self._peer}: cannot decode a response")
             self._abort(f"{self._peer} sent a response that cannot be decoded")
             return

@@ -60,7 +60,7 @@ class CheckpointWriter:
         try:
             await directory.run(write)
         except OSError as failure:
-            _log.error("cannot write checkpoints", directory=str(directory.path), error=str(failure))
+            _log.error("checkpoint.write_failed", directory=str(directory.path), error=str(failure))
             return False
         for replica, truncations in truncated:
             replica.on_checkpoint_written(truncations)

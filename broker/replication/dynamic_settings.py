@@ -35,7 +35,7 @@ class DynamicSettings:
         changed = _differences(before, self.now)
         self._warn(new.overrides(ConfigScope.BROKER, str(self._at_start.node_id)))
         if changed:
-            _log.info("settings have changed", **changed)
+            _log.info("settings.changed", **changed)
             for listener in self.listeners:
                 listener(self.now)
 
@@ -45,9 +45,7 @@ class DynamicSettings:
             self._ignored = ignored
             for name, (own, counts) in ignored.items():
                 _log.warning(
-                    "a setting of this node has no effect, since the cluster's value applies; change that"
-                    " with `tierlog broker alter --config` or `kafka-configs --entity-type brokers"
-                    " --entity-default`, or remove the node's own value from its file and its settings",
+                    "settings.overridden",
                     setting=name,
                     here=own,
                     cluster=counts,

@@ -267,13 +267,13 @@ class FetcherPartitions:
     # --- delays
 
     def _handle_failure(self, partition: FetcherPartition, failure: Exception) -> None:
-        _log.error("fetching a partition failed", partition=str(partition.replica.name), exc_info=failure)
+        _log.error("fetch.partition.failed", partition=str(partition.replica.name), exc_info=failure)
         self._back_off(partition, Retry(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _back_off(self, partition: FetcherPartition, step: Retry) -> None:
         if step.error not in _EXPECTED_ERRORS:
             _log.warning(
-                "cannot fetch a partition now",
+                "fetch.partition.rejected",
                 partition=str(partition.replica.name),
                 leader=self._source,
                 error=step.error.name,
@@ -362,4 +362,4 @@ state machine has logged why a start failed."""
 
 
 def _log_truncation(replica: Replica, step: Step) -> None:
-    _log.info("a follower aligns its log with its leader's", partition=str(replica.name), step=str(step))
+    _log.info("log.aligned", partition=str(replica.name), step=str(step))

@@ -77,7 +77,7 @@ class GroupCommit:
         if failure is None:
             self.seconds.observe(work.result())
         elif not isinstance(failure, LogClosed):
-            _log.error("flush failed", partition=str(replica.name), error=str(failure))
+            _log.error("flush.failed", partition=str(replica.name), error=str(failure))
         try:
             replica.flushed(failure)  # may append again, and request a flush of that
         finally:

@@ -41,14 +41,14 @@ class LogShutdown:
         unclean = set(self.not_open)
         for name, end in closing.items():
             if end.done() and (failure := end.exception()) is not None:
-                _log.error("a log did not close cleanly", partition=str(name), error=str(failure))
+                _log.error("log.close_failed", partition=str(name), error=str(failure))
                 unclean.add(name)
         if clean and not hangs:
             mark = partial(self._mark_clean, directory, unclean)
             hangs = not await wait_for_disk([loop.run_in_executor(directory.threads, mark)], self.timeout_s)
         if hangs:
             directory.mark_hung(self.timeout_s)
-            _log.error("a log directory was not closed cleanly: it hangs", directory=str(directory.path))
+            _log.error("log_dir.close_hangs", directory=str(directory.path))
 
     def _mark_clean(self, directory: LogDirectory, unclean: Set[TopicPartition]) -> None:
         """Runs in a thread."""
@@ -57,6 +57,4 @@ class LogShutdown:
             if directory.failure is None and unclean.isdisjoint(self.directories.partitions_in(directory)):
                 directory.mark_clean()
         except OSError as failure:
-            _log.error(
-                "a log directory was not closed cleanly", directory=str(directory.path), error=str(failure)
-            )
+            _log.error("log_dir.close_failed", directory=str(directory.path), error=str(failure))

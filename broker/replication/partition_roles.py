@@ -85,7 +85,7 @@ class PendingLeaders:
 
     def postpone(self, replica: Replica, why: OSError) -> None:
         _log.warning(
-            "cannot lead yet: the log cannot be compared with the remote log, or be moved to its end",
+            "replica.not_leading",
             partition=str(replica.name),
             error=str(why),
         )

@@ -145,7 +145,7 @@ class ReplicaFetcher:
                     if not interrupted:
                         await self._back_off(failure)
                 except Exception as failure:  # must not end replication from this leader
-                    _log.error("a fetcher failed and reconnects", leader=self.leader, exc_info=failure)
+                    _log.error("fetch.failed", leader=self.leader, exc_info=failure)
                     await self._back_off(Unreachable(str(failure)))
             if not self._partitions:
                 self._disconnect()
@@ -182,7 +182,7 @@ class ReplicaFetcher:
         error, self._session_error = self._session_error, ErrorCode.NONE
         if error is not ErrorCode.NONE:
             if error not in _SESSION_LOST:
-                _log.warning("a leader rejected a fetch request", leader=self.leader, error=error.name)
+                _log.warning("fetch.rejected", leader=self.leader, error=error.name)
             self._partitions.reset_session()
             await asyncio.sleep(self._settings.replica_fetch_backoff_ms / 1000)
         responses, self._unprocessed = self._unprocessed, []
@@ -213,7 +213,7 @@ class ReplicaFetcher:
     async def _back_off(self, failure: Unreachable) -> None:
         """Wait before the next connection, longer each time, or until `end_backoff`."""
         if self._failures == 0:
-            _log.info("cannot reach a leader", leader=self.leader, why=str(failure))
+            _log.info("fetch.leader.unreachable", leader=self.leader, why=str(failure))
         self._disconnect()
         backoff_s = self._settings.replica_fetch_backoff_ms / 1000
         wait_s = min(backoff_s * 2**self._failures, BACKOFF_MAX_S) * self._deps.rng.uniform(0.5, 1.0)

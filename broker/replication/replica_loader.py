@@ -111,12 +111,10 @@ class ReplicaLoader:
             advance_to_remote_end(image, replica, self._clock.now_ms())
         truncated, dropped = replica.log.recovered_truncated_bytes, replica.log.recovered_dropped_segments
         if truncated or dropped:
-            _log.warning("truncated a log at damage", partition=str(name), bytes=truncated, segments=dropped)
+            _log.warning("log.truncated.start", partition=str(name), bytes=truncated, segments=dropped)
         if replica.log.missing_end:
             _log.error(
-                "a log ends before the end that its checkpoints record: files were lost or restored from an "
-                "older copy; this replica leaves the in-sync set and fetches from the leader; if no other "
-                "replica has its records, stop the broker at once and restore the newer files",
+                "log.shorter_than_checkpoint",
                 partition=str(name),
                 directory=str(replica.log.directory),
                 log_end_offset=replica.log_end_offset,
@@ -167,20 +165,18 @@ class ReplicaLoader:
             raise OSError(f"{why}: {damage}") from damage
         if not differs:
             _log.error(
-                "the leader epochs of the local log and the manifest differ, but their records are the same",
+                "replica.tier_epochs.differ",
                 **what,
             )
             return None
         if found.is_covered:
             _log.error(
-                "after an unclean election, remote segments have other records than the new leader's log: "
-                "they leave the manifest",
+                "replica.unclean.remote_dropped",
                 **what,
             )
             return found.first_offset
         _log.error(
-            "after an unclean election, remote segments have other records than the new leader's log, which "
-            "starts after them: the local log is discarded",
+            "replica.unclean.local_dropped",
             **what,
         )
         replica.as_follower.start_at(found.last_offset + 1, self._clock.now_ms())

@@ -177,9 +177,7 @@ class ReplicaManager:
             },
         )
         for path in renamed:
-            _log.warning(
-                "the cluster does not know this partition; its directory was renamed", directory=str(path)
-            )
+            _log.warning("log_dir.partition.unknown", directory=str(path))
         for name, why in refused.items():
             self._mark_failed(name, why)
         empty = [
@@ -236,7 +234,7 @@ class ReplicaManager:
                 self._add_result(name, replica)
                 opened += 1
             if opened - logged >= PROGRESS_EVERY or opened == count:
-                _log.info("logs opened", opened=opened, of=count)
+                _log.info("logs.opened", opened=opened, of=count)
                 logged = opened
 
     def _add_result(self, name: TopicPartition, opened: Replica | Exception) -> None:
@@ -253,7 +251,7 @@ class ReplicaManager:
         elif isinstance(opened, Replica):
             self._add(opened)
         elif isinstance(opened, OSError):
-            _log.error("cannot open a log for now", partition=str(name), error=str(opened))
+            _log.error("log.open_failed", partition=str(name), error=str(opened))
             self._missing[name] = False
         else:
             self._mark_failed(name, str(opened))
@@ -306,9 +304,7 @@ class ReplicaManager:
             self._offline[name] = why
         for name in names:
             self._on_change(name)  # completes requests that wait for the partition
-        _log.error(
-            "a log directory went offline", directory=str(directory.path), why=why, partitions=len(names)
-        )
+        _log.error("log_dir.failed", directory=str(directory.path), why=why, partitions=len(names))
         self.emit(DirectoryFailed(directory))
         self.emit(PartitionsFailed())
         if not self.directories.online:
@@ -317,7 +313,7 @@ class ReplicaManager:
             self._fatal("the log directory with the metadata", OSError(why))
 
     def _mark_failed(self, name: TopicPartition, why: str) -> None:
-        _log.error("a partition is offline", partition=str(name), why=why)
+        _log.error("partition.offline", partition=str(name), why=why)
         self._offline[name] = why
         self.emit(PartitionsFailed())
 
@@ -584,7 +580,7 @@ class ReplicaManager:
             if directory.holds(name):
                 self._remove_directory(directory, directory.rename_deleted(name), delay_ms)
         except OSError as failure:
-            _log.error("cannot remove a deleted partition", partition=str(name), error=str(failure))
+            _log.error("partition.remove_failed", partition=str(name), error=str(failure))
 
     def _on_deleted_directory(self, directory: LogDirectory, deleted: Path) -> None:
         """Called in any thread."""

@@ -207,14 +207,14 @@ class ReplicaReporter:
         try:
             reply = await self._metadata.submit(command)
         except MetadataUnavailable as failure:
-            _log.warning("the controller does not respond to a report of replicas", error=str(failure))
+            _log.warning("replica.report.unanswered", error=str(failure))
             return False
         if reply.error is not ErrorCode.NONE:
             # A newer process has registered, or this one must register again.
-            _log.warning("the controller rejected a report", error=reply.error.name, why=reply.message)
+            _log.warning("replica.report.rejected", error=reply.error.name, why=reply.message)
             return False
         counts = {kind: len(names) for kind, names in report._asdict().items() if names}
-        _log.info("the controller accepted a report of replicas", **counts)
+        _log.info("replica.report.accepted", **counts)
         return True
 
     def on_replica_event(self, event: ReplicaEvent) -> None:

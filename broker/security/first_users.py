@@ -66,8 +66,7 @@ def forget_first_users(
     missing = sorted({change.user for change in users if change.user not in known})
     if missing:
         _log.error(
-            "first users were not taken, since the cluster existed or another broker registered first: "
-            "create them with `tierlog user create`, and delete the file",
+            "user.first.ignored",
             users=missing,
             file=str(path),
         )

@@ -59,7 +59,7 @@ class KeySet:
             try:
                 await self.read()
             except KeySetUnavailable as failure:
-                _log.warning("cannot read the keys of OAUTHBEARER tokens", url=self._url, error=str(failure))
+                _log.warning("oauth.keys.unreadable", url=self._url, error=str(failure))
                 await asyncio.sleep(backoff_ms / 1000)
                 backoff_ms = min(2 * backoff_ms, self._backoff_max_ms)
                 continue

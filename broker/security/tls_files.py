@@ -103,13 +103,13 @@ class ListenerTls:
             self.reload_failures += 1
             self.reload_error = str(failure)
             _log.error(
-                "cannot use a replaced certificate: the old one stays in use",
+                "certificate.listener.reload_failed",
                 listener=self.name,
                 error=str(failure),
             )
             return False
         self.reload_error = ""
-        _log.info("reloaded replaced certificates", listener=self.name, expires_at_s=self.expires_at_s)
+        _log.info("certificate.listener.reloaded", listener=self.name, expires_at_s=self.expires_at_s)
         return True
 
     def _file_stamp(self) -> tuple[object, ...]:

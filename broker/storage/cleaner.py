@@ -175,8 +175,7 @@ class Cleaner:
             if offset not in logged:
                 logged.add(offset)
                 _log.error(
-                    "a batch cannot be compacted and is kept as it is; consumers may fail to read it: "
-                    "delete it with DeleteRecords when they have passed it",
+                    "compaction.batch.kept",
                     partition=str(partition),
                     offset=offset,
                     why=why,

@@ -257,7 +257,7 @@ class LogDirectory:
         if not self.is_full:
             self.is_full = True
             self.refusal = self.refusal or f"log directory {self.path} is full"
-            _log.error("a log directory is full: appends are refused", directory=str(self.path))
+            _log.error("log_dir.full", directory=str(self.path))
             self.on_full_changed(self)
 
     def mark_not_full(self) -> None:
@@ -265,7 +265,7 @@ class LogDirectory:
         if self.is_full:
             self.is_full = False
             self.refusal = None if self.failure is None else self.refusal
-            _log.info("a log directory has free space again", directory=str(self.path))
+            _log.info("log_dir.space.back", directory=str(self.path))
             self.on_full_changed(self)
 
     # -- partitions --
@@ -586,7 +586,7 @@ class LogDirectory:
         differ = sorted(each for each in offsets.keys() & others.keys() if offsets[each] != others[each])
         if differ:
             _log.warning(
-                "a checkpoint and its copy differ: the smaller offsets are taken",
+                "checkpoint.differs",
                 file=str(self.path / name),
                 partitions=len(differ),
                 first=str(differ[0]),
@@ -598,9 +598,7 @@ class LogDirectory:
         try:
             return read_offsets(self.files, self.path / name)
         except MalformedCheckpoint as failure:
-            _log.error(
-                "a checkpoint is unreadable", file=str(self.path / name), why=str(failure), instead=instead
-            )
+            _log.error("checkpoint.unreadable", file=str(self.path / name), why=str(failure), instead=instead)
             return None
 
 

@@ -142,7 +142,7 @@ class LogDirectories:
             if not ids or (metadata is not None and holds(directory, metadata)):
                 raise why
             directory.fail(why.strerror or str(why))
-            _log.error("a log directory is offline", directory=str(directory.path), error=str(why))
+            _log.error("log_dir.offline", directory=str(directory.path), error=str(why))
         return Claimed(cluster_id, tuple(ids))
 
     def release(self) -> None:
@@ -268,7 +268,7 @@ class LogDirectories:
         for directory in directories:
             if directory is not stayed[0]:
                 _log.warning(
-                    "a partition had moved when the node stopped",
+                    "log_dir.partition.move_completed",
                     partition=str(name),
                     left=str(directory.path),
                     directory=str(stayed[0].path),
@@ -296,7 +296,7 @@ class LogDirectories:
                     directory.fail(failure.strerror or str(failure))
                     continue
                 _log.warning(
-                    "a partition was found twice; the copy in the directory that was offline is set aside",
+                    "log_dir.partition.duplicate",
                     partition=str(name),
                     directory=str(newest.path),
                     aside=str(path),
@@ -322,7 +322,7 @@ class LogDirectories:
             directory.fail(failure.strerror or str(failure))
             return False
         _log.error(
-            "a partition may have moved to a directory that is not in log.dirs; the old copy is set aside",
+            "log_dir.partition.moved",
             partition=str(name),
             directory=str(path),
         )

@@ -95,7 +95,7 @@ class BrokerRequests(Generic[I, R]):
                 raise Unreachable(f"broker {broker_id} answered {len(found)} of {len(batch)} items")
         except Exception as error:
             if not isinstance(error, Unreachable):
-                _log.exception("invalid response of a broker; its items are sent again", broker=broker_id)
+                _log.exception("transaction.response.invalid", broker=broker_id)
             for _, result in batch:
                 if not result.done():
                     result.set_exception(Unreachable(str(error)))

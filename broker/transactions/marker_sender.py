@@ -185,7 +185,7 @@ class MarkerSender:
             # A later epoch has written here, so this transaction has ended in the partition. Only a log that
             # lost records can show this.
             _log.error(
-                "a partition has a later epoch than the transaction that ends; its marker is left out",
+                "transaction.marker.skipped",
                 transactional_id=job.markers.transactional_id,
                 partition=str(partition),
             )

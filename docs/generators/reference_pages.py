@@ -3,11 +3,13 @@
 Run by `make docs`. A test checks that the pages are up to date.
 """
 
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from log_calls import log_calls
 from state_diagrams import page as cluster_states
 
 from tierlog.broker.audit.entries import RESOURCES_MAX, TEXT_CHARACTERS_MAX
@@ -21,6 +23,7 @@ from tierlog.broker.handlers.access import ACCESS, DENIED, Row
 from tierlog.broker.handlers.actions import NO_ACTION
 from tierlog.broker.handlers.actions import reference_table as audit_actions
 from tierlog.broker.handlers.table import SERVED
+from tierlog.broker.log_events.catalogue import SECTIONS
 from tierlog.broker.security.authorizer import DENIED_MAX
 from tierlog.broker.transactions.core.states import reference_page as transaction_states
 from tierlog.cli.errors import ExitCode
@@ -64,6 +67,7 @@ def pages() -> dict[str, str]:
         "protocol.md": _protocol(),
         "access.md": _access(),
         "audit-log.md": _audit_log(),
+        "events.md": _log_events(),
         "group-states.md": group_states(),
         "consumer-group-states.md": consumer_group_states(),
         "transaction-states.md": transaction_states(),
@@ -222,6 +226,42 @@ def _audit_log() -> str:
             "",
         ]
     )
+
+
+def _log_events() -> str:
+    """Events of the log, with levels and fields from the calls of loggers."""
+    calls = log_calls()
+    lines = [
+        HEADER,
+        "# Log events",
+        "",
+        "Events that a node logs to standard error, one line each. A line has the time (`timestamp`), the",
+        "level, the name in the column *event* (`event`), the text (`message`), the event's fields and, if",
+        "there is something to do, the remedy (`next`). `exception` is the traceback of an unexpected",
+        "failure. `logger.format=json` makes each line a JSON object: [how](../howto/logs-and-traces.md).",
+        "",
+        "Names do not change between releases, and neither do the names of fields without an upgrade note.",
+        "Texts and remedies may change.",
+        "",
+    ]
+    for heading, events in SECTIONS.items():
+        lines += [
+            f"## {heading}",
+            "",
+            "| event | level | text | remedy | fields |",
+            "| --- | --- | --- | --- | --- |",
+        ]
+        for name in sorted(events):
+            of_event = [call for call in calls if name in call.names]
+            levels = sorted({call.level for call in of_event})
+            fields = dict.fromkeys(f"`{field}`" for call in of_event for field in call.fields)
+            more = ["…"] if any(call.mappings for call in of_event) else []
+            event = events[name]
+            remedy = re.sub(r"docs/(\S+\.md)", r"[\1](../\1)", event.remedy)
+            cells = (", ".join(levels), event.says, remedy, ", ".join([*fields, *more]))
+            lines.append(_row(f"`{name}`", *cells))
+        lines.append("")
+    return "\n".join(lines)
 
 
 def _access() -> str:

@@ -119,7 +119,7 @@ def _refuse_version(node: MetadataNode) -> Callable[[web.Request], Awaitable[web
         why = f"{here} speaks wire version {spans(own.wire)}, not {version[:20]}"
         if version not in logged and len(logged) < LOGGED_MAX:
             logged.add(version)
-            _log.error("refused a node with another version", sender=request.headers.get(SENDER), why=why)
+            _log.error("quorum.version.refused", sender=request.headers.get(SENDER), why=why)
         return web.Response(status=UNKNOWN_VERSION_STATUS, text=why, headers={VERSIONS: own.announcement()})
 
     return refuse

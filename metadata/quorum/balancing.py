@@ -59,7 +59,7 @@ class LeaderBalancer:
             reply = await leadership.commit(election)
             elected = sum(one.error is ErrorCode.NONE for one in reply.partitions)
             if elected:  # none if the metadata has changed since that image
-                _log.info("elected preferred leaders", partitions=elected)
+                _log.info("metadata.leaders.balanced", partitions=elected)
             if elected and len(election.partitions) == MAX_ELECTIONS:
                 self._due_ms = self._clock.monotonic_ms()  # there are more
         except MetadataUnavailable:

@@ -116,7 +116,7 @@ class LogReader:
         """Logged once per source and reason: an operator has to act."""
         if self._rejected.get(source) != why:
             self._rejected[source] = why
-            _log.error("rejected the committed log of a quorum node", node=source, why=why)
+            _log.error("metadata.log.rejected", node=source, why=why)
         return MetadataUnavailable(f"node {source}: {why}", applied_unknown=False)
 
 
@@ -144,7 +144,7 @@ class CatchUpReader:
         if self._was_member is not core.is_member:
             self._was_member = core.is_member
             if not core.is_member:
-                _log.info("not a member of the quorum: continuing as an observer", node=core.node_id)
+                _log.info("metadata.observing", node=core.node_id)
         if core.knows_leader_first_hand:
             self._leaderless_ticks = 0
             return

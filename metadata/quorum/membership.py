@@ -160,8 +160,7 @@ class Membership:
         if member.directory is not None and member.directory != directory:
             if self._refused.get(sender) != directory:
                 _log.warning(
-                    "a member sent a request from an unexpected directory: "
-                    "if its disk was replaced, remove it from the quorum and add it again",
+                    "quorum.member.unexpected_directory",
                     node=sender,
                     directory=directory,
                     known=member.directory,

@@ -450,7 +450,7 @@ class MetadataNode(MetadataClient):
         if not self._disk_hang_logged:
             self._disk_hang_logged = True
             _log.error(
-                "the metadata disk hangs: this node takes no part in the quorum until it recovers",
+                "metadata.disk.hangs",
                 node=self.node_id,
                 directory=str(self._storage.directory),
                 for_ms=self._thread.busy_ms,

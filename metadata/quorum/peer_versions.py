@@ -103,7 +103,7 @@ class PeerVersions:
         self._problems[peer] = why, asyncio.get_running_loop().time()
         if (peer, why) not in self._logged and len(self._logged) < LOGGED_MAX:
             self._logged.add((peer, why))
-            _log.error("nodes of different versions do not understand each other", node=peer, why=why)
+            _log.error("quorum.version.mismatch", node=peer, why=why)
 
     @property
     def problems(self) -> Mapping[int, str]:

@@ -14,7 +14,7 @@ _log = structlog.get_logger("tierlog.metadata")
 
 
 def _log_failure(what: str, failure: BaseException) -> None:
-    _log.error(what, exc_info=failure)
+    _log.error("metadata.publisher.failed", what=what, exc_info=failure)
 
 
 class Publisher(NamedTuple):

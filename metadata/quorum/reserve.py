@@ -55,7 +55,7 @@ class DiskReserve:
             return False
         self.is_held = False
         self._on_release()
-        _log.error("metadata disk is full: released the disk reserve", bytes=self._size)
+        _log.error("metadata.disk.full", bytes=self._size)
         self._files.unlink(self._path, missing_ok=True)
         self._files.sync_directory(self._directory)
         return self._size > 0

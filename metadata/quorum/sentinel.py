@@ -84,7 +84,7 @@ class Sentinel:
         if self._broker_epoch < 0:
             return
         if self._child is not None and self._child.poll() is not None:
-            _log.warning("sentinel process ended; starting another", exit_code=self._child.returncode)
+            _log.warning("sentinel.ended", exit_code=self._child.returncode)
             _release(self._child)
             self._child = None
         instructions = self._instructions()
@@ -97,7 +97,7 @@ class Sentinel:
             written = os.write(self._child.stdin.fileno(), instructions)
         self._sent = instructions
         if written < len(instructions):  # it hangs or has ended: the next check starts another
-            _log.warning("cannot send instructions to the sentinel process; replacing it")
+            _log.warning("sentinel.unreachable")
             self._child.kill()
 
     def _start(self) -> subprocess.Popen[bytes] | None:
@@ -107,7 +107,7 @@ class Sentinel:
         except OSError as failure:
             if not self._start_failed:
                 _log.warning(
-                    "cannot start the sentinel: a crash of this broker is noticed only when its session ends",
+                    "sentinel.start_failed",
                     error=str(failure),
                 )
             self._start_failed = True

@@ -81,12 +81,12 @@ async def reload_on_change(
             if stamp != used:
                 files.renew(context)
                 if used is not None:
-                    _log.info("reloaded replaced certificates", file=str(files.certificate))
+                    _log.info("certificate.cluster.reloaded", file=str(files.certificate))
                 used, logged = stamp, ""
         except OSError as failure:
             if str(failure) != logged:
                 logged = str(failure)
-                _log.error("cannot reload replaced certificates", error=logged)
+                _log.error("certificate.cluster.reload_failed", error=logged)
         await asyncio.sleep(check_interval_s)
 
 

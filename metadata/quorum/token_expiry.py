@@ -22,7 +22,7 @@ async def remove_expired_tokens(node: MetadataNode, clock: Clock, interval_s: fl
         except MetadataUnavailable:
             continue  # the next round, or another controller
         if removed:
-            _log.info("removed expired delegation tokens", tokens=removed)
+            _log.info("token.expired.removed", tokens=removed)
 
 
 async def remove_once(node: MetadataNode, now_ms: int) -> int:

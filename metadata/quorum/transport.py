@@ -285,7 +285,7 @@ class HttpPeers(Peers):
         why = "its responses are not signed with the quorum's secret (does it run an older version?)"
         if peer not in self._untrusted:
             self._untrusted.add(peer)
-            _log.error("rejected a response of a quorum node", node=peer, url=str(response.url), why=why)
+            _log.error("quorum.response.rejected", node=peer, url=str(response.url), why=why)
         raise MetadataUnavailable(f"rejected the response of node {peer}: {why}", applied_unknown=True)
 
     def _incompatible(self, peer: int, why: str) -> IncompatibleNode:

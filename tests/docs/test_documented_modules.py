@@ -7,6 +7,8 @@ from importlib.util import find_spec
 import pytest
 from docs_pages import ROOT
 
+from tierlog.broker.log_events.catalogue import EVENTS
+
 PACKAGES = ("tierlog.broker", "tierlog")
 ARCHITECTURE = "docs/architecture.md"
 PAGES = sorted(
@@ -34,8 +36,9 @@ def test_page_names_only_existing_modules(page: str) -> None:
 
 
 def is_code(name: str, page: str) -> bool:
-    """Names of settings have dots too, and neither capitals nor underscores. A class needs its module."""
-    if name.startswith(NAMES_OF_PYSPARK):
+    """Names of settings and log events have dots too, and settings neither capitals nor underscores. A class
+    needs its module."""
+    if name.startswith(NAMES_OF_PYSPARK) or name in EVENTS:
         return False
     in_package = name[0].isupper() or any(
         find_spec(f"{package}.{name.partition('.')[0]}") for package in PACKAGES

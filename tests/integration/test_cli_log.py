@@ -104,4 +104,4 @@ def test_indexes_are_rebuilt_and_the_broker_serves_from_them(broker: TierlogBrok
     assert {path: path.read_bytes() for path in sound} == sound
     assert json_output("log", "verify", broker.data_dir)[0]["problems"] == []
     broker.start()
-    assert "truncated a log at damage" not in broker.log_tail()
+    assert "log.truncated.start" not in broker.log_tail()

@@ -91,7 +91,7 @@ async def test_flipped_byte_is_reported_and_downloaded_no_more(broker, s3, proxy
     intact = await asyncio.to_thread(fetched, broker, INTACT)
     assert [record.offset for record in iter_records(intact.records, max_bytes=1 << 20)] == [*range(RECORDS)]
 
-    [line] = [one for one in broker.log_tail().splitlines() if "a remote object is damaged" in one]
+    [line] = [one for one in broker.log_tail().splitlines() if "remote_object.damaged" in one]
     assert "partition='orders-0'" in line and name in line and f"end_offset={RECORDS}" in line
     assert await asyncio.to_thread(metric, broker, "tierlog_remote_damaged_reads_total") == 2
     errors = "kafka_server_brokertopicmetrics_remotefetcherrors_total"

@@ -96,7 +96,7 @@ def test_node_waiting_for_a_quorum_stops_on_request(
     waiting_node.send_signal(number)
     reported, log = waiting_node.communicate(timeout=30)
     assert (waiting_node.returncode, reported) == (ExitCode.OK, ""), log
-    assert "stopped during startup" in log
+    assert "node.start.stopped" in log
     assert "Traceback" not in log
 
 

@@ -104,7 +104,7 @@ async def test_an_unknown_wire_version_is_refused_and_logged_once(quorum: Quorum
                     assert response.status == 505
                     assert f"not {LATER}" in await response.text()
                     assert announced(response.headers[VERSIONS]) == own_versions()
-    refusals = [line for line in logs if line["event"] == "refused a node with another version"]
+    refusals = [line for line in logs if line["event"] == "quorum.version.refused"]
     assert [(line["log_level"], line["sender"]) for line in refusals] == [("error", headers[SENDER])]
 
 
@@ -117,4 +117,4 @@ async def test_an_unknown_request_of_a_known_wire_version_is_not_taken_for_anoth
             for path in (STEP_PATH, STEP_PATH.replace("step", "later")):
                 async with session.get(quorum.urls[1] + path) as response:
                     assert response.status == 404 and VERSIONS not in response.headers
-    assert not [line for line in logs if line["event"] == "refused a node with another version"]
+    assert not [line for line in logs if line["event"] == "quorum.version.refused"]

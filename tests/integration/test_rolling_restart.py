@@ -74,7 +74,7 @@ def test_no_produce_fails_in_a_rolling_restart(cluster: LocalCluster) -> None:
     assert load.sent == len(load.deliveries.acknowledged)
     for node in cluster:
         assert "no other took over in time" not in node.log_tail()
-    assert any("transferred quorum leadership" in node.log_tail() for node in cluster)
+    assert any("quorum.leadership.transferred" in node.log_tail() for node in cluster)
     for partition in range(PARTITIONS):
         sent = [b"%d record" % n for n in range(partition, load.sent, PARTITIONS)]
         assert read(cluster, partition, len(sent) + 1) == sent

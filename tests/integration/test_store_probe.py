@@ -65,7 +65,7 @@ async def test_store_whose_proxy_drops_conditions_is_refused(
             for _ in range(2):
                 with pytest.raises(UnsuitableStore, match="ignores conditional puts"):
                     await store.put("k", b"x")
-        assert [line["event"] for line in logs] == ["the object store is refused"]
+        assert [line["event"] for line in logs] == ["store.refused"]
         assert store.health.state is BreakerState.REFUSED
         assert [info.key async for info in store.inner.list("")] == []
         await store.close()
@@ -127,7 +127,7 @@ def test_broker_refuses_a_store_whose_proxy_drops_conditions_and_serves_local_da
         assert status["remote_bytes"] == 0 and status["local_log_start_offset"] == 0
         refused = run("tier", "flush", "t", "--admin", broker.admin_url)
         assert refused.returncode != 0 and "ignores conditional puts" in refused.stderr
-        [line] = [one for one in broker.log_tail().splitlines() if "the object store is refused" in one]
+        [line] = [one for one in broker.log_tail().splitlines() if "store.refused" in one]
         assert "a proxy before it may drop the header" in line
     keys = [one.object_name for one in moto.minio_client().list_objects("tierlog", "refused", recursive=True)]
     assert keys == []

@@ -67,10 +67,10 @@ KEEP_TOPICS_EVERY = 32
 BYSTANDER = "the-bystander"
 
 REPORTS = (
-    "failed",
-    "the node cannot continue",
-    "a coordinator shard failed and is rebuilt from its log",
-    "cannot load a coordinator shard; it is retried",
+    "node.task.failed",
+    "node.failing",
+    "coordinator.rebuilt",
+    "coordinator.load_failed",
 )
 
 

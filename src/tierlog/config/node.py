@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from tierlog.config.audit import AuditSettings
 from tierlog.config.background import MIB, UNLIMITED_RATE
 from tierlog.config.definitions import (
     InvalidSetting,
@@ -28,6 +27,7 @@ from tierlog.config.listeners import (
     host_and_port,
     parse_listeners,
 )
+from tierlog.config.telemetry import TelemetrySettings
 
 BROKER, CONTROLLER = "broker", "controller"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -35,7 +35,7 @@ KIB = 1 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings(AuditSettings):
+class NodeSettings(TelemetrySettings):
     """All settings of a node; the defaults of topic settings are inherited."""
 
     # Identity and addresses

@@ -29,7 +29,7 @@ AFTER_S, DELETIONS_S = 30.0, 15.0
 """Clients continue for AFTER_S after the outage. The delete queue is empty DELETIONS_S after the last upload:
 the grace lasts a second and a half."""
 
-OF_THE_SIMULATOR = ("the event loop was blocked",)
+OF_THE_SIMULATOR = ("loop.blocked",)
 """Virtual time jumps."""
 
 PAUSE_S = 10.0

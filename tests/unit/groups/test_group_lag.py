@@ -112,7 +112,7 @@ async def test_groups_above_the_bound_are_left_out_whole_and_loudly(broker: OneB
     exported = {row.group for row in lag.partitions}
     assert len(exported & {"a", "b", "c"}) == 2 and len(list(lag.partitions)) <= 7
     assert lag.left_out + len(list(lag.partitions)) == 10
-    [line] = [each for each in logs if "lag of some groups" in each["event"]]
+    [line] = [each for each in logs if each["event"] == "group.lag.incomplete"]
     assert line["limit"] == 7 and line["partitions"] == lag.left_out
 
 

@@ -147,7 +147,7 @@ async def test_responses_without_a_valid_signature_are_rejected(
             await peers.heartbeat(2, c.Heartbeat(broker_id=1, broker_epoch=1, image_index=1), 1.0)
         with pytest.raises(MetadataUnavailable, match="rejected the response"):
             await peers.status(2)
-    assert [line["event"] for line in logs] == ["rejected a response of a quorum node"]
+    assert [line["event"] for line in logs] == ["quorum.response.rejected"]
 
 
 def test_headers_that_are_not_utf8_are_not_a_valid_signature() -> None:

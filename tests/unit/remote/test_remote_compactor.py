@@ -156,7 +156,7 @@ async def test_malformed_batch_is_kept_and_reported_once(tmp_path: Path) -> None
                 await tiered(node, replica, [values(turn)])
                 await node.merger.merge_all()
         assert node.compactor.compactions > 1
-        reported = [entry for entry in logged if "kept as it is" in entry["event"]]
+        reported = [entry for entry in logged if entry["event"] == "compaction.batch.kept"]
         assert [entry["offset"] for entry in reported] == [0]
         kept = content(await node.fresh_remote_log().read(replica.id, 0, 1, min_one=True))
         assert bytes(kept[HEADER_SIZE : len(batch)]) == bytes(plain)

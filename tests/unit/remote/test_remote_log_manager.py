@@ -215,7 +215,7 @@ async def test_document_that_cannot_be_written_stops_no_deletion_and_no_other_do
                 await node.storage_cleaner.clean()
         assert node.keys.topic(replica.topic_id) in await node.objects()
         assert len(node.storage_cleaner.failing) == 1
-        failed = [line for line in lines if line["event"].startswith("cleanup of an object fails")]
+        failed = [line for line in lines if line["event"] == "cleanup.object.failed"]
         assert [(line["what"], line["key"]) for line in failed] == [("describe", str(refused.topic_id))]
         store.refused = ""
         while node.storage_cleaner.failing:
@@ -261,13 +261,13 @@ async def test_all_deletions_wait_while_the_store_refuses_each_of_them(tmp_path:
         store.refused = "/data/"
         await node.move_log_start(replica, node.remote(replica).end_offset)
         with capture_logs() as lines:
-            while not any(line["event"].startswith("the object store refuses") for line in lines):
+            while not any(line["event"] == "cleanup.blocked" for line in lines):
                 await cleaner.clean()
             assert len(cleaner.failing) == FAILED_IN_A_ROW_MAX
             for _ in range(10 * FAILED_IN_A_ROW_MAX):
                 await cleaner.clean()
         assert len(cleaner.failing) < 4 * FAILED_IN_A_ROW_MAX, "one is tried per back-off, and that grows"
-        assert len([line for line in lines if line["event"].startswith("the object store refuses")]) == 1
+        assert len([line for line in lines if line["event"] == "cleanup.blocked"]) == 1
         store.refused = ""
         while node.metadata.image.delete_queue:
             await cleaner.clean()

@@ -288,7 +288,7 @@ async def test_cleanup_does_not_log_each_retry_of_an_outage(tmp_path: Path, monk
             node.storage_cleaner.start()
             for _ in range(5):
                 await rounds.get()
-        assert [line for line in lines if line["event"] == "cleanup of remote storage failed"] == []
+        assert [line for line in lines if line["event"] == "cleanup.failed"] == []
     await tasks.close()
 
 

@@ -102,7 +102,7 @@ async def test_former_standalone_node_logs_where_its_remote_data_is(tmp_path: Pa
         await until(lambda: node.remote(replica).entries != ())
         [reported] = await startup_errors(tiering_of(tmp_path, node.metadata, TcpNetwork("PLAINTEXT")))
         assert reported["partitions"] == 1
-        assert f"object.store.url to the store that has it: {objects.as_uri()} " in reported["next"]
+        assert reported["directory"] == objects.as_uri()
         url = {"object.store.url": objects.as_uri()}
         assert await startup_errors(tiering_of(tmp_path, node.metadata, TcpNetwork("PLAINTEXT"), **url)) == []
         assert await startup_errors(tiering_of(tmp_path, node.metadata, None)) == []

@@ -17,7 +17,7 @@ from tierlog.tiering.memory_store import MemoryStore
 from tierlog.tiering.object_store import Body, Condition, ObjectInfo, ObjectStoreError
 
 BATCHES = 20  # two rolled segments and an active one
-FAILED = "tiering failed"
+FAILED = "tiering.failed"
 
 
 async def reached(replica: Replica, condition: Callable[[], bool]) -> None:

@@ -98,7 +98,7 @@ async def test_progress_is_logged(tmp_path: Path) -> None:
     manager = manager_on(tmp_path, OsFiles(), 2)
     with capture_logs() as reported:
         await manager.open_all(image_of(count))
-    lines = [(line["opened"], line["of"]) for line in reported if line["event"] == "logs opened"]
+    lines = [(line["opened"], line["of"]) for line in reported if line["event"] == "logs.opened"]
     assert lines == [(PROGRESS_EVERY, count), (2 * PROGRESS_EVERY, count), (count, count)]
     await manager.close(clean=False)
 

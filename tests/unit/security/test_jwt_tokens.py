@@ -166,7 +166,7 @@ async def test_refused_token_counts_once_and_is_logged_with_the_reason(broker: L
         assert await client.expect_close() == b""
     assert broker.logins.counts.failed == 1
     [line] = logged
-    assert (line["event"], line["why"]) == ("authentication failed", "the token has expired")
+    assert (line["event"], line["why"]) == ("authentication.failed", "the token has expired")
     assert expired not in str(line)
 
 

@@ -481,7 +481,7 @@ async def test_load_takes_memory_above_the_budget_if_none_is_released_for_long(c
     with capture_logs() as logs:
         await load(cache, Source(), 0, 1)
     assert cache.counts.above_budget == 2
-    assert [line["event"] for line in logs] == ["remote reads use more memory than remote.cache.memory.bytes"]
+    assert [line["event"] for line in logs] == ["remote_cache.above_budget"]
     held.clear()
     await load(cache, Source(), 2)
     assert cache.counts.above_budget == 2

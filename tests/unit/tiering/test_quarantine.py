@@ -135,7 +135,7 @@ async def test_one_log_line_names_the_damage_and_one_its_end(node: TierNode) -> 
     with capture_logs() as lines:
         good = path_of(node, key).read_bytes()
         assert good.startswith(await read(node, replica, 0))
-    assert [line["event"] for line in lines] == ["a damaged remote object reads well again"]
+    assert [line["event"] for line in lines] == ["remote_object.well"]
     assert (node.remote_log.quarantine.damaged, node.remote_log.quarantine.objects) == ([], 0)
 
 
@@ -241,13 +241,13 @@ async def test_log_lines_and_kept_ranges_are_bounded(node: TierNode, monkeypatch
             await refused(node, replica, entry.base_offset)
     assert len(node.remote_log.quarantine.damaged) == 3
     assert [line["event"] for line in lines] == [
-        *(["a remote object is damaged"] * LOG_LINES_PER_MINUTE),
-        "more remote objects are damaged or missing",
+        *(["remote_object.damaged"] * LOG_LINES_PER_MINUTE),
+        "remote_object.damaged.more",
     ]
     node.clock.pass_time(60_000)
     with capture_logs() as lines:
         await refused(node, replica, entries[-1].base_offset)
-    assert [line["event"] for line in lines] == ["a remote object is damaged"]
+    assert [line["event"] for line in lines] == ["remote_object.damaged"]
 
 
 async def test_damage_below_a_new_log_start_and_of_deleted_topics_is_forgotten(node: TierNode) -> None:
@@ -349,7 +349,7 @@ async def test_missing_object_is_reported_and_served_once_it_is_back(node: TierN
             before = gets(node)
     assert gets(node) == before, "no further reads until the back-off has passed"
     [line] = [line for line in lines if line["log_level"] == "error"]
-    assert (line["event"], line["object"]) == ("a remote object is missing", key)
+    assert (line["event"], line["object"]) == ("remote_object.missing", key)
     [found] = remote.quarantine.damaged
     assert (found.is_missing, found.place.key) == (True, key)
     assert (remote.quarantine.objects, remote.quarantine.missing_objects) == (1, 1)

@@ -76,8 +76,8 @@ async def test_breaker_opens_after_failures_in_a_row_and_one_probe_closes_it() -
         await until(lambda: store.health.state is BreakerState.CLOSED)
     assert inner.probes == 1
     assert [line["event"] for line in logs] == [
-        "the object store is unavailable",
-        "the object store is available again",
+        "store.unavailable",
+        "store.available",
     ]
     assert await store.get("k") == b"content"
     assert (store.health.opened, store.health.refused_calls) == (1, 100)
@@ -266,7 +266,7 @@ async def test_refused_store_is_logged_once_and_accepted_once_it_passes(
         gate.set()
         await until(lambda: store.health.state is BreakerState.CLOSED)
     await store.put("k", b"")
-    assert [line["event"] for line in logs] == ["the object store is refused", "the object store is accepted"]
+    assert [line["event"] for line in logs] == ["store.refused", "store.accepted"]
     await group.close()
 
 
@@ -282,4 +282,4 @@ async def test_object_that_an_earlier_check_has_left_does_not_matter(monkeypatch
     with capture_logs() as logs:
         for _ in range(2):
             await probe_store(store, "cluster/probe/1")
-    assert [line["event"] for line in logs] == ["an object of the store's check was not deleted"] * 2
+    assert [line["event"] for line in logs] == ["store.check.undeleted"] * 2
