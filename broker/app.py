@@ -111,8 +111,7 @@ class Broker(NodeBase):
     # lifecycle and the sentinel run before `_start_replicas`.
 
     async def _build_parts(self) -> None:
-        settings = self.settings
-        self.tls = self.platform.tls
+        settings, self.tls = self.settings, self.platform.tls
         self.tasks = TaskGroup(self._report)
         vital = TaskGroup(self._fatal)  # the broker cannot serve without them
         self._parts.push_async_callback(vital.close)
@@ -265,6 +264,7 @@ class Broker(NodeBase):
             submit_isr_change=self.alter_partition_manager.submit,
             batch_validator=self.validator,
             verifier=self.transactions.verifier,
+            tracer=self.traces,
         )
         self.markers = MarkerWriter(dependencies, self.groups)
         self.logins = Logins(dependencies, self.identity.cluster_id)

@@ -31,6 +31,7 @@ from tierlog.broker.security.jwks import key_set_of
 from tierlog.broker.security.jwt_tokens import token_validator
 from tierlog.broker.security.unknown_users import cluster_secret
 from tierlog.broker.storage.log_dirs import LogDirectories
+from tierlog.broker.tracing import traces_of
 from tierlog.config.admin_api import BASIC, BEARER, CERTIFICATE, principals
 from tierlog.config.node import BROKER, CONTROLLER, NodeSettings
 from tierlog.config.principal_rules import parse_principal_rules
@@ -108,6 +109,10 @@ class NodeBase(ABC):
         metadata_tasks = TaskGroup(self._fatal)
         self._parts.push_async_callback(metadata_tasks.close)
         self.metadata, raft = await self._build_metadata(metadata_tasks)
+        self.traces = traces_of(settings, self.identity.cluster_id, self.rng)
+        if self.traces is not None:
+            self._parts.push_async_callback(self.traces.close)
+            self.metadata.tracer = self.traces
         self.audit = self._open_audit_log(metadata_tasks)
         self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag, self.failures, self.audit)
         routes = [*admin_routes(self.admin_node), *quorum_routes(self.metadata), *raft]

@@ -693,6 +693,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "Requests and background tasks that failed because of a bug; each is logged with its traceback. "
             "Above 0, look at the log",
         ),
+        _counter("tierlog_trace_spans_total", "Spans of traces; 0 without traces.sampler.ratio"),
+        _counter("tierlog_trace_spans_exported_total", "Spans that the collector of traces accepted"),
         _counter(
             "tierlog_audit_entries_total", "Entries of the audit log, by event. Without one, none", "event"
         ),
@@ -702,9 +704,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "reason",
         ),
         _counter("tierlog_audit_denials_collapsed_total", "Denials that the audit log has as a count alone"),
-        _counter(
-            "tierlog_audit_responses_before_entry_total", "Responses that did not wait longer for a slow disk"
-        ),
+        _counter("tierlog_audit_responses_before_entry_total", "Responses that gave up on a slow disk"),
         _counter("tierlog_audit_topic_entries_total", "Entries that this broker produced to the audit topic"),
         _counter(
             "tierlog_audit_topic_entries_dropped_total", "Entries in the files alone, by reason", "reason"

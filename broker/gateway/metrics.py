@@ -70,6 +70,8 @@ def families(node: Node) -> Iterator[Family]:
     yield "tierlog_build_info", [((build.VERSION, build.commit()), 1)]
     yield "tierlog_loop_lag_seconds", [((), node.loop_lag.seconds)]
     yield "tierlog_unexpected_failures_total", single(node.failures.count)
+    yield "tierlog_trace_spans_total", single(node.metadata.tracer.begun)
+    yield "tierlog_trace_spans_exported_total", single(node.metadata.tracer.exported)
     yield from _audit_families(node.audit)
     tokens = node.metadata.image.tokens
     yield "tierlog_delegation_tokens", single(len(tokens))

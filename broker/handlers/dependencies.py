@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
+from tierlog.base.tracing import RequestTracer
 from tierlog.base.types import TopicPartition
 from tierlog.broker.audit.log import AuditLog
 from tierlog.broker.coordinators.shards import Lease
@@ -54,6 +55,7 @@ class Dependencies:
     delegation_tokens: DelegationTokens = field(default_factory=no_delegation_tokens)
     lease: Lease | None = None  # None: a standalone broker needs no lease
     verifier: TransactionVerifier | None = None
+    tracer: RequestTracer | None = None  # None: requests are not traced
     throttles: ReplicationThrottles = field(default_factory=lambda: ReplicationThrottles(NodeSettings()))
     submit_isr_change: Callable[[Replica], None] = _ignore
     """Called when a follower's fetch may change the in-sync replicas (`AlterPartitionManager.submit`)."""

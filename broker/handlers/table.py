@@ -47,6 +47,7 @@ from tierlog.broker.handlers.topics import (
     create_topics_handler,
     delete_topics_handler,
 )
+from tierlog.broker.handlers.traced import traced_handlers
 from tierlog.protocol.api import APIS, BY_NAME
 
 SERVED = frozenset(ORDERS)
@@ -97,5 +98,7 @@ def build_handlers(deps: Dependencies, coordinators: Mapping[int, Handler]) -> d
         handlers = guarded_handlers(handlers, deps, deps.authorizer)
     if deps.audit is not None:
         handlers = audited_handlers(handlers, deps, deps.audit)
+    if deps.tracer is not None:
+        handlers = traced_handlers(handlers, deps.tracer, lambda: deps.metadata.image)
     require({APIS[key].name for key in handlers} == SERVED, "the handlers differ from the documented APIs")
     return handlers

@@ -159,6 +159,11 @@ CLUSTER: Final = {
         "cannot create a topic that a client requested",
         "`error` has the reason. Create the topic with `tierlog topic create`.",
     ),
+    "traces.export_failed": Event(
+        "the collector of traces accepts no spans: they are dropped until it does",
+        "Check OTEL_EXPORTER_OTLP_ENDPOINT and the collector: docs/howto/logs-and-traces.md.",
+    ),
+    "traces.exported": Event("the collector of traces accepts spans again"),
     "transaction.marker.skipped": Event(
         "a partition has a later epoch than the transaction that ends; its marker is left out",
         "Check the transaction with `tierlog txn describe`.",

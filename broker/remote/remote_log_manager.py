@@ -162,6 +162,7 @@ class RemoteLogManager:
             rng=rng,
             emit=replicas.emit,
             submit=self._submit,
+            tracer=metadata.tracer,
         )
         self.copies = self._uploader.counts
         self._failure_log = FailureLog()

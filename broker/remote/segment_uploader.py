@@ -18,6 +18,7 @@ import structlog
 
 from tierlog.base.files import Files
 from tierlog.base.segments import SegmentExport
+from tierlog.base.tracing import Tracer
 from tierlog.base.types import TopicIdPartition, random_uuid
 from tierlog.broker.remote.upload_check import checked_segment, is_intact_from, require_leader_epochs
 from tierlog.broker.replication.replica import Replica
@@ -68,6 +69,7 @@ class SegmentUploader:
         rng: random.Random,
         emit: OnReplicaEvent,
         submit: Submit,
+        tracer: Tracer,
     ) -> None:
         self._broker_id = broker_id
         self._metadata = metadata
@@ -76,13 +78,15 @@ class SegmentUploader:
         self._rng = rng
         self._emit = emit
         self._submit = submit
+        self._tracer = tracer
         self.counts = TransferCounts()
 
     async def run(self, upload: Upload, slot: CopySlot) -> bool:
         """Returns whether the segment is remote now; False also if the log has changed, so that there is
         nothing to upload. Raises ObjectStoreError, CorruptLog, OSError, and the errors of `submit`."""
         try:
-            return await self._copy(upload, slot)
+            with self._tracer.span("upload", **{"tierlog.partition": str(upload.replica.name)}):
+                return await self._copy(upload, slot)
         except Exception:
             self.counts.errors.add(upload.where.topic_id)
             raise
@@ -148,7 +152,8 @@ class SegmentUploader:
         )
         self.counts.requests.add(where.topic_id)
         try:
-            entry = await self._manager.copy(body, attempt, slot, paid_bytes)
+            with self._tracer.span("put segment", **{"tierlog.bytes": body.size}):
+                entry = await self._manager.copy(body, attempt, slot, paid_bytes)
             if self._is_below_log_start(upload):
                 raise NotUploadable("the log start has passed the segment")
         except NotUploadable as reason:  # the next plan abandons the copy, and sees why

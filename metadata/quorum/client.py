@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
+from tierlog.base.tracing import NO_TRACES, Tracer
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.peers import IncompatibleNode, MetadataUnavailable, Peers
@@ -24,6 +25,7 @@ class MetadataClient(ABC):
     def __init__(self, node_id: int, cluster_id: str, peers: Peers) -> None:
         self.node_id, self.cluster_id, self._peers = node_id, cluster_id, peers
         self._publisher = MetadataPublisher(ClusterImage(cluster_id=cluster_id))
+        self.tracer: Tracer = NO_TRACES  # `NodeBase` sets its own
         self._watched: object = None  # `image.brokers` as last passed to the peers to watch
 
     @property
@@ -57,7 +59,10 @@ class MetadataClient(ABC):
         Raises MetadataUnavailable if no quorum responds; NotTheLeader if not `forward` and another node is
         the leader.
         """
-        return await self._run_on_leader(lambda leader: self._submit_to(leader, command), timeout_s, forward)
+        with self.tracer.span("metadata commit", **{"tierlog.command": type(command).__name__}):
+            return await self._run_on_leader(
+                lambda leader: self._submit_to(leader, command), timeout_s, forward
+            )
 
     async def heartbeat(
         self, heartbeat: c.Heartbeat, timeout_s: float = 2.0, *, forward: bool = True
