@@ -8,8 +8,8 @@ import pytest
 from audit_entries import AuditEntries
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic
-from scraping import metric, wait_for_metric
 from scram_broker import ScramBroker
+from scraping import metric, wait_for_metric
 from secured_cluster import allow, create_users, error_of_record, login
 from waiting import until
 from wire_client import Client, message
