@@ -226,10 +226,10 @@ def _as_cli_errors() -> Iterator[None]:
     except errors.NotAvailable:
         raise
     except errors.ClientError as failure:
-        raise _cli_error(failure) from None
+        raise cli_error(failure) from None
 
 
-def _cli_error(failure: errors.ClientError) -> CliError:
+def cli_error(failure: errors.ClientError) -> CliError:
     match failure:
         case errors.InvalidAddress():
             return usage(str(failure), hint="For example: --bootstrap 127.0.0.1:9092")

@@ -22,6 +22,7 @@ from tierlog.cli.commands import (
     profile,
     quorum,
     quota,
+    rest,
     security,
     spark,
     storage,
@@ -81,6 +82,7 @@ def server(
 app.command("doctor")(doctor.doctor)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.command("rest")(rest.rest)
 app.add_typer(topic.app, name="topic")
 app.add_typer(tier.app, name="tier")
 app.add_typer(quota.app, name="quota")

@@ -33,6 +33,9 @@ from tierlog.config.groups import CONSUMER_SETTINGS
 from tierlog.config.node import NODE_SETTINGS
 from tierlog.config.topic import TOPIC_SETTINGS
 from tierlog.protocol.api import BY_NAME
+from tierlog.rest.openapi import document
+from tierlog.rest.openapi import reference_page as rest_page
+from tierlog.rest.server import all_routes
 from tierlog.spark.options.table import reference_table
 from tierlog.tiering.s3_options import PARAMETERS
 
@@ -74,6 +77,8 @@ def pages() -> dict[str, str]:
         "cluster-states.md": f"{HEADER}\n{cluster_states()}",
         "spark-options.md": _spark_options(),
         "metrics.md": f"{HEADER}\n{metrics_page()}",
+        "rest.md": f"{HEADER}\n{rest_page(all_routes())}",
+        "rest-openapi.json": document(all_routes()).decode(),
     }
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from tierlog.client.registry import RegistryAddress
 from tierlog.spark.options.table import Given, InvalidOption
 
 
@@ -18,14 +19,6 @@ class Malformed(Enum):
 
     FAIL = "fail"
     NULL = "null"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistryAddress:
-    """`user`: USER:PASSWORD of basic authentication."""
-
-    url: str
-    user: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ def resolved(options: ValueOptions | None) -> ValueOptions | None:
     RegistryError."""
     if options is None or options.schema or options.descriptors or options.registry is None:
         return options
-    from tierlog.spark.values import registry
+    from tierlog.client import registry
 
     address, subject = options.registry, options.subject or ""
     if options.format is ValueFormat.PROTOBUF:
@@ -130,7 +130,7 @@ def _decoders(data: "Array", starts: "Array", ends: "Array", options: ValueOptio
         if len(framed):
             yield framed, FRAME_BYTES, _decoder(options, options.schema)
         return
-    from tierlog.spark.values.registry import schema_of_id
+    from tierlog.client.registry import schema_of_id
 
     ids = np.zeros(len(framed), np.int64)
     for number in range(1, FRAME_BYTES):

@@ -97,6 +97,19 @@ consume there --group ''
 consume there --format xml
 consume there --bootstrap {closed}
 consume there --bootstrap ,
+rest --port 70000
+rest --bootstrap nowhere
+rest --bootstrap ,
+rest --bootstrap {closed} --port 0
+rest --bootstrap {closed} --memory 0
+rest --bootstrap {closed} --max-streams x
+rest --bootstrap {closed} --key {file}
+rest --bootstrap {closed} --certificate {file}
+rest --bootstrap {closed} --certificate {tmp}/missing
+rest --bootstrap {closed} --client-config {tmp}/missing
+rest --bootstrap {closed} --registry localhost:8081
+rest --bootstrap {closed} --registry http://user:password@localhost:8081
+rest --bootstrap {closed} --registry-login {file}
 topic create
 topic create ''
 topic create .

@@ -133,6 +133,7 @@ LOCAL = {
     "spark rewrite",
     "spark stats",
     "quorum recover",
+    "rest",
     "server",
     "storage format",
 }

@@ -2,8 +2,8 @@
 
 A ```console block holds commands after `$ ` and, below them, their output, which is not compared because it
 has offsets and times. ```python blocks are programs. ```console kcat and ```console java need those clients.
-`tierlog dev` and `tierlog server` are not run: the given broker takes their place, and its addresses replace
-the default ones in the commands.
+`tierlog dev`, `tierlog server` and `tierlog rest` are not run: the given broker and gateway take their place,
+and their addresses replace the default ones in the commands.
 """
 
 import os
@@ -17,7 +17,7 @@ from tierlog.testing import TierlogBroker
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(console|python)(?: (\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BROKER_COMMANDS = ("tierlog dev", "tierlog server")
+BROKER_COMMANDS = ("tierlog dev", "tierlog server", "tierlog rest")
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,12 @@ def blocks(page: str) -> list[Block]:
     return [Block(language, client, text) for language, client, text in found]
 
 
-def run_page(page: str, broker: TierlogBroker, client: str = "", *, tools: Path | None = None) -> int:
+def run_page(
+    page: str, broker: TierlogBroker, client: str = "", *, tools: Path | None = None, rest_url: str = ""
+) -> int:
     """Run the blocks that need no client or the given one; return how many of them need it.
 
-    `tools` is a directory of commands that is put first in the PATH.
+    `tools` is a directory of commands that is put first in the PATH, `rest_url` a REST gateway.
     """
     environment = {**os.environ, "TIERLOG_BOOTSTRAP": broker.bootstrap, "TIERLOG_ADMIN": broker.admin_url}
     path = [*([tools] if tools else []), Path(sys.executable).parent, os.environ["PATH"]]
@@ -51,9 +53,13 @@ def run_page(page: str, broker: TierlogBroker, client: str = "", *, tools: Path 
     for block in blocks(page):
         for program in block.programs() if block.client in ("", client) else []:
             *words, text = program
-            text = text.replace("127.0.0.1:9092", broker.bootstrap).replace(
-                "http://127.0.0.1:9644", broker.admin_url
-            )
+            addresses = {
+                "127.0.0.1:9092": broker.bootstrap,
+                "http://127.0.0.1:9644": broker.admin_url,
+                "http://127.0.0.1:8082": rest_url,
+            }
+            for default, address in addresses.items():
+                text = text.replace(default, address)
             result = subprocess.run(
                 [*words, text], env=environment, capture_output=True, text=True, timeout=60, check=False
             )

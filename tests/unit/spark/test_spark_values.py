@@ -12,6 +12,7 @@ import pytest
 import schema_registry
 import shop_values as shop
 
+from tierlog.client.registry import RegistryError
 from tierlog.spark.options import InvalidOption, parse_options
 from tierlog.spark.options.values import ValueOptions
 from tierlog.spark.values import MalformedValue, column_type, decoded, resolved
@@ -19,7 +20,6 @@ from tierlog.spark.values.avro import Program
 from tierlog.spark.values.avro_schema import parse_schema
 from tierlog.spark.values.protobuf import MessageReader
 from tierlog.spark.values.protobuf_schema import parse_descriptors
-from tierlog.spark.values.registry import RegistryError
 
 SCHEMA = json.dumps(shop.AVRO_SCHEMA)
 ORDER = "shop.Order"

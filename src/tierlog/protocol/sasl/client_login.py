@@ -9,10 +9,11 @@ from typing import Any
 
 from tierlog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from tierlog.protocol.messages.sasl_handshake import SaslHandshakeRequest
-from tierlog.protocol.sasl import plain
+from tierlog.protocol.sasl import oauthbearer, plain
 from tierlog.protocol.sasl.scram import HASHES, ScramClient, ScramFailed
 
 CLIENT_MECHANISMS = (*HASHES, "PLAIN")
+OAUTHBEARER = "OAUTHBEARER"
 HANDSHAKE_VERSION = 1
 
 Requests = Generator[SaslHandshakeRequest | SaslAuthenticateRequest, Any, int]
@@ -25,8 +26,9 @@ class LoginRefused(Exception):
 
 
 def login_requests(mechanism: str, user: str, password: str, *, by_token: bool = False) -> Requests:
-    """The requests of a login by one of CLIENT_MECHANISMS. `by_token`: user and password are id and HMAC, in
-    base64, of a delegation token. Raises LoginRefused, also if the broker is not genuine."""
+    """The requests of a login by one of CLIENT_MECHANISMS, or by OAUTHBEARER with the token as password.
+    `by_token`: user and password are id and HMAC, in base64, of a delegation token. Raises LoginRefused, also
+    if the broker is not genuine."""
     handshake = yield SaslHandshakeRequest(mechanism=mechanism)
     if handshake.error_code:
         offered = ", ".join(handshake.mechanisms)
@@ -41,7 +43,7 @@ def login_requests(mechanism: str, user: str, password: str, *, by_token: bool =
             response = yield SaslAuthenticateRequest(auth_bytes=message)
             if response.error_code:
                 why = response.error_message or "authentication failed"
-                raise LoginRefused(f"refuses the login of {user}: {why}")
+                raise LoginRefused(f"refuses the login of {user or 'the token'}: {why}")
             lifetime_ms = response.session_lifetime_ms
             message = messages.send(bytes(response.auth_bytes))
     except StopIteration:
@@ -54,6 +56,10 @@ def _messages(mechanism: str, user: str, password: str, by_token: bool) -> Gener
     """The messages of the mechanism. Raises ScramFailed."""
     if mechanism == "PLAIN":
         yield plain.encode(user, password)
+        return
+    if mechanism == OAUTHBEARER:
+        if (yield oauthbearer.encode(password)):  # the reason of a refusal (RFC 7628, section 3.2.3)
+            yield oauthbearer.SEPARATOR.encode()
         return
     scram = ScramClient(mechanism, user, password, secrets.token_hex(16), by_token=by_token)
     message = scram.start()

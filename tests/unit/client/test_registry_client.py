@@ -6,9 +6,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tierlog.client import registry
+from tierlog.client.registry import RegistryAddress
 from tierlog.spark.options import InvalidOption, parse_options
-from tierlog.spark.options.values import RegistryAddress
-from tierlog.spark.values import registry
 
 
 class Server(ThreadingHTTPServer):

@@ -1,7 +1,7 @@
 """Client of a schema registry: the REST API that Confluent's registry, Karapace and Apicurio share.
 
 A framed value begins with a zero byte and the id of its schema in four bytes, big-endian. Schemas of an id
-never change, so that each process asks for an id once.
+never change, so that each process asks for an id once. Used by the Spark data source and the REST gateway.
 """
 
 import base64
@@ -10,11 +10,10 @@ import json
 import time
 import urllib.error
 import urllib.request
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
-
-from tierlog.spark.options.values import RegistryAddress
 
 TIMEOUT_S = 30.0
 TRIES = 4
@@ -22,10 +21,23 @@ PAUSE_S = 0.5
 SCHEMAS_MAX = 1024
 NOT_FOUND, TOO_MANY, SERVER_ERRORS = 404, 429, 500
 MEDIA = "application/vnd.schemaregistry.v1+json, application/json"
+MEDIA_SENT = "application/vnd.schemaregistry.v1+json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryAddress:
+    """`user`: USER:PASSWORD of basic authentication."""
+
+    url: str
+    user: str | None = field(default=None, repr=False)
 
 
 class RegistryError(RuntimeError):
-    """The registry does not respond, or not with a schema."""
+    """The registry does not respond, or not with a schema. `status`: of HTTP; 0 without a response."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @lru_cache(SCHEMAS_MAX)
@@ -50,6 +62,19 @@ def latest_of(address: RegistryAddress, subject: str) -> str:
     return str(_get(address, f"/subjects/{quote(subject, safe='')}/versions/latest")["schema"])
 
 
+def version_of(address: RegistryAddress, subject: str, version: int | None) -> tuple[int, str]:
+    """Id and text of a schema of a subject; the newest one without a version. Raises RegistryError."""
+    wanted = "latest" if version is None else version
+    document = _get(address, f"/subjects/{quote(subject, safe='')}/versions/{wanted}")
+    return int(document["id"]), str(document["schema"])
+
+
+def register(address: RegistryAddress, subject: str, schema: str) -> int:
+    """Add a schema to a subject, unless it has the schema. Returns its id. Raises RegistryError."""
+    path = f"/subjects/{quote(subject, safe='')}/versions"
+    return int(_request(address, path, {"schema": schema}, "id")["id"])
+
+
 def _descriptors(document: dict[str, Any]) -> bytes:
     try:
         return base64.b64decode(document["schema"], validate=True)
@@ -60,7 +85,14 @@ def _descriptors(document: dict[str, Any]) -> bytes:
 
 
 def _get(address: RegistryAddress, path: str) -> dict[str, Any]:
-    request = urllib.request.Request(address.url + path, headers={"Accept": MEDIA})
+    return _request(address, path, None, "schema")
+
+
+def _request(address: RegistryAddress, path: str, body: dict[str, str] | None, needed: str) -> dict[str, Any]:
+    """The response, which has the needed field. POST with a body."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Accept": MEDIA} if data is None else {"Accept": MEDIA, "Content-Type": MEDIA_SENT}
+    request = urllib.request.Request(address.url + path, data, headers)
     if address.user is not None:
         encoded = base64.b64encode(address.user.encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {encoded}")
@@ -68,12 +100,14 @@ def _get(address: RegistryAddress, path: str) -> dict[str, Any]:
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
                 document: dict[str, Any] = json.loads(response.read())
-            if "schema" not in document:
-                raise RegistryError(f"{address.url}{path}: the response has no schema")
+            if needed not in document:
+                raise RegistryError(f"{address.url}{path}: the response has no {needed}")
             return document
         except urllib.error.HTTPError as error:
             is_final = error.code != TOO_MANY and error.code < SERVER_ERRORS
-            failure: Exception = RegistryError(f"{address.url}{path}: {error.code} {_message(error)}")
+            failure: Exception = RegistryError(
+                f"{address.url}{path}: {error.code} {_message(error)}", error.code
+            )
             if is_final or attempt == TRIES:
                 raise failure from None
         except (OSError, ValueError, http.client.HTTPException) as error:

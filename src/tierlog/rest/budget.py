@@ -1,0 +1,84 @@
+"""Budget of bytes: bounds the memory of all requests of the gateway together.
+
+A request reserves the bytes of its body, and a stream those that it fetches, before they arrive, and releases
+them when they are written to the other end. Those that have to wait get their turns in the order of arrival.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tierlog.rest.errors import OVERLOADED, RETRY_AFTER_S, RestError
+
+
+class Budget:
+    """`most`: bytes that may be reserved. One request that needs more alone waits for all others to end."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.used = 0
+        self.refused = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a request waits for bytes, or more are held than may be."""
+        return bool(self._waiting) or self.used > self.most
+
+    def reserve_now(self, count: int) -> None:
+        """Reserve at once. Raises RestError if that is too much now."""
+        if self._waiting or not self._fits(count):
+            self.refused += 1
+            raise RestError(
+                OVERLOADED,
+                f"the gateway holds {self.used} of {self.most} bytes now",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        self.used += count
+
+    async def reserve(self, count: int) -> None:
+        """Reserve once there is space."""
+        if not self._waiting and self._fits(count):
+            self.used += count
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = count, turn
+        self._waiting.append(entry)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.release(count)
+            else:
+                self._waiting.remove(entry)
+                self._give_turns()
+            raise
+
+    def resize(self, count: int, actual: int) -> None:
+        """Change a reservation to the bytes that are there. If they are more, others wait longer."""
+        self.used += actual - count
+        self._give_turns()
+
+    def release(self, count: int) -> None:
+        self.used -= count
+        self._give_turns()
+
+    @asynccontextmanager
+    async def held(self, count: int) -> AsyncIterator[None]:
+        """`reserve` and `release`."""
+        await self.reserve(count)
+        try:
+            yield
+        finally:
+            self.release(count)
+
+    def _fits(self, count: int) -> bool:
+        return self.used + count <= self.most or not self.used
+
+    def _give_turns(self) -> None:
+        while self._waiting and self._fits(self._waiting[0][0]):
+            count, turn = self._waiting.popleft()
+            if not turn.done():
+                self.used += count
+                turn.set_result(None)

@@ -1,0 +1,68 @@
+"""Splits a stream of JSON objects into them: `{"a":1}{"b":2}`, or one per line."""
+
+import re
+from collections.abc import Iterator
+
+from tierlog.rest.errors import INVALID_JSON, TOO_LARGE, RestError
+
+_OF_VALUE = re.compile(rb'["{}\[\]]')
+_OF_STRING = re.compile(rb'["\\]')
+_SPACE = b" \t\r\n"
+
+
+class JsonSplitter:
+    """`most`: bytes of one object."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._buffer = bytearray()
+        self._at = 0  # everything before it was looked at
+        self._depth = 0
+        self._in_string = False
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The objects that are complete with this data. Raises RestError, after those before the error."""
+        self._buffer += data
+        while (item := self._next()) is not None:
+            yield item
+        if len(self._buffer) > self._most:
+            raise RestError(TOO_LARGE, f"a record is longer than {self._most} bytes")
+
+    def finish(self) -> None:
+        """The stream has ended. Raises RestError if an object is incomplete."""
+        if self._buffer.strip(_SPACE):
+            raise RestError(INVALID_JSON, "the body ends within a record")
+
+    def _next(self) -> bytes | None:
+        if not self._depth:
+            space = len(self._buffer) - len(self._buffer.lstrip(_SPACE))
+            del self._buffer[:space]
+            self._at = 0
+            if not self._buffer:
+                return None
+            if self._buffer[0] != ord("{"):
+                raise RestError(INVALID_JSON, "expected an object of JSON for each record")
+        while True:
+            pattern = _OF_STRING if self._in_string else _OF_VALUE
+            token = pattern.search(self._buffer, self._at)
+            if token is None:
+                self._at = len(self._buffer)
+                return None
+            self._at = token.end()
+            match token[0]:
+                case b'"':
+                    self._in_string = not self._in_string
+                case b"\\":
+                    if self._at == len(self._buffer):  # the escaped character is not there yet
+                        self._at -= 1
+                        return None
+                    self._at += 1
+                case b"{" | b"[":
+                    self._depth += 1
+                case _:
+                    self._depth -= 1
+                    if self._depth == 0:
+                        item = bytes(self._buffer[: self._at])
+                        del self._buffer[: self._at]
+                        self._at = 0
+                        return item

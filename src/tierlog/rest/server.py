@@ -1,0 +1,236 @@
+"""HTTP server of the gateway: routes, checks before each of them, and a graceful stop.
+
+In this order: the name in Host (a web page must not reach the gateway by DNS rebinding), the content type of
+changes (which no page of another site can send without a CORS preflight, and none is granted), the login, the
+body within its limits, and the route.
+"""
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+import structlog
+from aiohttp import hdrs, web
+
+from tierlog.base.network import host_port
+from tierlog.client.errors import ClientError
+from tierlog.rest.consuming import consuming_routes
+from tierlog.rest.errors import (
+    BAD_REQUEST,
+    INTERNAL,
+    JSON,
+    MISDIRECTED,
+    NOT_AUTHENTICATED,
+    STOPPING,
+    TIMED_OUT,
+    TOO_LARGE,
+    UNSUPPORTED_MEDIA,
+    RestError,
+    of_failure,
+    response_of,
+)
+from tierlog.rest.gateway import Call, Gateway
+from tierlog.rest.group_routes import group_routes
+from tierlog.rest.metrics import METRICS_TYPE, exposition
+from tierlog.rest.openapi import document
+from tierlog.rest.producing import producing_routes
+from tierlog.rest.routes import Route
+from tierlog.rest.topics import topic_routes
+
+HEADER_BYTES_MAX = 32 << 10
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_log = structlog.get_logger("tierlog.rest")
+
+
+def all_routes() -> list[Route]:
+    return [*producing_routes(), *consuming_routes(), *topic_routes(), *group_routes()]
+
+
+class RestServer:
+    """`tls`: None for plain HTTP."""
+
+    def __init__(self, gateway: Gateway, tls: ssl.SSLContext | None = None) -> None:
+        self._gateway = gateway
+        self._tls = tls
+        routes = all_routes()
+        self._openapi = document(routes)
+        application = web.Application(middlewares=(self._answered,), client_max_size=0)
+        application.add_routes([web.route(one.method, one.path, self._served(one)) for one in routes])
+        application.add_routes(
+            [
+                web.get("/health", self._health),
+                web.get("/metrics", self._metrics),
+                web.get("/openapi.json", self._document),
+            ]
+        )
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            shutdown_timeout=gateway.limits.stop_timeout_s,
+            max_field_size=HEADER_BYTES_MAX,
+            max_line_size=HEADER_BYTES_MAX,
+        )
+        self._site: web.SockSite | None = None
+
+    async def start(self, host: str, port: int) -> str:
+        """Start to serve. Returns the URL. Raises OSError."""
+        listening = socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024
+        )
+        await self._runner.setup()
+        self._site = web.SockSite(self._runner, listening, ssl_context=self._tls, backlog=1024)
+        await self._site.start()
+        host, port = listening.getsockname()[:2]
+        return f"{'http' if self._tls is None else 'https'}://{host_port(host, port)}"
+
+    async def close(self) -> None:
+        """Accept no more connections, end the streams with their last line, and let requests finish."""
+        self._gateway.stopping.set()
+        await self._runner.cleanup()
+
+    # ---- open to all
+
+    async def _health(self, _: web.Request) -> web.Response:
+        is_stopping = self._gateway.stopping.is_set()
+        state = "stopping" if is_stopping else "serving"
+        return web.json_response({"status": state}, status=503 if is_stopping else 200)
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=exposition(self._gateway), headers={"Content-Type": METRICS_TYPE})
+
+    async def _document(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._openapi, content_type=JSON)
+
+    # ---- checks
+
+    @web.middleware
+    async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Turn failures into responses, and count."""
+        began = time.monotonic()
+        try:
+            _check_host(request, self._gateway)
+            response = await handler(request)
+        except RestError as failure:
+            response = self._refused(failure)
+        except ClientError as failure:
+            response = self._refused(of_failure(failure))
+        except web.HTTPException as failure:  # no such path, or no such method
+            response = response_of(RestError(failure.status, failure.reason))
+            if "Allow" in failure.headers:
+                response.headers["Allow"] = failure.headers["Allow"]
+        except ConnectionError:  # the client is gone, or takes nothing
+            if request.transport is not None:
+                request.transport.abort()
+            response = web.Response(status=499)
+        except Exception as bug:
+            _log.error("a request failed", method=request.method, path=request.path, exc_info=bug)
+            response = self._refused(RestError(INTERNAL, "the gateway has failed; its log says why"))
+        resource = request.match_info.route.resource
+        path = "" if resource is None else resource.canonical
+        self._gateway.counts.requests[request.method, path, response.status] += 1
+        self._gateway.counts.seconds.observe(time.monotonic() - began)
+        return response
+
+    def _refused(self, failure: RestError) -> web.Response:
+        response = response_of(failure)
+        if failure.code == NOT_AUTHENTICATED:
+            for challenge in self._gateway.sessions.challenges():
+                response.headers.add(hdrs.WWW_AUTHENTICATE, challenge)
+        if failure.code in (TOO_LARGE, TIMED_OUT, STOPPING):  # the body was not read to its end
+            response.force_close()
+        return response
+
+    def _served(self, route: Route) -> Handler:
+        gateway = self._gateway
+
+        async def serve(request: web.Request) -> web.StreamResponse:
+            if gateway.stopping.is_set():
+                raise RestError(STOPPING, "the gateway stops", retry_after_s=1)
+            if route.body is not None and request.content_type != JSON:
+                raise RestError(UNSUPPORTED_MEDIA, f"the body needs the header Content-Type: {JSON}")
+            _check_origin(request)
+            login = gateway.sessions.login_of(request.headers.get(hdrs.AUTHORIZATION))
+            async with gateway.sessions.session(login) as session:
+                if route.streams_in:
+                    return await route.handler(Call(gateway=gateway, request=request, session=session))
+                async with _received(request, gateway) as body:
+                    call = Call(gateway=gateway, request=request, session=session, body=body)
+                    return await route.handler(call)
+
+        return serve
+
+
+@asynccontextmanager
+async def _received(request: web.Request, gateway: Gateway) -> AsyncIterator[bytes]:
+    """The body, whose bytes are reserved. Raises RestError."""
+    most, held, parts = gateway.limits.body_bytes, 0, []
+    length = request.content_length
+    if length is not None and length > most:
+        raise RestError(TOO_LARGE, f"the body is longer than {most} bytes: send several requests")
+    try:
+        if length:
+            gateway.budget.reserve_now(length)
+            held = length
+        received = 0
+        async with asyncio.timeout(gateway.limits.body_timeout_s):
+            async for part in request.content.iter_any():
+                received += len(part)
+                if received > most:
+                    raise RestError(TOO_LARGE, f"the body is longer than {most} bytes: send several requests")
+                if received > held:
+                    gateway.budget.reserve_now(received - held)
+                    held = received
+                parts.append(part)
+        yield b"".join(parts)
+    except TimeoutError:
+        limit = gateway.limits.body_timeout_s
+        raise RestError(TIMED_OUT, f"the body did not arrive within {limit:g} s") from None
+    finally:
+        gateway.budget.release(held)
+
+
+def _check_host(request: web.Request, gateway: Gateway) -> None:
+    """A request without Host is accepted: it comes from an HTTP/1.0 health check, not from a browser."""
+    host = request.headers.get(hdrs.HOST)
+    if host is None or request.path == "/health":
+        return
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").rstrip(".").lower()
+        ip_address(name.partition("%")[0])
+    except ValueError:
+        is_own = name == "localhost" or name.endswith(".localhost") or name in gateway.hosts
+        if not is_own:
+            raise RestError(
+                MISDIRECTED,
+                f"the gateway is not known as {name[:80]!r}: use its address, or give it --allowed-host",
+            ) from None
+
+
+def _check_origin(request: web.Request) -> None:
+    origin = request.headers.get(hdrs.ORIGIN)
+    if origin is not None and origin.partition("://")[2] != request.headers.get(hdrs.HOST):
+        raise RestError(
+            BAD_REQUEST, f"a page of another site must not use the gateway (Origin: {origin[:100]})"
+        )
+
+
+def server_tls(certificate: str, key: str | None, client_ca: str | None) -> ssl.SSLContext:
+    """TLS of the listener. `client_ca`: clients need a certificate of it, besides their login. Raises OSError
+    and ValueError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certificate, key)
+    if client_ca is not None:
+        context.load_verify_locations(client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def allowed_hosts(host: str, names: Sequence[str]) -> set[str]:
+    """Names by which clients may know the gateway."""
+    return {name.rstrip(".").lower() for name in (host, socket.gethostname(), *names)}
