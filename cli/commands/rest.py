@@ -3,6 +3,7 @@
 import os
 import ssl
 import sys
+from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 8082
 MIB = 1 << 20
+
+
+class LogFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
 
 
 Host = Annotated[str, typer.Option("--host", help="Address to listen at.")]
@@ -82,6 +88,7 @@ MaxBody = Annotated[
     int,
     typer.Option("--max-body", metavar="MIB", min=1, max=1024, help="Largest request or record, in MiB."),
 ]
+LogLines = Annotated[LogFormat, typer.Option("--log-format", help="Format of the lines on standard error.")]
 MaxStreams = Annotated[
     int, typer.Option("--max-streams", min=1, max=100_000, help="Streams that may be open at a time.")
 ]
@@ -102,6 +109,7 @@ def rest(
     memory: Memory = 64,
     max_body: MaxBody = 16,
     max_streams: MaxStreams = 2_000,
+    log_format: LogLines = LogFormat.TEXT,
     as_json: Json = False,
 ) -> None:
     """Run the REST gateway: HTTP clients produce, consume, and manage topics and groups.
@@ -147,7 +155,7 @@ def rest(
         sys.stdout.write(f"tierlog rest serves {url} for {target} (pid {os.getpid()})\n")
         sys.stdout.flush()
 
-    configure_logging()
+    configure_logging(log_format)
     try:
         run(options, announce)
     except ClientError as failure:

@@ -55,7 +55,7 @@ async def _serve(options: RestOptions, on_ready: OnReady) -> None:
     stopped = asyncio.Event()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stopped.set)
-    tasks = TaskGroup(lambda name, failure: _log.error("a task failed", task=name, exc_info=failure))
+    tasks = TaskGroup(lambda name, failure: _log.error("rest.task.failed", what=name, exc_info=failure))
     seeds = [parse_address(text) for text in options.bootstrap.split(",") if text.strip()]
     await _check_brokers(Cluster(seeds, ANONYMOUS, options.security.tls, tasks), options.security)
     sessions = Sessions(seeds, options.security, tasks)
@@ -72,7 +72,7 @@ async def _serve(options: RestOptions, on_ready: OnReady) -> None:
         on_ready(await server.start(options.host, options.port))
         tasks.repeat("close idle sessions", sessions.sweep)
         await stopped.wait()
-        _log.info("stopping: requests and streams end")
+        _log.info("rest.stopping")
     finally:
         await server.close()
         sessions.close()

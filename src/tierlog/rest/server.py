@@ -128,7 +128,7 @@ class RestServer:
                 request.transport.abort()
             response = web.Response(status=499)
         except Exception as bug:
-            _log.error("a request failed", method=request.method, path=request.path, exc_info=bug)
+            _log.error("rest.request.failed", method=request.method, path=request.path, exc_info=bug)
             response = self._refused(RestError(INTERNAL, "the gateway has failed; its log says why"))
         resource = request.match_info.route.resource
         path = "" if resource is None else resource.canonical
