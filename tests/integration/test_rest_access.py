@@ -113,6 +113,23 @@ def test_session_of_one_password_does_not_serve_another(rest: RestProcess, secur
     assert rest.get("/v3/clusters", login=f"eve:{canary('eve')}").status == 200
 
 
+async def test_first_requests_with_one_login_share_it(rest: RestProcess, secured: ScramBroker) -> None:
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    change = UserScramCredentialUpsertion("crowd", info, canary("crowd").encode())
+    secured.admin().alter_user_scram_credentials([change])["crowd"].result(60)
+    pair = b64encode(f"crowd:{canary('crowd')}".encode()).decode()
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(
+        connector=connector, headers={"Authorization": f"Basic {pair}"}
+    ) as session:
+
+        async def attempt() -> int:
+            async with session.get(f"{rest.url}/v3/clusters") as answer:
+                return answer.status
+
+        assert set(await asyncio.gather(*(attempt() for _ in range(200)))) == {200}
+
+
 async def test_many_logins_at_a_time_are_bounded(rest: RestProcess) -> None:
     async with aiohttp.ClientSession() as session:
 

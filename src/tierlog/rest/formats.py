@@ -31,6 +31,7 @@ REGISTRY_CALLS_MAX = 16
 """Requests to the registry at a time, each in a thread."""
 
 _SPACE = re.compile(rb'("(?:[^"\\]|\\.)*")|[ \t\r\n]+', re.DOTALL)
+_ANY_SPACE = re.compile(rb"[ \t\r\n]")
 _STATUS_NOT_FOUND = 404
 
 
@@ -156,7 +157,8 @@ Decoder: TypeAlias = Callable[[bytes], msgspec.Raw]
 
 def minified(data: msgspec.Raw) -> bytes:
     """JSON without the white space between its tokens."""
-    return _SPACE.sub(rb"\1", bytes(data))
+    text = bytes(data)
+    return _SPACE.sub(rb"\1", text) if _ANY_SPACE.search(text) else text
 
 
 def _is_null(data: msgspec.Raw) -> bool:

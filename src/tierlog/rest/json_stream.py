@@ -7,7 +7,7 @@ from tierlog.rest.errors import INVALID_JSON, TOO_LARGE, RestError
 
 _OF_VALUE = re.compile(rb'["{}\[\]]')
 _OF_STRING = re.compile(rb'["\\]')
-_SPACE = b" \t\r\n"
+_NOT_SPACE = re.compile(rb"[^ \t\r\n]")
 
 
 class JsonSplitter:
@@ -16,6 +16,7 @@ class JsonSplitter:
     def __init__(self, most: int) -> None:
         self._most = most
         self._buffer = bytearray()
+        self._start = 0  # start of the first object in the buffer
         self._at = 0  # everything before it was looked at
         self._depth = 0
         self._in_string = False
@@ -25,22 +26,24 @@ class JsonSplitter:
         self._buffer += data
         while (item := self._next()) is not None:
             yield item
+        del self._buffer[: self._start]
+        self._at -= self._start
+        self._start = 0
         if len(self._buffer) > self._most:
             raise RestError(TOO_LARGE, f"a record is longer than {self._most} bytes")
 
     def finish(self) -> None:
         """The stream has ended. Raises RestError if an object is incomplete."""
-        if self._buffer.strip(_SPACE):
+        if self._depth:
             raise RestError(INVALID_JSON, "the body ends within a record")
 
     def _next(self) -> bytes | None:
         if not self._depth:
-            space = len(self._buffer) - len(self._buffer.lstrip(_SPACE))
-            del self._buffer[:space]
-            self._at = 0
-            if not self._buffer:
+            begin = _NOT_SPACE.search(self._buffer, self._start)
+            self._start = self._at = len(self._buffer) if begin is None else begin.start()
+            if begin is None:
                 return None
-            if self._buffer[0] != ord("{"):
+            if begin[0] != b"{":
                 raise RestError(INVALID_JSON, "expected an object of JSON for each record")
         while True:
             pattern = _OF_STRING if self._in_string else _OF_VALUE
@@ -62,7 +65,6 @@ class JsonSplitter:
                 case _:
                     self._depth -= 1
                     if self._depth == 0:
-                        item = bytes(self._buffer[: self._at])
-                        del self._buffer[: self._at]
-                        self._at = 0
+                        item = bytes(self._buffer[self._start : self._at])
+                        self._start = self._at
                         return item

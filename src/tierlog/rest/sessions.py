@@ -83,7 +83,7 @@ class Sessions:
         self._security = security
         self._tasks = tasks
         self._sessions: dict[Login, Session] = {}
-        self._logins = 0
+        self._beginning: dict[Login, asyncio.Future[Session]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -139,22 +139,24 @@ class Sessions:
                 session.cluster.close()
 
     async def _begin(self, login: Login) -> Session:
-        if self._logins >= LOGINS_MAX:
-            raise RestError(TOO_MANY, "too many logins at a time", retry_after_s=RETRY_AFTER_S)
+        """Log in. Requests with the same login that come meanwhile share the outcome."""
+        beginning = self._beginning.get(login)
+        if beginning is None:
+            if len(self._beginning) >= LOGINS_MAX:
+                raise RestError(TOO_MANY, "too many logins at a time", retry_after_s=RETRY_AFTER_S)
+            beginning = self._beginning[login] = asyncio.ensure_future(self._log_in(login))
+            beginning.add_done_callback(lambda _: self._beginning.pop(login))
+        return await asyncio.shield(beginning)
+
+    async def _log_in(self, login: Login) -> Session:
         cluster = Cluster(self._seeds, login, self._security.tls, self._tasks)
-        self._logins += 1
         try:
             await cluster.authenticate()
+            self._make_space()
         except BaseException as failure:
             cluster.close()
             self.failures += isinstance(failure, AuthenticationFailed)
             raise
-        finally:
-            self._logins -= 1
-        if (known := self._sessions.get(login)) is not None:  # another request was faster
-            cluster.close()
-            return known
-        self._make_space()
         session = self._sessions[login] = Session(cluster, Producer(cluster, self._tasks))
         return session
 

@@ -45,3 +45,11 @@ def test_incomplete_object_at_the_end_is_an_error() -> None:
 def test_object_longer_than_the_limit_is_an_error_before_it_ends() -> None:
     with pytest.raises(RestError, match="longer than 100 bytes"):
         list(JsonSplitter(100).feed(b'{"a":"' + b"x" * 100))
+
+
+def test_open_string_spans_pieces() -> None:
+    splitter = JsonSplitter(100)
+    assert list(splitter.feed(b'  {"a":"x\\')) == []
+    assert list(splitter.feed(b'"}"}  {"b":[')) == [b'{"a":"x\\"}"}']
+    assert list(splitter.feed(b"]} ")) == [b'{"b":[]}']
+    splitter.finish()
