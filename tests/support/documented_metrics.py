@@ -3,6 +3,7 @@
 import re
 
 from tierlog.broker.gateway.catalogue import METRICS, Kind
+from tierlog.rest.metrics import CATALOGUE
 
 NAME = re.compile(r"(?<![./\w])(?:kafka|tierlog|process)_[a-z0-9_]+\b")
 PARTS = ("_bucket", "_count", "_sum")
@@ -11,5 +12,7 @@ OTHERS = {"tierlog_broker", "tierlog_session_broker", "tierlog_broker_factory", 
 
 
 def known_metrics() -> set[str]:
-    parts = {m.name + part for m in METRICS.values() if m.kind is Kind.HISTOGRAM for part in PARTS}
-    return METRICS.keys() | parts | OTHERS
+    histograms = [m.name for m in METRICS.values() if m.kind is Kind.HISTOGRAM]
+    histograms += [m.name for m in CATALOGUE if m.kind == "histogram"]
+    parts = {name + part for name in histograms for part in PARTS}
+    return METRICS.keys() | {m.name for m in CATALOGUE} | parts | OTHERS
