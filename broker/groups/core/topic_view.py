@@ -3,7 +3,7 @@
 A view never changes: after a change of the topics the coordinator gets another one, with TopicsChanged.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -18,8 +18,8 @@ class TopicView(Protocol):
     def partitions_of(self, name: str) -> int:
         """Number of partitions; 0 if there is no such topic."""
 
-    def racks_of(self, name: str, partition: int) -> frozenset[str]:
-        """Racks of the partition's replicas."""
+    def racks_of(self, name: str) -> Sequence[frozenset[str]]:
+        """Racks of the replicas of each partition."""
 
     def names(self) -> Collection[str]:
         """The names of all topics."""
@@ -37,8 +37,8 @@ class NoTopics:
     def partitions_of(self, name: str) -> int:
         return 0
 
-    def racks_of(self, name: str, partition: int) -> frozenset[str]:
-        return frozenset()
+    def racks_of(self, name: str) -> Sequence[frozenset[str]]:
+        return ()
 
     def names(self) -> Collection[str]:
         return ()

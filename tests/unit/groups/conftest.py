@@ -74,8 +74,8 @@ class Topics:
     def partitions_of(self, name: str) -> int:
         return self._topics[name][1] if name in self._topics else 0
 
-    def racks_of(self, name: str, partition: int) -> frozenset[str]:
-        return frozenset()
+    def racks_of(self, name: str) -> list[frozenset[str]]:
+        return [frozenset()] * self.partitions_of(name)
 
     def names(self) -> list[str]:
         return list(self._topics)

@@ -20,7 +20,9 @@ from tierlog.metadata.controller.commands import (
     ConfigOperation,
     ConfigResource,
     CreatePartitions,
+    CreateTopics,
     MorePartitions,
+    NewTopic,
 )
 from tierlog.metadata.records import ConfigScope
 from tierlog.protocol.errors import ErrorCode as E
@@ -173,6 +175,24 @@ async def test_settings_of_a_group_count_with_the_next_heartbeat(broker: OneBrok
     await change(ConfigScope.CLUSTER, "", "group.consumer.assignment.interval.ms", "70")
     settings = broker.service._settings_of.consumer("g")
     assert settings.assignment_interval_ms == 70
+
+
+LARGE, CALLS_MAX = 3_000, 600
+"""Partitions of a large topic, and function calls in one turn of the event loop, which are far fewer."""
+
+
+@pytest.mark.parametrize("rack", [None, "a"])
+async def test_work_in_one_turn_does_not_grow_with_the_partitions_of_a_topic(
+    broker: OneBroker, rack: str | None
+) -> None:
+    large = NewTopic(name="large", partitions=LARGE)
+    await broker.metadata.submit(CreateTopics(topics=(large,)))
+    with LoopSteps() as steps:
+        request = joins(subscribed_topic_names=["large"], rack_id=rack)
+        joined = await broker.call("ConsumerGroupHeartbeat", 1, request)
+        await broker.call("ConsumerGroupHeartbeat", 1, beats(joined.member_epoch, member_epoch=-1))
+    assert len(assigned(joined)) == LARGE
+    assert steps.most < CALLS_MAX
 
 
 async def test_new_partitions_are_assigned(broker: OneBroker) -> None:

@@ -35,9 +35,9 @@ class Topics(dict):
     def partitions_of(self, name):
         return self[name].partitions if name in self else 0
 
-    def racks_of(self, name, partition):
+    def racks_of(self, name):
         racks = self[name].racks
-        return racks[partition] if partition < len(racks) else frozenset()
+        return [racks[each] if each < len(racks) else frozenset() for each in range(self[name].partitions)]
 
 
 ORDERS = Topic(UUID(int=1), 2, (frozenset({"a", "b"}), frozenset({"c"})))

@@ -46,7 +46,7 @@ def topics_hash(names: Iterable[str], topics: TopicView, *, with_racks: bool = T
         count = topics.partitions_of(name)
         digest.update(msgspec.msgpack.encode((name, topic_id.bytes, count)))
         if with_racks:
-            digest.update(b"".join([encoded[topics.racks_of(name, each)] for each in range(count)]))
+            digest.update(b"".join([encoded[racks] for racks in topics.racks_of(name)]))
     return int.from_bytes(digest.digest(), signed=True) if found else 0
 
 

@@ -6,9 +6,8 @@ members that start together share one (KIP-1263). The requests which caused it w
 continue with the last target. Called by heartbeat.py and coordinator.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from uuid import UUID
 
 from tierlog.broker.groups.core.consumer.assignors import ASSIGNORS
@@ -97,12 +96,24 @@ def stop_computing(group: ConsumerGroup, turn: Turn) -> None:
 def _topics(group: ConsumerGroup, topics: TopicView) -> dict[UUID, TopicSpec]:
     """The subscribed topics that exist."""
     return {
-        topic_id: TopicSpec(
-            name=name, partitions=topics.partitions_of(name), racks=partial(topics.racks_of, name)
-        )
+        topic_id: TopicSpec(name=name, partitions=topics.partitions_of(name), racks=_Racks(topics, name))
         for name in sorted(group.subscribed_names())
         if (topic_id := topics.id_of(name)) is not None
     }
+
+
+class _Racks:
+    """Racks of the replicas of a topic's partitions. They are looked up with the first of them: most
+    assignments, which may be computed in a thread, need none."""
+
+    def __init__(self, topics: TopicView, name: str) -> None:
+        self._topics, self._name = topics, name
+        self._found: Sequence[frozenset[str]] | None = None
+
+    def __call__(self, partition: int) -> frozenset[str]:
+        if self._found is None:
+            self._found = self._topics.racks_of(self._name)
+        return self._found[partition] if partition < len(self._found) else frozenset()
 
 
 def _members(group: ConsumerGroup, ids: Mapping[str, UUID]) -> dict[str, MemberSpec]:
