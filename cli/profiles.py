@@ -9,9 +9,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tierlog.cli.errors import CliError, ExitCode, usage
-from tierlog.cli.yaml_text import InvalidYaml, Mappings, read_mappings, yaml_text
+
+if TYPE_CHECKING:
+    from tierlog.cli.yaml_text import Mappings
 
 VARIABLE = "TIERLOG_PROFILE"
 SECRETS = ("password", "key-password", "admin-password", "admin-token")
@@ -168,6 +171,8 @@ def load() -> Profiles:
             f"{path} can be changed by others, and with it the target of your commands",
             hint=f"Check it, then run: chmod 600 {path}",
         )
+    from tierlog.cli.yaml_text import InvalidYaml, read_mappings  # 20 ms, for those that have profiles
+
     try:
         return _profiles(read_mappings(text))
     except (InvalidYaml, ValueError) as wrong:
@@ -176,6 +181,8 @@ def load() -> Profiles:
 
 def save(profiles: Profiles) -> None:
     """Replace the file. Only its owner can read it."""
+    from tierlog.cli.yaml_text import yaml_text
+
     path = file()
     text = yaml_text(
         {
@@ -196,7 +203,7 @@ def save(profiles: Profiles) -> None:
         raise CliError(f"cannot write {path}: {failure.strerror}", hint=hint) from None
 
 
-def _profiles(top: Mappings) -> Profiles:
+def _profiles(top: "Mappings") -> Profiles:
     current, all_of_them = top.get("current", ""), top.get("profiles", {})
     found = {}
     for name, values in all_of_them.items() if isinstance(all_of_them, dict) else ():

@@ -30,6 +30,7 @@ from tierlog.broker.gateway.operations import operation_routes
 from tierlog.broker.gateway.replacements import replacement_routes
 from tierlog.broker.gateway.request_guard import BODY_BYTES_MAX, request_guard
 from tierlog.broker.gateway.requests import http_error, parsing_parameters
+from tierlog.broker.gateway.self_test import self_test_routes
 from tierlog.broker.gateway.snapshots import snapshot_routes
 from tierlog.broker.gateway.tier_checks import tier_check_routes
 from tierlog.broker.gateway.versions import version_routes
@@ -131,6 +132,7 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
         web.get("/v1/events", events),
         *operation_routes(node.metadata),
         *version_routes(node.metadata),
+        *self_test_routes(node),
     ]
     if not node.is_broker:
         return [*routes, *_refused_by_controller(node.settings.node_id)]

@@ -35,6 +35,7 @@ CHANGES: Mapping[tuple[str, str], Role] = {
     ("POST", "/v1/partitions/balance"): Role.OPERATOR,
     ("POST", "/v1/directories/move"): Role.OPERATOR,
     ("POST", "/v1/scrub"): Role.OPERATOR,
+    ("POST", "/v1/self-test"): Role.OPERATOR,
     ("POST", "/v1/tier/scrub"): Role.OPERATOR,
     ("POST", "/v1/tier/verify"): Role.OPERATOR,
     ("POST", "/v1/tier/roots"): Role.OPERATOR,

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tierlog.cli.commands import cluster_config, cluster_local, cluster_rollout, cluster_versions
+from tierlog.cli.commands import (
+    cluster_config,
+    cluster_local,
+    cluster_rollout,
+    cluster_self_test,
+    cluster_versions,
+)
 from tierlog.cli.errors import CliError, ExitCode, unreachable, usage
 from tierlog.cli.options import Admin, Bootstrap, ClientConfig, Json, OnlyTopic, finite
 from tierlog.cli.output import console, counted, print_json, print_rows, size
@@ -293,3 +299,4 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(cluster_config.app, name="config")
+app.command("self-test")(cluster_self_test.self_test)

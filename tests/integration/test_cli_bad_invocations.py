@@ -167,6 +167,13 @@ cluster logdirs ''
 cluster logdirs --admin {closed_admin}
 cluster versions --admin {closed_admin}
 cluster versions --admin nowhere
+cluster self-test --test fly
+cluster self-test --node 4711
+cluster self-test --seconds 0
+cluster self-test --seconds nan
+cluster self-test --disk-mib 1000
+cluster self-test --admin {closed_admin}
+cluster self-test --admin nowhere
 cluster config
 cluster config get no.such.setting
 cluster config get --broker 99

@@ -42,6 +42,8 @@ def test_commands_that_change_something_print_their_target(tierlog_session_broke
     assert admin in succeed("partition", "elect", "targets", *at).stderr
     assert admin in succeed("partition", "unthrottle", *at).stderr
     assert admin in succeed("cluster", "finalize", "--yes", *at).stderr
+    tested = call("cluster", "self-test", "--seconds", "0.1", "--disk-mib", "1", *at)
+    assert f"target: {tierlog_session_broker.admin_url}" in tested.stderr
     setting = b"cluster:\n  background.threads: 10\n"
     assert reported in succeed("cluster", "config", "import", "-", "--yes", *at, stdin=setting).stderr
     assert "target" not in succeed("cluster", "config", "export", *at).stderr
@@ -91,6 +93,7 @@ REFUSED = {
 ELSEWHERE = {
     "cluster config import",
     "cluster finalize",
+    "cluster self-test",
     "consume",
     "group import",
     "partition balance",

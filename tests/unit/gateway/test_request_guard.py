@@ -48,6 +48,7 @@ ROUTES = {
     ("POST", "/v1/directories/move"): Guard.CHANGE,
     ("GET", "/v1/scrub"): Guard.READ,
     ("POST", "/v1/scrub"): Guard.CHANGE,
+    ("POST", "/v1/self-test"): Guard.CHANGE,
     ("GET", "/v1/certificates"): Guard.READ,
     ("GET", "/v1/tier/status"): Guard.READ,
     ("GET", "/v1/tier/behind"): Guard.READ,
