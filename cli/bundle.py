@@ -23,11 +23,9 @@ from typing import Annotated, Any, BinaryIO
 
 import msgspec
 
-from tierlog.cli.cluster_processes import ProcessState
-from tierlog.cli.diagnosis import Finding, report
+from tierlog.broker.diagnosis.evidence import Answers, Evidence, ProcessState
+from tierlog.broker.diagnosis.findings import Finding, report
 from tierlog.cli.errors import CliError
-from tierlog.cli.evidence import Evidence
-from tierlog.cli.observation import Answers
 
 ROOT, EVIDENCE, METRICS = "bundle", "evidence.json", "metrics/"
 VERSION = 1

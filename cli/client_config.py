@@ -163,7 +163,8 @@ def _server(url: str) -> str:
 
 def _urls_of_running_nodes(directory: Path, plan: "ClusterPlan") -> Iterable[str]:
     """While a node is down, the process of another user may be at its port."""
-    from tierlog.cli.cluster_processes import ProcessState, states
+    from tierlog.broker.diagnosis.evidence import ProcessState
+    from tierlog.cli.cluster_processes import states
 
     running = states(directory, plan)
     return [url for node, url in plan.admin_urls.items() if running[node] is not ProcessState.DOWN]

@@ -11,12 +11,12 @@ import signal
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from tierlog.broker.diagnosis.evidence import ProcessState
 from tierlog.cli.cluster_files import ClusterPlan, node_directory
 
 STOP_TIMEOUT_S = 20.0
@@ -24,12 +24,6 @@ STOP_TIMEOUT_S = 20.0
 stopped."""
 
 PROCESS_FILE = "process.json"
-
-
-class ProcessState(StrEnum):
-    UP = "up"
-    PAUSED = "paused"
-    DOWN = "down"
 
 
 class NodeProcess(msgspec.Struct, frozen=True):

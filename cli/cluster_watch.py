@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tierlog.broker.diagnosis.evidence import Observation, ProcessState
+from tierlog.broker.diagnosis.health import Health, assess
 from tierlog.cli import cluster_files, cluster_processes
 from tierlog.cli.client_config import use_local
 from tierlog.cli.cluster_files import ClusterPlan
-from tierlog.cli.cluster_processes import ProcessState
-from tierlog.cli.health import Health, assess
-from tierlog.cli.observation import Observation, observe
+from tierlog.cli.observation import observe
 from tierlog.cli.output import console, counted, print_json, printable, table
 
 if TYPE_CHECKING:

@@ -1,27 +1,32 @@
-"""Evidence: what the nodes of a cluster say at one moment, for `tierlog doctor` and `tierlog debug bundle`.
+"""Gathering evidence: what the nodes of a cluster say at one moment, for `tierlog doctor` and bundles.
 
 Nothing is changed. Each request has a deadline, and what could not be read is named instead of failing the
 whole. Brokers describe their settings without passwords, so that the evidence can be given to others.
 """
 
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence, Set
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
 
 from tierlog.base.clock import SystemClock
 from tierlog.base.network import host_port
+from tierlog.broker.diagnosis.evidence import (
+    BROKERS,
+    CLUSTER,
+    DIRECTORIES,
+    HEALTH_PATHS,
+    TIER,
+    Answers,
+    Evidence,
+    ProcessState,
+)
 from tierlog.cli.admin import AdminApi
-from tierlog.cli.cluster_processes import ProcessState
 from tierlog.cli.errors import CliError
-from tierlog.cli.observation import BROKERS, HEALTH_PATHS, SOURCES_MAX, TIMEOUT_S, Answers, ask, in_parallel
+from tierlog.cli.observation import SOURCES_MAX, TIMEOUT_S, ask, in_parallel
 from tierlog.client.errors import ClientError
 
-CLUSTER, TIER, DIRECTORIES = "/v1/cluster", "/v1/tier/status", "/v1/directories"
 CHECKED_TRANSACTIONS_PARTITIONS_MAX = 500
 """Each partition is asked for its producers, one after the other."""
 
@@ -34,41 +39,6 @@ KAFKA_S = 20.0
 
 UNREADABLE = (CliError, ClientError, OSError, ValueError, LookupError, TypeError, AttributeError)
 """Failures of a request, and of responses that are no document of tierlog."""
-
-SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
-LABEL = re.compile(r'(?P<name>[a-zA-Z_]\w*)="(?P<value>(?:[^"\\]|\\.)*)"')
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """`metrics`: node -> its exposition in Prometheus' text format. `clocks`: node -> seconds by which its
-    wall clock is ahead of this machine's, unless it responded too slowly to tell. `settings`: broker ->
-    setting -> value, without passwords. `hanging`: transactions that no coordinator will end. `processes`,
-    `roles`: of a local cluster's nodes. `not_read`: what is missing, and why."""
-
-    taken_at_ms: int
-    answers: Answers = field(default_factory=Answers)
-    metrics: Mapping[int, str] = field(default_factory=dict)
-    clocks: Mapping[int, float] = field(default_factory=dict)
-    settings: Mapping[int, Mapping[str, str | None]] = field(default_factory=dict)
-    hanging: Sequence[Mapping[str, Any]] = ()
-    processes: Mapping[int, ProcessState] = field(default_factory=dict)
-    roles: Mapping[int, Sequence[str]] = field(default_factory=dict)
-    not_read: Sequence[str] = ()
-
-    @property
-    def cluster(self) -> Mapping[str, Any]:
-        """GET /v1/cluster of one node; empty if none responded."""
-        return next(iter(self.answers.of(CLUSTER).values()), {})
-
-    def samples(self, metric: str) -> Iterator[tuple[int, dict[str, str], float]]:
-        """Node, labels and value of each sample of a metric."""
-        for node, text in self.metrics.items():
-            for line in text.splitlines():
-                if line.startswith(metric) and (found := SAMPLE.match(line)) and found["name"] == metric:
-                    labels = {one["name"]: one["value"] for one in LABEL.finditer(found["labels"] or "")}
-                    with suppress(ValueError):
-                        yield node, labels, float(found["value"])
 
 
 def gather(

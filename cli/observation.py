@@ -1,8 +1,6 @@
 """Observation of a cluster: the responses of all nodes' admin APIs, requested in parallel.
 
-A node that is cut off from the others has stale metadata. Brokers and partitions are therefore taken from the
-leader of the quorum, or else from the node with the highest applied index. Used by `cluster health`, the live
-view and `doctor`.
+Used by `cluster health`, the live view and `doctor`.
 """
 
 import threading
@@ -10,13 +8,23 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import msgspec
 
+from tierlog.broker.diagnosis.evidence import (
+    BROKERS,
+    HEALTH_PATHS,
+    QUORUM,
+    UNHEALTHY_PARTITIONS,
+    Answers,
+    Observation,
+    Response,
+    newest_first,
+    observation_of,
+)
 from tierlog.broker.gateway.cluster_views import UNHEALTHY, Condition
 from tierlog.cli.admin import AdminApi
 from tierlog.cli.errors import CliError
@@ -41,20 +49,6 @@ BROKERS_ONLY, NOT_FOUND = 409, 404
 PARTITIONS_MAX = 1000
 """Maximum number of unhealthy partitions that are requested."""
 
-QUORUM, BROKERS, UNHEALTHY_PARTITIONS = "/v1/quorum", "/v1/brokers", "/v1/partitions?condition=unhealthy"
-HEALTH_PATHS = (
-    "/v1/scrub",
-    "/v1/tier/damaged",
-    "/v1/tier/behind",
-    "/v1/tier/unread",
-    "/v1/tier/store",
-    "/v1/tier/scrub",
-    "/v1/certificates",
-    "/v1/versions",
-)
-"""Paths that each node is asked for."""
-
-Response = dict[str, Any]
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -71,51 +65,6 @@ class _Quorum(msgspec.Struct):
     term: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
-    """`quorum`: node -> GET /v1/quorum, None if the node did not respond. `brokers` and `unhealthy`: GET
-    /v1/brokers and /v1/partitions of one node, None if no node responded. `damaged`: damaged ranges of all
-    brokers (GET /v1/scrub), and `damaged_remote`: of remote objects (GET /v1/tier/damaged), each row with its
-    `broker`. `behind`: partitions that are not uploaded in time (GET /v1/tier/behind), likewise. `unread`:
-    partitions without a leader because their manifest in the bucket was not read (GET /v1/tier/unread),
-    likewise. `stores`: GET /v1/tier/store of the brokers whose object store is not available, each with its
-    `broker`. `manifests`: manifest roots and documents in which the last pass of the bucket scrubber found a
-    fault (GET /v1/tier/scrub). `certificates`: of TLS listeners (GET /v1/certificates), each with its
-    `broker`. `versions`: nodes that a node cannot exchange messages with (GET /v1/versions), each with that
-    node as `broker`."""
-
-    quorum: Mapping[int, Response | None] = field(default_factory=dict)
-    brokers: Response | None = None
-    unhealthy: Response | None = None
-    damaged: tuple[Response, ...] = ()
-    damaged_remote: tuple[Response, ...] = ()
-    behind: tuple[Response, ...] = ()
-    unread: tuple[Response, ...] = ()
-    stores: tuple[Response, ...] = ()
-    manifests: tuple[Response, ...] = ()
-    certificates: tuple[Response, ...] = ()
-    versions: tuple[Response, ...] = ()
-
-    @property
-    def leader(self) -> int | None:
-        """Leader of the quorum: the node that reports itself as leader in the highest term."""
-        leading = [response for response in self.quorum.values() if response and response["role"] == "leader"]
-        newest = max(leading, key=lambda response: int(response["term"]), default=None)
-        return None if newest is None else int(newest["node_id"])
-
-    @property
-    def voters(self) -> tuple[int, ...]:
-        """Voters as reported by the leader or, if there is none, by the node with the highest applied
-        index."""
-        responses = [response for response in self.quorum.values() if response]
-        best = max(
-            responses,
-            key=lambda response: (response["node_id"] == self.leader, response["applied_index"]),
-            default=None,
-        )
-        return tuple(sorted(int(one) for one in best["voters"])) if best else ()
-
-
 def partition_names(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Condition -> names such as "orders-3", for each condition that needs an operator, the most severe
     first. `rows`: the rows of GET /v1/partitions."""
@@ -125,21 +74,6 @@ def partition_names(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
             if condition in found:
                 found[condition].append(f"{row['topic']}-{row['partition']}")
     return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
-    """Responses of the nodes' admin APIs. `urls`: of all nodes that the others know. `documents`: node ->
-    path -> response; a node or a path without a response is missing. `unread`: the missing paths of nodes
-    that respond, and why."""
-
-    urls: Mapping[int, str] = field(default_factory=dict)
-    documents: Mapping[int, Mapping[str, Response]] = field(default_factory=dict)
-    unread: Sequence[str] = ()
-
-    def of(self, path: str) -> dict[int, Response]:
-        """The responses to a path, by node."""
-        return {node: found[path] for node, found in self.documents.items() if path in found}
 
 
 def observe(seeds: Iterable[str]) -> Observation:
@@ -165,7 +99,7 @@ def ask(seeds: Iterable[str], paths: Sequence[str]) -> Answers:
             documents[node][path] = response
     answers = Answers(urls=urls, documents=documents, unread=unread)
     unhealthy = partial(read, condition="unhealthy", limit=PARTITIONS_MAX)
-    for node in _newest_first(Observation(quorum=answers.of(QUORUM)))[:SOURCES_MAX]:
+    for node in newest_first(Observation(quorum=answers.of(QUORUM)))[:SOURCES_MAX]:
         if brokers := in_parallel(read, [(node, BROKERS)], on_late=on_late)[0]:
             documents[node][BROKERS] = brokers
             if rows := in_parallel(unhealthy, [(node, "/v1/partitions")], on_late=on_late)[0]:
@@ -227,50 +161,6 @@ def in_parallel(
         if result not in done:
             on_late(item)
     return [one.result() if one in done else None for one in results]
-
-
-def observation_of(answers: Answers) -> Observation:
-    quorum = answers.of(QUORUM)
-    rows = partial(_rows, answers)
-    observation = Observation(
-        quorum={one: quorum.get(one) for one in sorted({*answers.urls, *quorum})},
-        damaged=rows("/v1/scrub", "damaged"),
-        damaged_remote=rows("/v1/tier/damaged", "damaged"),
-        behind=rows("/v1/tier/behind", "behind"),
-        manifests=rows("/v1/tier/scrub", "manifests"),
-        certificates=rows("/v1/certificates", "certificates"),
-        versions=rows("/v1/versions", "problems"),
-        unread=rows("/v1/tier/unread", "unread"),
-        stores=tuple(
-            {"broker": node, **response}
-            for node, response in answers.of("/v1/tier/store").items()
-            if not response["available"]
-        ),
-    )
-    for node in _newest_first(observation):
-        documents = answers.documents[node]
-        if BROKERS in documents:
-            return replace(
-                observation, brokers=documents[BROKERS], unhealthy=documents.get(UNHEALTHY_PARTITIONS)
-            )
-    return observation
-
-
-def _rows(answers: Answers, path: str, key: str) -> tuple[Response, ...]:
-    return tuple(
-        {"broker": node, **row}
-        for node, response in answers.of(path).items()
-        for row in response.get(key, ())
-    )
-
-
-def _newest_first(observation: Observation) -> list[int]:
-    """The nodes that respond, the one with the newest metadata first."""
-    leader = observation.leader
-    applied = {
-        one: int(response["applied_index"]) for one, response in observation.quorum.items() if response
-    }
-    return sorted(applied, key=lambda one: (one != leader, -applied[one]))
 
 
 def _ask_quorum(url: str) -> tuple[Response, _Quorum] | None:

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tierlog.cli.diagnosis import HEALTH_RULES
+from tierlog.broker.diagnosis.evidence import Answers, Observation, observation_of
+from tierlog.broker.diagnosis.findings import HEALTH_RULES
+from tierlog.broker.diagnosis.health import NAMED_MAX, assess_by_rule
 from tierlog.cli.errors import CliError, ExitCode, usage
-from tierlog.cli.health import NAMED_MAX, assess_by_rule
-from tierlog.cli.observation import Answers, Observation, observation_of
 from tierlog.cli.output import counted, listed
 
 VERSIONS = "/v1/versions"

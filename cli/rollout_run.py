@@ -16,10 +16,11 @@ from typing import Any
 
 import msgspec
 
+from tierlog.broker.diagnosis.evidence import HEALTH_PATHS, Answers, observation_of
 from tierlog.cli.admin import AdminApi
 from tierlog.cli.cluster_files import replace_file, state_directory
 from tierlog.cli.errors import CliError
-from tierlog.cli.observation import HEALTH_PATHS, Answers, ask, observation_of
+from tierlog.cli.observation import ask
 from tierlog.cli.rollout import (
     Doubt,
     Node,

@@ -67,7 +67,7 @@ def health(
     Exit codes: 5 if all requests are served, but with less redundancy than configured; 6 if some requests are
     not served; 3 if no node responds.
     """
-    from tierlog.cli.health import Status
+    from tierlog.broker.diagnosis.health import Status
 
     document = _wait_until_healthy(admin, bootstrap, wait)
     _print_health(document, as_json=as_json)
@@ -223,9 +223,9 @@ def _wait_until_healthy(admin: str | None, bootstrap: str | None, within_s: floa
 
 def _check(admin: str | None, bootstrap: str | None) -> dict[str, Any]:
     """Check once. Returns the document that `health --json` prints. Raises CliError if no node responds."""
+    from tierlog.broker.diagnosis.health import assess
     from tierlog.cli import cluster_files, cluster_processes
     from tierlog.cli.admin import AdminApi, admin_target, split_urls
-    from tierlog.cli.health import assess
     from tierlog.cli.observation import TIMEOUT_S, observe, partition_names
     from tierlog.cli.targets import local_directory
 

@@ -12,8 +12,8 @@ from tierlog.cli.options import Json, Settings, Yes, confirm, make_directory, no
 from tierlog.cli.output import counted, print_json, print_outcome, print_status
 
 if TYPE_CHECKING:
+    from tierlog.broker.diagnosis.evidence import ProcessState
     from tierlog.cli.cluster_files import ClusterPlan
-    from tierlog.cli.cluster_processes import ProcessState
 
 LOG_LINES = 15
 """Last lines of a node's log that are printed if it does not start."""
@@ -191,7 +191,7 @@ def down(data_dir: DataDir = None, yes: Yes = False, as_json: Json = False) -> N
 
 def start(nodes: OptionalNodes = None, data_dir: DataDir = None, as_json: Json = False) -> None:
     """Start nodes that are down, and wait until they serve. A majority of the voters must run."""
-    from tierlog.cli.cluster_processes import ProcessState
+    from tierlog.broker.diagnosis.evidence import ProcessState
 
     directory, plan = _target(data_dir)
     states = _states(directory, plan, nodes or None)
@@ -208,7 +208,7 @@ def start(nodes: OptionalNodes = None, data_dir: DataDir = None, as_json: Json =
 
 def stop(nodes: Nodes, data_dir: DataDir = None, as_json: Json = False) -> None:
     """Stop nodes (SIGTERM) with controlled shutdown: each hands over its leaderships first."""
-    from tierlog.cli.cluster_processes import ProcessState
+    from tierlog.broker.diagnosis.evidence import ProcessState
 
     directory, plan = _target(data_dir)
     states = _states(directory, plan, nodes)
@@ -314,8 +314,8 @@ def _check_settings(directory: Path, plan: "ClusterPlan") -> None:
 
 def _start(directory: Path, plan: "ClusterPlan", node_ids: list[int]) -> None:
     """Start the given nodes that are down; paused nodes stay paused."""
+    from tierlog.broker.diagnosis.evidence import ProcessState
     from tierlog.cli import cluster_processes, local_cluster
-    from tierlog.cli.cluster_processes import ProcessState
     from tierlog.cli.process import BrokerFailed
 
     states = cluster_processes.states(directory, plan)
@@ -458,8 +458,8 @@ def _require(states: "dict[int, ProcessState]", fit: list[int], otherwise: str) 
 
 
 def _running(directory: Path, plan: "ClusterPlan") -> list[int]:
+    from tierlog.broker.diagnosis.evidence import ProcessState
     from tierlog.cli import cluster_processes
-    from tierlog.cli.cluster_processes import ProcessState
 
     states = cluster_processes.states(directory, plan)
     return [one for one, state in states.items() if state is not ProcessState.DOWN]

@@ -12,7 +12,7 @@ from tierlog.cli.options import Admin, Bootstrap, ClientConfig, DryRun, Json, fi
 from tierlog.cli.output import console, counted, duration, print_json, print_rows, print_status
 
 if TYPE_CHECKING:
-    from tierlog.cli.observation import Answers
+    from tierlog.broker.diagnosis.evidence import Answers
     from tierlog.cli.rollout import Doubt, Rollout, Step
     from tierlog.cli.rollout_run import StateFile, Tell
     from tierlog.cli.targets import Target
@@ -235,8 +235,9 @@ def _planned(
 
 def _answers(admin: str | None, bootstrap: str | None) -> "tuple[Answers, Target]":
     """The responses of all nodes, and how they were found. Raises CliError if no node responds."""
+    from tierlog.broker.diagnosis.evidence import HEALTH_PATHS
     from tierlog.cli.admin import AdminApi, admin_target, split_urls
-    from tierlog.cli.observation import HEALTH_PATHS, TIMEOUT_S, ask
+    from tierlog.cli.observation import TIMEOUT_S, ask
     from tierlog.cli.targets import Target
 
     target = admin_target(admin, bootstrap)
@@ -249,7 +250,7 @@ def _answers(admin: str | None, bootstrap: str | None) -> "tuple[Answers, Target
 
 
 def _cluster_id(answers: "Answers") -> str:
-    from tierlog.cli.observation import QUORUM
+    from tierlog.broker.diagnosis.evidence import QUORUM
 
     return str(next(iter(answers.of(QUORUM).values()))["cluster_id"])
 
@@ -295,7 +296,7 @@ def _row(step: "Step") -> dict[str, Any]:
 
 def _show_plan(done: "Rollout", answers: "Answers", doubts: "Sequence[Doubt]", *, as_json: bool) -> None:
     """Print the steps in their order, with their commands. Raises Exit if the cluster is not whole."""
-    from tierlog.cli.observation import observation_of
+    from tierlog.broker.diagnosis.evidence import observation_of
     from tierlog.cli.rollout import nodes_of
 
     nodes, leader = nodes_of(answers), observation_of(answers).leader

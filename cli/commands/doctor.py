@@ -13,8 +13,8 @@ from tierlog.cli.options import Admin, Bootstrap, ClientConfig, Json
 from tierlog.cli.output import counted, print_json, print_status, print_text, size
 
 if TYPE_CHECKING:
-    from tierlog.cli.diagnosis import Finding
-    from tierlog.cli.evidence import Evidence
+    from tierlog.broker.diagnosis.evidence import Evidence
+    from tierlog.broker.diagnosis.findings import Finding
 
 debug_app = typer.Typer(no_args_is_help=True, help="Collect what others need to find a fault.")
 
@@ -41,8 +41,8 @@ def doctor(
     Exit codes: 5 if something is degraded or at risk; 6 if some requests are not served; 3 if no node
     responds. Advice alone is no failure.
     """
+    from tierlog.broker.diagnosis.findings import diagnose
     from tierlog.cli.bundle import read
-    from tierlog.cli.diagnosis import diagnose
 
     evidence = _gather(admin, bootstrap) if bundle is None else read(bundle)
     findings = diagnose(evidence)
@@ -84,8 +84,8 @@ def bundle_(
     It has no passwords and no records, but names of topics, groups, users and hosts. `tierlog doctor
     --bundle` reads it.
     """
+    from tierlog.broker.diagnosis.findings import diagnose
     from tierlog.cli.bundle import write
-    from tierlog.cli.diagnosis import diagnose
     from tierlog.cli.targets import local_directory
 
     archive = output or Path(time.strftime("tierlog-bundle-%Y%m%dT%H%M%S.tar.gz"))
@@ -114,10 +114,11 @@ def bundle_(
 
 def _gather(admin: str | None, bootstrap: str | None) -> "Evidence":
     """Raises CliError if no node responds."""
+    from tierlog.broker.diagnosis.evidence import QUORUM
     from tierlog.cli import cluster_files, cluster_processes
     from tierlog.cli.admin import AdminApi, admin_target, split_urls
     from tierlog.cli.evidence import gather
-    from tierlog.cli.observation import QUORUM, TIMEOUT_S, in_parallel
+    from tierlog.cli.observation import TIMEOUT_S, in_parallel
     from tierlog.cli.targets import local_directory
 
     directory = local_directory(admin, bootstrap)
@@ -145,7 +146,7 @@ def _logs(given: Sequence[Path], directory: Path | None) -> dict[str, Path]:
 
 
 def _print_findings(findings: "Sequence[Finding]", evidence: "Evidence", *, as_json: bool) -> None:
-    from tierlog.cli.diagnosis import report
+    from tierlog.broker.diagnosis.findings import report
 
     if as_json:
         print_json(
@@ -164,7 +165,7 @@ def _print_findings(findings: "Sequence[Finding]", evidence: "Evidence", *, as_j
 
 
 def _exit_code(findings: "Sequence[Finding]") -> ExitCode:
-    from tierlog.cli.diagnosis import Urgency
+    from tierlog.broker.diagnosis.findings import Urgency
 
     found = {one.urgency for one in findings}
     if Urgency.UNAVAILABLE in found:

@@ -10,8 +10,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from scraping import metric
 from wire_client import Client
 
+from tierlog.broker.diagnosis.health import Status, assess
 from tierlog.cli.admin import AdminApi
-from tierlog.cli.health import Status, assess
 from tierlog.cli.observation import observe
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.record import iter_records

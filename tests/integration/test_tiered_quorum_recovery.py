@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from waiting import until
 
+from tierlog.broker.diagnosis.health import assess
 from tierlog.cli.admin import AdminApi
-from tierlog.cli.health import assess
 from tierlog.cli.local_cluster import LocalCluster
 from tierlog.cli.observation import observe
 

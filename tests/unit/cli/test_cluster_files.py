@@ -13,12 +13,11 @@ import pytest
 from cli_inline import call
 from rich.console import Console
 
+from tierlog.broker.diagnosis.evidence import Observation, ProcessState
 from tierlog.cli import cluster_files, cluster_processes, cluster_watch
-from tierlog.cli.cluster_processes import ProcessState
 from tierlog.cli.commands import cluster_local
 from tierlog.cli.commands.cluster_local import next_steps, started_message
 from tierlog.cli.errors import CliError, ExitCode
-from tierlog.cli.observation import Observation
 from tierlog.cli.process import TierlogBroker
 
 

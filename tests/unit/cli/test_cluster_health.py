@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from tierlog.cli.cluster_processes import ProcessState
-from tierlog.cli.health import Status, assess
-from tierlog.cli.observation import Observation
+from tierlog.broker.diagnosis.evidence import Observation, ProcessState
+from tierlog.broker.diagnosis.health import Status, assess
 
 UP, PAUSED, DOWN = ProcessState.UP, ProcessState.PAUSED, ProcessState.DOWN
 URLS = {1: "http://h:1", 2: "http://h:2", 3: "http://h:3"}

@@ -12,13 +12,23 @@ import pytest
 from cli_inline import commands
 
 from tierlog.base.clock import SystemClock
-from tierlog.cli import bundle, diagnosis
-from tierlog.cli.cluster_processes import ProcessState
-from tierlog.cli.diagnosis import HEALTH_RULES, METRIC_RULES, Urgency, diagnose
+from tierlog.broker.diagnosis import findings
+from tierlog.broker.diagnosis.evidence import (
+    BROKERS,
+    CLUSTER,
+    DIRECTORIES,
+    QUORUM,
+    TIER,
+    Answers,
+    Evidence,
+    Observation,
+    ProcessState,
+)
+from tierlog.broker.diagnosis.findings import HEALTH_RULES, METRIC_RULES, Urgency, diagnose
+from tierlog.broker.diagnosis.health import assess_by_rule
+from tierlog.cli import bundle
 from tierlog.cli.errors import CliError
-from tierlog.cli.evidence import CLUSTER, DIRECTORIES, TIER, Evidence, _bootstrap, _scrape
-from tierlog.cli.health import assess_by_rule
-from tierlog.cli.observation import BROKERS, QUORUM, Answers, Observation
+from tierlog.cli.evidence import _bootstrap, _scrape
 
 ROOT = Path(__file__).parents[3]
 NODES = (1, 2, 3)
@@ -248,14 +258,14 @@ def test_clock_of_a_node_that_responds_slowly_is_not_compared(
 
 
 def test_every_rule_of_health_has_a_reason_and_a_runbook() -> None:
-    source = Path(diagnosis.__file__).with_name("health.py").read_text()
+    source = Path(findings.__file__).with_name("health.py").read_text()
     known = re.findall(r'^        "([a-z-]+)": _', source, re.MULTILINE)
     assert known and set(known) == set(HEALTH_RULES)
     assert assess_by_rule(Observation()) != []  # no quorum
 
 
 def test_remedies_name_commands_and_pages_that_exist() -> None:
-    text = Path(diagnosis.__file__).read_text()
+    text = Path(findings.__file__).read_text()
     for words in re.findall(r"`tierlog ([a-z -]+?)(?: [A-Z{\-][^`]*)?`", text):
         assert any(words == known or words.startswith(f"{known} ") for known in commands()), words
     pages = {one.runbook for one in METRIC_RULES} | set(re.findall(r'"(docs/[\w/.-]+)"', text))

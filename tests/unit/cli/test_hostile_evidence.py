@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from cli_inline import call
 
+from tierlog.broker.diagnosis.evidence import QUORUM, Answers, Evidence
+from tierlog.broker.diagnosis.findings import Finding, diagnose, report
 from tierlog.cli import bundle, observation
-from tierlog.cli.diagnosis import Finding, diagnose, report
-from tierlog.cli.evidence import Evidence
-from tierlog.cli.observation import QUORUM, Answers, ask
+from tierlog.cli.observation import ask
 
 Respond = Callable[[str], bytes]
 EMPTY: dict[str, Any] = {

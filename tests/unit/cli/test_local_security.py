@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tierlog.base.files import OsFiles
+from tierlog.broker.diagnosis.evidence import ProcessState
 from tierlog.broker.security.first_users import META_PROPERTIES, read_first_users
 from tierlog.cli import client_config, cluster_files, cluster_processes
-from tierlog.cli.cluster_processes import ProcessState
 from tierlog.cli.local_security import LocalSecurity
 from tierlog.client.connection import open_socket
 from tierlog.client.properties import read_properties

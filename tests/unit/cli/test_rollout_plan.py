@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from waiting import until
 
+from tierlog.broker.diagnosis.evidence import BROKERS, QUORUM, UNHEALTHY_PARTITIONS, Answers
+from tierlog.broker.diagnosis.findings import HEALTH_RULES
 from tierlog.cli import rollout_run
 from tierlog.cli.commands.cluster_rollout import _planned, _texts
-from tierlog.cli.diagnosis import HEALTH_RULES
 from tierlog.cli.errors import CliError, ExitCode
-from tierlog.cli.observation import BROKERS, QUORUM, UNHEALTHY_PARTITIONS, Answers
 from tierlog.cli.rollout import (
     IGNORABLE_RULES,
     VERSIONS,

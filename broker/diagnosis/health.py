@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from tierlog.cli.cluster_processes import ProcessState
-from tierlog.cli.observation import Observation
-from tierlog.cli.output import counted, listed
+from tierlog.base.text import counted, listed
+from tierlog.broker.diagnosis.evidence import Observation, ProcessState
 from tierlog.config.node import BROKER, CONTROLLER
 
 NAMED_MAX = 5

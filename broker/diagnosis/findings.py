@@ -11,10 +11,9 @@ from heapq import nlargest
 from shlex import quote
 from typing import Any
 
-from tierlog.cli.evidence import DIRECTORIES, TIER, UNREADABLE, Evidence
-from tierlog.cli.health import NAMED_MAX, Status, assess_by_rule
-from tierlog.cli.observation import BROKERS, QUORUM, observation_of
-from tierlog.cli.output import counted, listed, printable, size
+from tierlog.base.text import counted, listed, printable, size
+from tierlog.broker.diagnosis.evidence import BROKERS, DIRECTORIES, QUORUM, TIER, Evidence, observation_of
+from tierlog.broker.diagnosis.health import NAMED_MAX, Status, assess_by_rule
 
 CLOCK_AHEAD_S = 3.0
 """Seconds between wall clocks from which they are reported. NTP keeps them within milliseconds."""
@@ -109,7 +108,7 @@ def _examine(rule: Callable[[Evidence], Iterator[Finding]], evidence: Evidence) 
     cannot read it says so, and the others still count."""
     try:
         return list(rule(evidence))
-    except UNREADABLE as failure:
+    except (ValueError, LookupError, TypeError, AttributeError) as failure:
         return [
             Finding(
                 rule="unreadable",
