@@ -24,6 +24,7 @@ from tierlog.broker.gateway.loop_lag import LoopLag
 from tierlog.broker.gateway.node import FailureLog, Node
 from tierlog.broker.gateway.request_guard import known_names
 from tierlog.broker.gateway.roles import Role, Roles
+from tierlog.broker.gateway.web.pages import web_routes
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.platform import Platform, production_platform, quorum_tls
 from tierlog.broker.security.distinguished_name import certificate_principal
@@ -115,9 +116,11 @@ class NodeBase(ABC):
             self.metadata.tracer = self.traces
         self.audit = self._open_audit_log(metadata_tasks)
         self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag, self.failures, self.audit)
-        routes = [*admin_routes(self.admin_node), *quorum_routes(self.metadata), *raft]
+        api = [*admin_routes(self.admin_node), *quorum_routes(self.metadata)]
+        tls = quorum_tls(settings)
+        routes = [*api, *web_routes(self.admin_node, api, tls), *raft]
         self.admin = self.platform.admin_server(
-            routes, quorum_tls(settings), self._names, self._admin_access(metadata_tasks), self.audit
+            routes, tls, self._names, self._admin_access(metadata_tasks), self.audit
         )
         self._parts.push_async_callback(self.admin.close)
         self.admin_url = await self.admin.start(*settings.admin)

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from heapq import nsmallest
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -23,9 +24,11 @@ from tierlog.broker.audit.log import AuditLog
 from tierlog.broker.gateway.audited import audited
 from tierlog.broker.gateway.authentication import AdminAccess
 from tierlog.broker.gateway.directories import directory_routes
+from tierlog.broker.gateway.group_views import group_routes
 from tierlog.broker.gateway.loads import load_routes
 from tierlog.broker.gateway.metrics import render
 from tierlog.broker.gateway.node import Node, Serving
+from tierlog.broker.gateway.offset_views import offset_routes
 from tierlog.broker.gateway.operations import operation_routes
 from tierlog.broker.gateway.replacements import replacement_routes
 from tierlog.broker.gateway.request_guard import BODY_BYTES_MAX, request_guard
@@ -47,6 +50,9 @@ SECONDS_PER_DAY = 86_400
 
 STATUSES_PER_TURN = 200
 """Statuses of tiered partitions that are written in one turn of the event loop: a millisecond."""
+
+UPLOADS_MAX = 50
+"""Partitions that GET /v1/tier/uploads lists."""
 
 DISCONNECT_CHECK_S = 1.0
 """Time between two checks whether the client of a long request is still connected."""
@@ -139,6 +145,8 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
     return [
         *routes,
         *directory_routes(lambda: _serving(node), node.metadata),
+        *offset_routes(lambda: _serving(node), node.metadata),
+        *group_routes(lambda: _serving(node)),
         *_scrub_routes(node),
         *_certificate_routes(node),
         *_tier_routes(lambda: _serving(node)),
@@ -217,7 +225,14 @@ def _refused_by_controller(node_id: int) -> list[web.AbstractRouteDef]:
         message = f"node {node_id} is a controller and no broker: send this to a broker (GET /v1/brokers)"
         raise http_error(web.HTTPConflict, message)
 
-    broker_paths = ("/v1/directories{rest:.*}", "/v1/scrub", "/v1/certificates", "/v1/tier/{rest:.*}")
+    broker_paths = (
+        "/v1/directories{rest:.*}",
+        "/v1/offsets",
+        "/v1/groups",
+        "/v1/scrub",
+        "/v1/certificates",
+        "/v1/tier/{rest:.*}",
+    )
     return [web.route("*", path, refuse) for path in broker_paths]
 
 
@@ -286,6 +301,10 @@ def _tier_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
     async def status(request: web.Request) -> web.Response:
         return await status_response("partitions", await current().tiering.status(request.query.get("topic")))
 
+    async def uploads(_: web.Request) -> web.Response:
+        """Sums over the tiered partitions that this node leads, and those whose uploads fail or wait."""
+        return web.json_response(_uploads_view(await current().tiering.status()))
+
     async def damaged(_: web.Request) -> web.Response:
         """Ranges of remote objects that this node does not serve."""
         rows = [_damaged_view(one) for one in current().remote.log.quarantine.damaged]
@@ -325,12 +344,27 @@ def _tier_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
 
     return [
         web.get("/v1/tier/status", status),
+        web.get("/v1/tier/uploads", uploads),
         web.get("/v1/tier/damaged", damaged),
         web.get("/v1/tier/behind", behind),
         web.get("/v1/tier/unread", unread),
         web.post("/v1/tier/flush", flush),
         web.get("/v1/tier/explain", explain),
     ]
+
+
+def _uploads_view(found: Sequence[PartitionTierStatus]) -> dict[str, Any]:
+    """`rows`: at most UPLOADS_MAX, failures first, then those that wait for the most bytes."""
+    waiting = [one for one in found if one.pending_segments or one.last_error is not None]
+    rows = nsmallest(UPLOADS_MAX, waiting, key=lambda one: (one.last_error is None, -one.pending_bytes))
+    return {
+        "partitions": len(found),
+        "uploading": sum(one.uploading for one in found),
+        "pending_bytes": sum(one.pending_bytes for one in found),
+        "oldest_ms": max((one.pending_age_ms for one in waiting), default=0),
+        "failing": sum(one.last_error is not None for one in found),
+        "rows": [asdict(one) for one in rows],
+    }
 
 
 def _damaged_view(damaged: DamagedRange) -> dict[str, Any]:

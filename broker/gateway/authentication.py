@@ -27,7 +27,8 @@ LISTENER = "admin"
 """Name of the admin API in the audit log."""
 
 PRINCIPAL: Any = web.RequestKey("principal", str) if hasattr(web, "RequestKey") else "principal"
-"""Key of an authenticated request's principal. Older versions of aiohttp have texts as keys."""
+ROLE: Any = web.RequestKey("role", Role) if hasattr(web, "RequestKey") else "role"
+"""Keys of an authenticated request's principal and role. Older versions of aiohttp have texts as keys."""
 
 FAILURE_DELAY_S = 0.1
 DELAYED_FAILURES_MAX = 1000
@@ -89,7 +90,7 @@ class AdminAccess:
         if principal is None:
             return await self._unauthenticated(request)
         request[PRINCIPAL] = principal
-        role = self.roles.of(principal)
+        request[ROLE] = role = self.roles.of(principal)
         if role < needed:
             self.denied += 1
             _log.warning("admin.request.denied", principal=principal, method=request.method, path=path)

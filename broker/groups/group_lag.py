@@ -1,4 +1,4 @@
-"""Group lag: how far the groups that this broker coordinates are behind, for /metrics.
+"""Group lag: how far the groups that this broker coordinates are behind, for /metrics and the web page.
 
 The coordinator knows the committed offsets. It knows the high watermark of partitions that it leads, and asks
 the other leaders with ListOffsets. That happens when metrics are requested, at most once in
@@ -23,6 +23,7 @@ from tierlog.base.types import TopicPartition, numbers_by_topic
 from tierlog.broker.coordinators.shard import Shard
 from tierlog.broker.coordinators.shards import Host, Shards
 from tierlog.broker.groups.core.coordinator import Coordinator
+from tierlog.broker.groups.lag_history import LagHistory
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.list_offsets import (
@@ -83,6 +84,7 @@ class GroupLag:
         group.lag.metrics.max.partitions."""
         self.left_out = 0
         """Partitions of groups that are not exported, because there are too many."""
+        self.history = LagHistory()
         self._shards = shards
         self._host = host
         self._network = network
@@ -125,6 +127,18 @@ class GroupLag:
             for each in found:
                 await _add_lag(each, ends)
             self._found, self._refreshed_ms = found, self._host.clock.monotonic_ms()
+            await self._sample()
+
+    async def _sample(self) -> None:
+        """Add the sums of all groups to the history."""
+        now_ms = self._host.clock.now_ms()
+        if not self.history.is_due(now_ms):
+            return
+        sums: dict[str, int] = {}
+        async for some in _portions(list(self.topics)):
+            for row in some:
+                sums[row.group] = sums.get(row.group, 0) + row.lag
+        self.history.add(now_ms, sums)
 
     # ---- committed offsets ----
 

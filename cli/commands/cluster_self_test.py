@@ -77,9 +77,10 @@ def _measure(
     seconds: float,
     disk_bytes: int,
 ) -> "list[Line]":
+    from tierlog.broker.diagnosis.evidence import BROKERS, QUORUM
     from tierlog.cli.admin import admin_target, split_urls
     from tierlog.cli.client_config import socket_opener
-    from tierlog.cli.observation import BROKERS, QUORUM, ask
+    from tierlog.cli.observation import ask
     from tierlog.cli.self_test import NETWORK, measure_network, measure_nodes
     from tierlog.cli.targets import announce_target, bootstrap_target
 

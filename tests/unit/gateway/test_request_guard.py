@@ -17,6 +17,7 @@ from tierlog.broker.gateway import request_guard
 from tierlog.broker.gateway.admin import AdminServer, admin_routes
 from tierlog.broker.gateway.request_guard import known_names
 from tierlog.broker.gateway.roles import CHANGES, Role, role_needed
+from tierlog.broker.gateway.web.pages import web_routes
 from tierlog.config.sources import settings_from
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.member_address import InvalidMemberUrl, MemberResolver, check_resolved, check_url
@@ -44,6 +45,8 @@ ROUTES = {
     ("POST", "/v1/partitions/unthrottle"): Guard.CHANGE,
     ("POST", "/v1/partitions/elect"): Guard.CHANGE,
     ("POST", "/v1/partitions/balance"): Guard.CHANGE,
+    ("GET", "/v1/offsets"): Guard.READ,
+    ("GET", "/v1/groups"): Guard.READ,
     ("GET", "/v1/directories"): Guard.READ,
     ("POST", "/v1/directories/move"): Guard.CHANGE,
     ("GET", "/v1/scrub"): Guard.READ,
@@ -53,6 +56,7 @@ ROUTES = {
     ("GET", "/v1/tier/status"): Guard.READ,
     ("GET", "/v1/tier/behind"): Guard.READ,
     ("GET", "/v1/tier/unread"): Guard.READ,
+    ("GET", "/v1/tier/uploads"): Guard.READ,
     ("GET", "/v1/tier/damaged"): Guard.READ,
     ("GET", "/v1/tier/store"): Guard.READ,
     **{
@@ -81,6 +85,14 @@ ROUTES = {
     ("GET", "/v1/quorum"): Guard.READ,
     ("POST", "/v1/quorum/voters"): Guard.CHANGE,
     ("DELETE", "/v1/quorum/voters/{id}"): Guard.CHANGE,
+    ("GET", "/"): Guard.READ,
+    ("GET", "/ui/topics"): Guard.READ,
+    ("GET", "/ui/topic"): Guard.READ,
+    ("GET", "/ui/groups"): Guard.READ,
+    ("GET", "/ui/group"): Guard.READ,
+    ("GET", "/ui/tiering"): Guard.READ,
+    ("GET", "/ui/quorum"): Guard.READ,
+    ("GET", "/ui/static/{file}"): Guard.READ,
     ("POST", "/raft/v1/step"): Guard.SIGNED,
     ("POST", "/raft/v1/submit"): Guard.SIGNED,
     ("GET", "/raft/v1/status"): Guard.SIGNED,
@@ -108,7 +120,8 @@ FOREIGN = [
 
 def routes_of_a_node() -> list[Any]:
     unused: Any = SimpleNamespace(metadata=None, is_broker=True)
-    return [*admin_routes(unused), *quorum_routes(unused), *raft_routes(unused, b"")]
+    api = [*admin_routes(unused), *quorum_routes(unused)]
+    return [*api, *web_routes(unused, api, None), *raft_routes(unused, b"")]
 
 
 @pytest.fixture
@@ -128,7 +141,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 async def status(session: aiohttp.ClientSession, route: tuple[str, str], headers: dict[str, str]) -> int:
     method, path = route
-    for parameter, value in {"{id}": "1", "{version}": "9", "{request}": "step"}.items():
+    for parameter, value in {"{id}": "1", "{version}": "9", "{request}": "step", "{file}": "app.css"}.items():
         path = path.replace(parameter, value)
     async with session.request(method, path, headers=headers) as answer:
         return answer.status
