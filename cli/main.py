@@ -18,6 +18,7 @@ from tierlog.cli.commands import (
     group,
     log,
     partition,
+    plan,
     produce,
     profile,
     quorum,
@@ -80,6 +81,7 @@ def server(
 
 
 app.command("doctor")(doctor.doctor)
+app.command("plan")(plan.plan)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("rest")(rest.rest)

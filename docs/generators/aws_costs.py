@@ -1,79 +1,29 @@
-"""Generates docs/explanation/aws-costs.md from aws_prices.csv: the cost of a cluster on AWS, beside others.
+"""Generates docs/explanation/aws-costs.md: the cost of a cluster on AWS, beside others.
 
-`python docs/generators/aws_costs.py [PRICES.csv] > PAGE` needs nothing of tierlog. Replace the table to
-compute with prices of another region or of a contract.
+`python docs/generators/aws_costs.py [PRICES.csv] > PAGE`. The prices, the load and the cost of tierlog are
+those of `tierlog plan` (cli/capacity.py, cli/aws_prices.csv). Replace the table to compute with prices of
+another region or of a contract.
 """
 
-import csv
-import math
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-PRICES = Path(__file__).with_name("aws_prices.csv")
-HOURS = 730.0
-"""Hours of a month."""
-
-ZONES = 3
-REPLICAS = 3
-CONSUMERS = 3
-DISK_FILL = 0.7  # largest part of a disk that is planned to be full
-LOCAL_HOURS = 6
-PUTS_PER_GB = 130  # parts of 8 MiB, and the objects beside a segment
-
-
-@dataclass(frozen=True)
-class Load:
-    """Records that arrive, after compression, and how long they are kept."""
-
-    mb_per_s: float
-    days: int
-
-    @property
-    def gb_per_month(self) -> float:
-        return self.mb_per_s * 3600 * HOURS / 1000
-
-    @property
-    def retained_gb(self) -> float:
-        return self.mb_per_s * 86_400 * self.days / 1000
-
-    @property
-    def local_gb(self) -> float:
-        """GB on the disks of one replica, with history elsewhere."""
-        return self.mb_per_s * 3600 * min(LOCAL_HOURS, self.days * 24) / 1000
-
+from tierlog.cli.capacity import (
+    CONSUMERS,
+    DISK_FILL,
+    HOURS,
+    LOCAL_HOURS,
+    REPLICAS,
+    Load,
+    Prices,
+    history_cost,
+    read_prices,
+    tierlog_cost,
+    traffic_cost,
+)
 
 LOADS = (Load(5, 7), Load(50, 7), Load(50, 90), Load(50, 365), Load(200, 365))
-
-
-class Prices:
-    def __init__(self, file: Path) -> None:
-        with open(file, encoding="utf-8", newline="") as opened:
-            self.rows = list(csv.DictReader(opened))
-
-    def usd(self, item: str) -> float:
-        return next(float(row["usd"]) for row in self.rows if row["item"] == item and row["usd"])
-
-    def capacity(self, item: str) -> float:
-        return next(float(row["capacity"]) for row in self.rows if row["item"] == item and row["capacity"])
-
-    def hosts(self, item: str, load: Load) -> int:
-        """In each zone as many as in the others."""
-        return ZONES * math.ceil(load.mb_per_s / self.capacity(item) / ZONES)
-
-
-def tierlog(prices: Prices, load: Load) -> dict[str, float]:
-    host = "tierlog broker host i4g.xlarge"
-    for_disks = load.local_gb * REPLICAS / DISK_FILL / prices.capacity("NVMe of i4g.xlarge")
-    hosts = max(prices.hosts(host, load), ZONES * math.ceil(for_disks / ZONES))
-    return {
-        "hosts": (hosts * prices.usd(host) + 3 * prices.usd("tierlog voter host t4g.small")) * HOURS
-        + prices.usd("NAT gateway") * HOURS,
-        "disks": 3 * 20 * prices.usd("EBS gp3"),
-        "history": _history(prices, load),
-        "traffic": _traffic(prices, load, replication=True),
-    }
 
 
 def kafka(prices: Prices, load: Load) -> dict[str, float]:
@@ -84,7 +34,7 @@ def kafka_tiered(prices: Prices, load: Load) -> dict[str, float]:
     return {
         **_kafka_hosts(prices, load),
         "disks": _ebs(prices, load.local_gb),
-        "history": _history(prices, load),
+        "history": history_cost(prices, load),
     }
 
 
@@ -100,7 +50,7 @@ def msk_tiered(prices: Prices, load: Load) -> dict[str, float]:
 
 
 SYSTEMS = {
-    "tierlog": tierlog,
+    "tierlog": tierlog_cost,
     "Kafka on EBS": kafka,
     "Kafka on EBS, tiered": kafka_tiered,
     "MSK": msk,
@@ -111,36 +61,25 @@ SYSTEMS = {
 def _kafka_hosts(prices: Prices, load: Load) -> dict[str, float]:
     host = "Kafka broker host m7g.xlarge"
     hosts = prices.hosts(host, load) * prices.usd(host) + 3 * prices.usd("Kafka controller host t4g.small")
-    return {"hosts": hosts * HOURS, "traffic": _traffic(prices, load, replication=True)}
+    return {"hosts": hosts * HOURS, "traffic": traffic_cost(prices, load, replication=True)}
 
 
 def _msk_hosts(prices: Prices, load: Load) -> dict[str, float]:
     """MSK charges neither for replication nor for controllers."""
     broker = "MSK broker kafka.m7g.xlarge"
     hosts = prices.hosts(broker, load) * prices.usd(broker)
-    return {"hosts": hosts * HOURS, "traffic": _traffic(prices, load, replication=False)}
+    return {"hosts": hosts * HOURS, "traffic": traffic_cost(prices, load, replication=False)}
 
 
 def _ebs(prices: Prices, gb: float) -> float:
     return gb * REPLICAS / DISK_FILL * prices.usd("EBS gp3")
 
 
-def _history(prices: Prices, load: Load) -> float:
-    puts = load.gb_per_month * PUTS_PER_GB / 1000 * prices.usd("S3 PUT requests")
-    return load.retained_gb * prices.usd("S3 Standard") + puts
-
-
-def _traffic(prices: Prices, load: Load, *, replication: bool) -> float:
-    """Producers in any zone, two replicas in other zones. Consumers read from a replica in their own."""
-    copies = (ZONES - 1) / ZONES + (REPLICAS - 1 if replication else 0)
-    return load.gb_per_month * copies * prices.usd("traffic between zones both directions")
-
-
 def page(prices: Prices) -> str:
     return _PAGE.format(
         costs="\n".join(_costs(prices)),
         prices="\n".join(_prices(prices)),
-        local=LOCAL_HOURS,
+        local=f"{LOCAL_HOURS:g}",
         consumers=CONSUMERS,
     )
 
@@ -167,8 +106,9 @@ def _prices(prices: Prices) -> Iterator[str]:
 _PAGE = """\
 # The cost of a cluster on AWS
 
-Made by `docs/generators/aws_costs.py` from `docs/generators/aws_prices.csv`. Replace the prices by those of
-your region or contract and run it again: `python docs/generators/aws_costs.py prices.csv`.
+Made by `docs/generators/aws_costs.py` from `cli/aws_prices.csv`. Replace the prices by those of your region
+or contract and run it again: `python docs/generators/aws_costs.py prices.csv`. For a load of your own:
+[`tierlog plan`](../howto/capacity.md).
 
 **No figure here comes from a bill.** The prices are list prices on demand in us-east-1, recalled from 2025
 and written down on 2026-11-29 without access to the price lists. Check each against the lists of AWS before
@@ -215,7 +155,7 @@ Compare the columns rather than the sums:
 
 
 def main(*arguments: str) -> None:
-    sys.stdout.write(page(Prices(Path(arguments[0]) if arguments else PRICES)))
+    sys.stdout.write(page(read_prices(Path(arguments[0]) if arguments else None)))
 
 
 if __name__ == "__main__":

@@ -503,6 +503,18 @@ quorum recover {tmp}
 quorum recover {file}
 quorum recover {tmp}/missing
 quorum recover {tmp} --metadata-dir {file}
+plan
+plan --rate 5MB/s
+plan --rate fast --retention 5y
+plan --rate 0MB/s --retention 5y
+plan --rate 5MB --retention 5y
+plan --rate 1.2.3MB/s --retention 5y
+plan --rate 5MB/s --retention soon
+plan --rate 5MB/s --retention 0d
+plan --rate 5MB/s --retention 5y --local -1h
+plan --rate 5MB/s --retention 5y --replicas 0
+plan --rate 5MB/s --retention 5y --prices {file}
+plan --rate 5MB/s --retention 5y --prices {tmp}/missing
 profile
 profile create
 profile create prod

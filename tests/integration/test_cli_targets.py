@@ -121,6 +121,7 @@ LOCAL = {
     "log dump",
     "log rebuild-index",
     "log verify",
+    "plan",
     "profile create",
     "profile delete",
     "profile list",
