@@ -41,7 +41,8 @@ class RestProcess:
         self.kill()
         text = self._log.read_text()
         assert MARK not in text
-        assert "a request failed" not in text, text
+        assert "rest.request.failed" not in text, text
+        assert "rest.task.failed" not in text, text
 
     @property
     def pid(self) -> int:

@@ -69,10 +69,12 @@ def version_of(address: RegistryAddress, subject: str, version: int | None) -> t
     return int(document["id"]), str(document["schema"])
 
 
-def register(address: RegistryAddress, subject: str, schema: str) -> int:
-    """Add a schema to a subject, unless it has the schema. Returns its id. Raises RegistryError."""
+def register(address: RegistryAddress, subject: str, schema: str, kind: str = "AVRO") -> int:
+    """Add a schema to a subject, unless it has the schema. `kind`: AVRO, PROTOBUF or JSON. Returns its id.
+    Raises RegistryError."""
     path = f"/subjects/{quote(subject, safe='')}/versions"
-    return int(_request(address, path, {"schema": schema}, "id")["id"])
+    body = {"schema": schema} if kind == "AVRO" else {"schema": schema, "schemaType": kind}
+    return int(_request(address, path, body, "id")["id"])
 
 
 def _descriptors(document: dict[str, Any]) -> bytes:
