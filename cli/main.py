@@ -15,6 +15,7 @@ from tierlog.cli.commands import (
     consume,
     dev,
     doctor,
+    generate,
     group,
     log,
     partition,
@@ -104,6 +105,7 @@ app.add_typer(log.app, name="log")
 app.add_typer(storage.app, name="storage")
 app.add_typer(profile.app, name="profile")
 app.add_typer(doctor.debug_app, name="debug")
+app.add_typer(generate.app, name="generate")
 app.add_typer(spark.app, name="spark")
 
 

@@ -1,6 +1,7 @@
 """Metric catalogue: name, kind, labels and help text of every metric of a node.
 
-`metrics` provides the values, `exposition` writes them, and the reference page is generated from here.
+`metrics` provides the values, `exposition` writes them, and the reference page and the dashboards
+(`tierlog.monitoring`) are generated from here.
 Kafka's metrics have the names that the JMX exporter's example rules give them. A metric that Kafka lacks, or
 whose Kafka name promtool rejects, begins with `tierlog_`; the process metrics have Prometheus' usual
 `process_` names. Kafka's times are in ms, tierlog's in seconds, as usual in Prometheus.
@@ -710,6 +711,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "tierlog_audit_topic_entries_dropped_total", "Entries in the files alone, by reason", "reason"
         ),
         _gauge("tierlog_audit_topic_waiting_bytes", "Entries that wait for the audit topic"),
+        _gauge("tierlog_clock_timestamp_seconds", "Wall clock of the node, in seconds since 1970"),
         _gauge("tierlog_delegation_tokens", "Delegation tokens of the cluster"),
         _gauge("tierlog_delegation_token_next_expiry_seconds", "Until the next one expires; -1: none"),
         _counter("process_cpu_seconds_total", "CPU time, user and system"),
@@ -720,31 +722,3 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
 }
 
 METRICS = {metric.name: metric for metrics in SECTIONS.values() for metric in metrics}
-
-
-def reference_page() -> str:
-    """The page docs/reference/metrics.md, below its header."""
-    lines = [
-        "# Metrics",
-        "",
-        "`GET /metrics` of the [admin HTTP API](admin-api.md), in Prometheus' text format; `promtool check",
-        "metrics` accepts it. Names that begin with `kafka_` are those that the JMX exporter",
-        "gives Kafka's metrics with its example rules for Kafka (`lowercaseOutputName`, `PerSec` becomes",
-        "`_total`), which Confluent's dashboards use. Not all of those metrics exist, and two things differ:",
-        "labels are in snake case (`client_id`), and latencies are histograms. A panel that asks for",
-        '`{quantile="0.99"}` has to be changed. Prometheus\' usual process metrics begin with `process_`,',
-        "everything else with `tierlog_`. The lag of groups has the names and labels of kafka_exporter;",
-        "promtool dislikes the suffix of `kafka_consumergroup_lag_sum`.",
-        "`RemoteLogSizeComputationTime` is missing because the sizes are known without a computation.",
-        "",
-        "    histogram_quantile(0.99, sum by (le, request) (",
-        "      rate(kafka_network_requestmetrics_totaltimems_bucket[5m])))",
-        "    rate(kafka_network_requestmetrics_requests_total[1m])",
-    ]
-    for title, metrics in SECTIONS.items():
-        lines += ["", f"## {title}", "", "| metric | kind | labels | meaning |", "| --- | --- | --- | --- |"]
-        lines += [
-            f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.doc} |"
-            for metric in metrics
-        ]
-    return "\n".join([*lines, ""])

@@ -24,7 +24,7 @@ from tierlog.broker.handlers.sasl import LoginCounts
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.maintenance.directory_moves import DirectoryMoves, MoveOutcome
 from tierlog.broker.maintenance.log_cleaner import LogCleaner
-from tierlog.broker.net.listener import Listener
+from tierlog.broker.net.listener import Listener, Refusal
 from tierlog.broker.quotas.quotas import ClientQuotas, Report
 from tierlog.broker.replication.replica import NO_TRAFFIC, Replica, Traffic
 from tierlog.broker.replication.replica_manager import ReplicaManager
@@ -73,6 +73,7 @@ def families(node: Node) -> Iterator[Family]:
     yield "tierlog_trace_spans_total", single(node.metadata.tracer.begun)
     yield "tierlog_trace_spans_exported_total", single(node.metadata.tracer.exported)
     yield from _audit_families(node.audit)
+    yield "tierlog_clock_timestamp_seconds", single(SystemClock().now_ms() / 1000)
     tokens = node.metadata.image.tokens
     yield "tierlog_delegation_tokens", single(len(tokens))
     next_ms = min((one.expires_ms for one in tokens.values()), default=None)
@@ -152,7 +153,7 @@ def _connection_families(
     )
     yield (
         "tierlog_connections_refused_total",
-        [((str(bound),), count) for bound, count in listener.refused.items()],
+        [((str(bound),), listener.refused[bound]) for bound in Refusal],
     )
     yield "tierlog_tls_handshakes_total", single(listener.tls_gate.handshakes)
     yield "tierlog_tls_handshakes_in_progress", single(listener.tls_gate.pending)

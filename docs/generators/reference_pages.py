@@ -16,14 +16,14 @@ from tierlog.broker.audit.entries import RESOURCES_MAX, TEXT_CHARACTERS_MAX
 from tierlog.broker.audit.entries import reference_page as audit_events
 from tierlog.broker.audit.log import QUEUE_BYTES_MAX, WRITE_TIMEOUT_S
 from tierlog.broker.audit.repeats import CLIENTS_MAX, KEYS_MAX, KEYS_PER_CLIENT_MAX
-from tierlog.broker.gateway.catalogue import reference_page as metrics_page
+from tierlog.broker.gateway.catalogue import SECTIONS as METRIC_SECTIONS
 from tierlog.broker.groups.core.classic.states import reference_page as group_states
 from tierlog.broker.groups.core.consumer.states import reference_page as consumer_group_states
 from tierlog.broker.handlers.access import ACCESS, DENIED, Row
 from tierlog.broker.handlers.actions import NO_ACTION
 from tierlog.broker.handlers.actions import reference_table as audit_actions
 from tierlog.broker.handlers.table import SERVED
-from tierlog.broker.log_events.catalogue import SECTIONS
+from tierlog.broker.log_events.catalogue import SECTIONS as EVENT_SECTIONS
 from tierlog.broker.security.authorizer import DENIED_MAX
 from tierlog.broker.transactions.core.states import reference_page as transaction_states
 from tierlog.cli.errors import ExitCode
@@ -32,6 +32,7 @@ from tierlog.config.dynamic import DYNAMIC_SETTINGS
 from tierlog.config.groups import CONSUMER_SETTINGS
 from tierlog.config.node import NODE_SETTINGS
 from tierlog.config.topic import TOPIC_SETTINGS
+from tierlog.monitoring.alerts import ALERTS
 from tierlog.protocol.api import BY_NAME
 from tierlog.rest.openapi import document
 from tierlog.rest.openapi import reference_page as rest_page
@@ -76,9 +77,10 @@ def pages() -> dict[str, str]:
         "transaction-states.md": transaction_states(),
         "cluster-states.md": f"{HEADER}\n{cluster_states()}",
         "spark-options.md": _spark_options(),
-        "metrics.md": f"{HEADER}\n{metrics_page()}",
         "rest.md": f"{HEADER}\n{rest_page(all_routes())}",
         "rest-openapi.json": document(all_routes()).decode(),
+        "metrics.md": _metrics(),
+        "alerts.md": _alerts(),
     }
 
 
@@ -249,7 +251,7 @@ def _log_events() -> str:
         "Texts and remedies may change.",
         "",
     ]
-    for heading, events in SECTIONS.items():
+    for heading, events in EVENT_SECTIONS.items():
         lines += [
             f"## {heading}",
             "",
@@ -267,6 +269,54 @@ def _log_events() -> str:
             lines.append(_row(f"`{name}`", *cells))
         lines.append("")
     return "\n".join(lines)
+
+
+def _metrics() -> str:
+    """All metrics of a node, by section."""
+    lines = [
+        HEADER,
+        "# Metrics",
+        "",
+        "`GET /metrics` of the [admin HTTP API](admin-api.md), in Prometheus' text format; `promtool check",
+        "metrics` accepts it. Names that begin with `kafka_` are those that the JMX exporter",
+        "gives Kafka's metrics with its example rules for Kafka (`lowercaseOutputName`, `PerSec` becomes",
+        "`_total`), which Confluent's dashboards use. Not all of those metrics exist, and two things differ:",
+        "labels are in snake case (`client_id`), and latencies are histograms. A panel that asks for",
+        '`{quantile="0.99"}` has to be changed. Prometheus\' usual process metrics begin with `process_`,',
+        "everything else with `tierlog_`. The lag of groups has the names and labels of kafka_exporter;",
+        "promtool dislikes the suffix of `kafka_consumergroup_lag_sum`.",
+        "`RemoteLogSizeComputationTime` is missing because the sizes are known without a computation.",
+        "",
+        "    histogram_quantile(0.99, sum by (le, request) (",
+        "      rate(kafka_network_requestmetrics_totaltimems_bucket[5m])))",
+        "    rate(kafka_network_requestmetrics_requests_total[1m])",
+    ]
+    for title, metrics in METRIC_SECTIONS.items():
+        lines += ["", f"## {title}", "", "| metric | kind | labels | meaning |", "| --- | --- | --- | --- |"]
+        lines += [
+            f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.doc} |"
+            for metric in metrics
+        ]
+    return "\n".join([*lines, ""])
+
+
+def _alerts() -> str:
+    """All alert rules, by group."""
+    lines = [
+        HEADER,
+        "# Alerts",
+        "",
+        "Rules that `tierlog generate alerts` writes for Prometheus ([how to](../howto/monitoring.md)).",
+        "*critical*: at once, also at night; *warning*: today; *info*: some day.",
+    ]
+    for group in ALERTS:
+        lines += ["", f"## {group.name}", "", "| alert | severity | after | meaning | page |"]
+        lines += ["| --- | --- | --- | --- | --- |"]
+        lines += [
+            _row(f"`{one.name}`", one.severity, one.lasting, one.description, f"[{one.page}](../{one.page})")
+            for one in group.alerts
+        ]
+    return "\n".join([*lines, ""])
 
 
 def _access() -> str:

@@ -1,4 +1,4 @@
-"""The alert rules and the Grafana dashboard of docs/monitoring: their metrics exist, and the alerts fire."""
+"""The alert rules and Grafana dashboards are generated, their metrics exist, and the alerts fire."""
 
 import json
 import re
@@ -11,33 +11,74 @@ from docs_pages import ROOT
 from documented_metrics import NAME, known_metrics
 
 from tierlog.broker.gateway.catalogue import METRICS
+from tierlog.config.node import NODE_SETTINGS
+from tierlog.config.topic import TOPIC_SETTINGS
+from tierlog.monitoring.alerts import ALERTS, FILE
+from tierlog.monitoring.dashboards import DASHBOARDS, dashboard_files
+from tierlog.monitoring.grafana import filtered
+from tierlog.monitoring.rules import rules_yaml
 
 MONITORING = ROOT / "docs/monitoring"
-ALERTS, TESTS = MONITORING / "alerts.yml", MONITORING / "alerts.test.yml"
-DASHBOARD = MONITORING / "dashboard.json"
+TESTS = MONITORING / "alerts.test.yml"
 SELECTED = re.compile(r"\b((?:kafka|tierlog)_[a-z0-9_]+)\{([^}]*)\}")
-PROMETHEUS_LABELS = {"instance", "le"}
+PROMETHEUS_LABELS = {"instance", "job", "le"}
+SETTING = re.compile(r"(?<![/\w.])[a-z]+(?:\.[a-z]+){2,}(?![\w/])")
+CLIENT_SETTINGS = {"fetch.max.wait.ms"}
+RULES = [alert for group in ALERTS for alert in group.alerts]
+PANELS = [panel for dashboard in DASHBOARDS for panel in dashboard.panels]
+QUERIES = [dashboard.query(query) for dashboard in DASHBOARDS for panel in dashboard.panels
+           for query, _ in panel.queries]  # fmt: skip
 
 
-def rules() -> list[dict[str, Any]]:
-    groups = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
-    return [rule for group in groups for rule in group["rules"]]
+def test_files_are_generated_from_the_code() -> None:
+    """`tierlog generate` renews them: see docs/monitoring/README.md."""
+    found = {path.name: path.read_text(encoding="utf-8") for path in (MONITORING / "dashboards").iterdir()}
+    assert found == dashboard_files()
+    assert (MONITORING / FILE).read_text(encoding="utf-8") == rules_yaml(ALERTS)
 
 
-def queries() -> list[str]:
-    panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
-    return [target["expr"] for panel in panels for target in panel.get("targets", ())]
+def test_rule_file_says_the_same_as_the_code() -> None:
+    groups = yaml.safe_load(rules_yaml(ALERTS, "https://example.com/docs/"))["groups"]
+    read = [rule for group in groups for rule in group["rules"]]
+    assert [(one["alert"], one["expr"], one.get("for", "")) for one in read] == [
+        (one.name, one.expression, one.lasting) for one in RULES
+    ]
+    assert [one["annotations"] for one in read] == [
+        {
+            "summary": one.summary,
+            "description": one.description,
+            "runbook_url": f"https://example.com/docs/{one.page}",
+        }
+        for one in RULES
+    ]
 
 
-@pytest.mark.parametrize("file", [ALERTS, TESTS, DASHBOARD], ids=lambda file: file.name)
-def test_all_metrics_exist(file) -> None:
-    names = set(NAME.findall(file.read_text(encoding="utf-8")))
-    assert names and names <= known_metrics()
+def test_filters_of_variables_are_added_to_metrics_with_their_labels() -> None:
+    assert filtered("sum(kafka_log_log_size)", ("job", "topic", "user")) == (
+        'sum(kafka_log_log_size{job=~"$job", topic=~"$topic"})'
+    )
+    assert filtered('up{job="a"} + rate(kafka_consumergroup_lag{topic!=""}[5m])', ("job", "topic")) == (
+        'up{job="a"} + rate(kafka_consumergroup_lag{job=~"$job", topic!=""}[5m])'
+    )
+    with pytest.raises(KeyError):
+        filtered("sum(tierlog_no_such_metric)", ("job",))
+
+
+def test_all_metrics_exist() -> None:
+    for text in (TESTS.read_text(encoding="utf-8"), rules_yaml(ALERTS), *dashboard_files().values()):
+        names = set(NAME.findall(text))
+        assert names and names <= known_metrics()
+
+
+def test_all_settings_exist() -> None:
+    texts = [*(panel.look for panel in PANELS), *(alert.description for alert in RULES)]
+    settings = {name for text in texts for name in SETTING.findall(text)}
+    assert settings - NODE_SETTINGS.keys() - TOPIC_SETTINGS.keys() - CLIENT_SETTINGS == set()
 
 
 def test_queries_select_by_labels_that_the_metrics_have() -> None:
     selected = [
-        one for query in [*queries(), *(rule["expr"] for rule in rules())] for one in SELECTED.findall(query)
+        one for query in [*QUERIES, *(rule.expression for rule in RULES)] for one in SELECTED.findall(query)
     ]
     assert selected
     for name, matchers in selected:
@@ -45,15 +86,38 @@ def test_queries_select_by_labels_that_the_metrics_have() -> None:
         assert set(re.findall(r"(\w+)\s*(?:=~|!=|!~|=)", matchers)) <= {*metric.labels, *PROMETHEUS_LABELS}
 
 
-def test_each_alert_is_tested_and_has_a_runbook() -> None:
+def test_each_alert_is_tested_and_has_a_page() -> None:
     tested = TESTS.read_text(encoding="utf-8")
-    for rule in rules():
-        assert f'alertname="{rule["alert"]}"' in tested
-        assert (ROOT / rule["annotations"]["runbook"]).is_file()
+    for rule in RULES:
+        assert f'alertname="{rule.name}"' in tested
+        assert (ROOT / "docs" / rule.page).is_file()
+    assert len({rule.name for rule in RULES}) == len(RULES)
 
 
-def test_alerts_and_dashboard_show_what_an_operator_must_see() -> None:
+def test_pages_that_panels_and_alerts_name_exist() -> None:
+    texts = [*(panel.look for panel in PANELS), *(alert.description for alert in RULES)]
+    pages = {page for text in texts for page in re.findall(r"docs/[\w/-]+\.md", text)}
+    assert pages and [page for page in pages if not (ROOT / page).is_file()] == []
+
+
+def test_each_panel_says_what_to_look_for() -> None:
+    assert [panel.title for panel in PANELS if not panel.look.endswith((".", ".md"))] == []
+    for dashboard in DASHBOARDS:
+        titles = [panel.title for panel in dashboard.panels]
+        assert len(set(titles)) == len(titles)
+
+
+def test_alerts_and_dashboards_show_what_an_operator_must_see() -> None:
     seen = (
+        "kafka_controller_kafkacontroller_activecontrollercount",
+        "kafka_controller_kafkacontroller_fencedbrokercount",
+        "kafka_controller_kafkacontroller_offlinepartitionscount",
+        "kafka_server_replicamanager_underminisrpartitioncount",
+        "kafka_server_replicamanager_underreplicatedpartitions",
+        "kafka_consumergroup_lag_sum",
+        "tierlog_certificate_expiry_timestamp_seconds",
+        "tierlog_clock_timestamp_seconds",
+        "tierlog_loop_lag_seconds",
         "tierlog_object_store_available",
         "tierlog_object_store_outages_total",
         "tierlog_remote_copy_behind_partitions",
@@ -66,27 +130,30 @@ def test_alerts_and_dashboard_show_what_an_operator_must_see() -> None:
         "tierlog_log_directory_low",
         "tierlog_log_directory_full",
     )
-    shown = " ".join(queries())
-    alerts = " ".join(rule["expr"] for rule in rules())
+    shown = " ".join(QUERIES)
+    alerts = " ".join(rule.expression for rule in RULES)
     assert [name for name in seen if name not in shown] == []
     assert [name for name in seen if name not in alerts] == []
     assert "tierlog_remote_merges_total" in shown and "tierlog_remote_compactions_total" in shown
 
 
-def test_panels_do_not_overlap() -> None:
-    panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
+@pytest.mark.parametrize("content", dashboard_files().values(), ids=dashboard_files().keys())
+def test_panels_do_not_overlap(content: str) -> None:
+    document: dict[str, Any] = json.loads(content)
     cells = [
         (x, y)
-        for panel in panels
+        for panel in document["panels"]
         for place in [panel["gridPos"]]
         for x in range(place["x"], place["x"] + place["w"])
         for y in range(place["y"], place["y"] + place["h"])
     ]
     assert len(cells) == len(set(cells)) and max(x for x, _ in cells) < 24
+    ids = [panel["id"] for panel in document["panels"]]
+    assert len(ids) == len(set(ids))
 
 
 @pytest.mark.slow
 def test_alerts_fire_in_prometheus() -> None:
     promtool = subprocess.check_output([ROOT / ".ci/get-promtool.sh"], text=True).strip()
-    for command in (["check", "rules", ALERTS], ["test", "rules", TESTS]):
+    for command in (["check", "rules", MONITORING / FILE], ["test", "rules", TESTS]):
         subprocess.run([promtool, *command], check=True)

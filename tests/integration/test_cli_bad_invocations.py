@@ -327,6 +327,12 @@ quota remove
 quota remove --user nobody
 quota remove no_such_rate --user nobody
 quota remove --user ada --user-defaults
+generate
+generate dashboards
+generate dashboards {file}
+generate dashboards {file}/below
+generate alerts
+generate alerts {file}
 group describe
 group describe ''
 group describe nowhere

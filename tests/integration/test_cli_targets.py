@@ -118,6 +118,8 @@ LOCAL = {
     "certs create",
     "cluster config lint",
     "dev",
+    "generate alerts",
+    "generate dashboards",
     "log dump",
     "log rebuild-index",
     "log verify",

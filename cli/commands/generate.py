@@ -1,0 +1,67 @@
+"""`tierlog generate …`: writes files for other programs, such as dashboards and alert rules."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tierlog.cli.errors import CliError
+from tierlog.cli.options import Json
+from tierlog.cli.output import print_outcome
+from tierlog.monitoring.rules import DEFAULT_DOCS
+
+app = typer.Typer(no_args_is_help=True, help="Write files for other programs: dashboards, alert rules.")
+
+Directory = Annotated[Path, typer.Argument(help="Where the files are written; created if missing.")]
+
+
+@app.callback()
+def generate() -> None:
+    """Write files for other programs: dashboards, alert rules."""
+
+
+@app.command()
+def dashboards(directory: Directory, as_json: Json = False) -> None:
+    """Write the Grafana dashboards: one JSON file each. Existing files are replaced.
+
+    Import them in Grafana (Dashboards, New, Import), or name the directory in a provisioning file.
+    """
+    from tierlog.monitoring.dashboards import dashboard_files
+
+    write_files(directory, dashboard_files(), as_json=as_json)
+
+
+@app.command()
+def alerts(
+    directory: Directory,
+    docs: Annotated[
+        str,
+        typer.Option(
+            "--docs",
+            metavar="URL",
+            help="Address of tierlog's docs directory, for the links to runbooks.",
+        ),
+    ] = DEFAULT_DOCS,
+    as_json: Json = False,
+) -> None:
+    """Write the alert rules for Prometheus, alerts.yml. An existing file is replaced.
+
+    Name it under rule_files in prometheus.yml. The name of the scrape job must begin with tierlog.
+    """
+    from tierlog.monitoring.alerts import ALERTS, FILE
+    from tierlog.monitoring.rules import rules_yaml
+
+    write_files(directory, {FILE: rules_yaml(ALERTS, docs)}, as_json=as_json)
+
+
+def write_files(directory: Path, files: dict[str, str], *, as_json: bool) -> None:
+    """Write name -> content below the directory, and list the files. Raises CliError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (directory / name).write_text(content, encoding="utf-8")
+    except OSError as failure:
+        hint = "Choose another directory."
+        raise CliError(f"cannot write to {directory}: {failure.strerror}", hint=hint) from None
+    written = [str(directory / name) for name in files]
+    print_outcome("\n".join(f"wrote {name}" for name in written), {"files": written}, as_json=as_json)

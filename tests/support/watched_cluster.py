@@ -1,0 +1,169 @@
+"""A secure three-node cluster with a bucket and a load that uses all that dashboards show.
+
+Records of a tiered topic, a group that reads them, transactions, a compacted topic, reads of old offsets from
+the bucket, requests that fail, logins that fail, clients with quotas.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import s3_servers
+from cli_inline import call
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from havoc.nodes import CONTROL, ControlFile, build_shim
+from mounts import tmpfs
+
+from tierlog.base.clock import SystemClock
+from tierlog.cli.certificates import LocalAuthority
+from tierlog.cli.local_cluster import LocalCluster
+from tierlog.cli.local_security import ADMIN, HOSTS, LocalSecurity
+
+TIMEOUT_S = 60.0
+TIERED, COMPACTED = "orders", "accounts"
+PARTITIONS = 3
+GROUP = "billing"
+CERTIFICATE_DAYS = 5
+SMALL_DISK, WRONG_CLOCK = 1, 3
+"""Node whose logs are on a small disk, and node whose clock can be set."""
+
+DISK_BYTES = 64 << 20
+SETTINGS = {"remote.log.manager.task.interval.ms": "200", "offsets.topic.num.partitions": "3",
+            "transaction.state.log.num.partitions": "3", "log.cleaner.backoff.ms": "500"}  # fmt: skip
+TOPICS = {
+    TIERED: {"remote.storage.enable": "true", "segment.bytes": "100000", "local.retention.ms": "1",
+             "retention.ms": "-1", "file.delete.delay.ms": "0"},
+    COMPACTED: {"cleanup.policy": "compact", "segment.bytes": "100000", "flush.messages": "1"},
+}  # fmt: skip
+
+
+@dataclass
+class WatchedCluster:
+    cluster: LocalCluster
+    store: s3_servers.S3Server
+    clock: ControlFile
+    disk: Path
+    load: "Load"
+
+    @property
+    def login(self) -> tuple[str, Path]:
+        """User, and the file with its password."""
+        security = self.cluster.security
+        assert security is not None
+        path = self.cluster.directory / "prometheus.password"
+        path.touch(0o600)
+        path.write_text(security.password(ADMIN))
+        return ADMIN, path
+
+
+@contextmanager
+def running(directory: Path, store: s3_servers.S3Server) -> Iterator[WatchedCluster]:
+    shim = build_shim(directory)
+    assert shim is not None, "a C compiler is needed, for a node whose clock can be set"
+    cluster = LocalCluster(
+        directory / "cluster",
+        settings={**SETTINGS, "object.store.url": store.url("watched")},
+        secure=True,
+        environment=s3_servers.CREDENTIALS,
+    )
+    small = cluster.nodes[SMALL_DISK]
+    small.settings["metadata.log.dir"] = str(small.directory / "metadata")
+    clock = ControlFile(directory / "clock")
+    late = cluster.nodes[WRONG_CLOCK]
+    late.environment |= {"LD_PRELOAD": str(shim), CONTROL: str(clock.path)}
+    assert cluster.security is not None
+    _issue_certificate(cluster.security, CERTIFICATE_DAYS)
+    with tmpfs(small.data_dir, DISK_BYTES), cluster:
+        load = Load(cluster)
+        try:
+            yield WatchedCluster(cluster, store, clock, small.data_dir, load)
+        finally:
+            load.stop()
+
+
+def _issue_certificate(security: LocalSecurity, days: int) -> None:
+    security.directory.mkdir(parents=True, mode=0o700)
+    LocalAuthority(security.directory, SystemClock().now_ms() // 1000, days).issue("broker", HOSTS)
+
+
+class Load:
+    """Clients in one thread, until `stop`. `consumes`: whether the group reads."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        assert cluster.security is not None
+        self._settings = cluster.security.librdkafka_settings(cluster.bootstrap)
+        self._client_file = str(cluster.security.client_file)
+        self._bootstrap = cluster.bootstrap
+        self.consumes = threading.Event()
+        self.consumes.set()
+        self._ends = threading.Event()
+        self._prepare()
+        self._threads = [threading.Thread(target=work) for work in (self._produce, self._read_history)]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._ends.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _prepare(self) -> None:
+        admin = AdminClient(self._settings)
+        topics = [NewTopic(name, PARTITIONS, 3, config=config) for name, config in TOPICS.items()]
+        for created in admin.create_topics(topics).values():
+            created.result(TIMEOUT_S)
+        quota = ("producer_byte_rate=100000000", "consumer_byte_rate=100000000", "--user", ADMIN)
+        at = ("--bootstrap", self._bootstrap, "--client-config", self._client_file)
+        ended = call("quota", "set", *quota, *at)
+        assert ended.code == 0, ended.stderr
+
+    def _produce(self) -> None:
+        """Records and transactions, and a group that reads all but the last."""
+        producer = Producer({**self._settings, "client.id": "shop"})
+        transactional = Producer({**self._settings, "client.id": "ledger", "transactional.id": "ledger"})
+        consumer = Consumer({**self._settings, "client.id": "billing", "group.id": GROUP,
+                             "auto.offset.reset": "earliest", "enable.auto.commit": False})  # fmt: skip
+        consumer.subscribe([TIERED])
+        number, initialized = 0, False
+        while not self._ends.wait(0.05):
+            for _ in range(30):
+                number += 1
+                producer.produce(TIERED, b"%d %01000d" % (number, number), partition=number % PARTITIONS)
+                producer.produce(COMPACTED, b"%0500d" % number, key=b"%d" % (number % 20))
+            producer.flush(1)
+            if not initialized:
+                transactional.init_transactions(TIMEOUT_S)
+                initialized = True
+            _transaction(transactional, number)
+            if self.consumes.is_set() and consumer.consume(500, timeout=0.2):
+                with suppress(KafkaException):
+                    consumer.commit(asynchronous=False)
+        consumer.close()
+
+    def _read_history(self) -> None:
+        """Read from the first offset again, ask for a missing topic, and log in with a wrong password."""
+        wrong = AdminClient({**self._settings, "sasl.password": "wrong", "log_level": 0})
+        while not self._ends.wait(0.5):
+            reader = Consumer({**self._settings, "client.id": "audit", "group.id": "audit",
+                               "enable.auto.commit": False})  # fmt: skip
+            reader.assign([TopicPartition(TIERED, partition, 0) for partition in range(PARTITIONS)])
+            reader.consume(2000, timeout=2)
+            with suppress(KafkaException):
+                reader.get_watermark_offsets(TopicPartition("nosuch", 0), timeout=0.5)
+            reader.close()
+            with suppress(KafkaException):
+                wrong.list_topics(timeout=0.5)
+
+
+def _transaction(producer: Producer, number: int) -> None:
+    """A transaction that may fail while brokers do."""
+    try:
+        producer.begin_transaction()
+        producer.produce(COMPACTED, b"%d" % number, key=b"ledger")
+        producer.commit_transaction(TIMEOUT_S)
+    except KafkaException:
+        with suppress(KafkaException):
+            producer.abort_transaction(TIMEOUT_S)
