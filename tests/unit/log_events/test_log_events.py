@@ -98,7 +98,7 @@ def test_remedies_name_commands_pages_and_settings_that_exist() -> None:
 
 
 def test_doctor_names_events_that_exist() -> None:
-    named = re.findall(r"event `([^`]*)`", (ROOT / "cli/diagnosis.py").read_text(encoding="utf-8"))
+    named = re.findall(r"event `([^`]*)`", (ROOT / "broker/diagnosis/findings.py").read_text(encoding="utf-8"))
     assert len(named) >= 5 and set(named) <= set(EVENTS)
 
 
