@@ -3,17 +3,20 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from admin_cluster import COORDINATOR_APIS, AdminCluster
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.tracing import Attribute
 from tierlog.broker.handlers.chain import Chain
 from tierlog.broker.handlers.context import CLOSE, Connection, Handler, Pending, RequestContext
+from tierlog.broker.handlers.table import build_handlers
 from tierlog.broker.handlers.traced import LINK_BYTES_MAX, traced_handlers
 from tierlog.metadata.image import ClusterImage
-from tierlog.protocol.api import FETCH_KEY, PRODUCE_KEY
+from tierlog.protocol.api import BY_NAME, FETCH_KEY, PRODUCE_KEY
 from tierlog.protocol.errors import ErrorCode, KafkaError
 from tierlog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tierlog.protocol.messages.produce import (
@@ -89,6 +92,14 @@ def called(recorder: Recorder, handler: Handler, request: Any) -> Any:
 
 def answer(reply: Any) -> Handler:
     return lambda context, request: reply
+
+
+async def test_requests_of_a_node_that_does_not_trace_pass_no_wrapper(cluster: AdminCluster) -> None:
+    coordinators = {BY_NAME[name].key: answer(None) for name in COORDINATOR_APIS}
+    for tracer, is_wrapped in ((None, False), (Recorder(), True)):
+        handlers = build_handlers(replace(cluster.dependencies, tracer=tracer), coordinators)
+        modules = {str(getattr(handlers[key], "__module__", "")) for key in (PRODUCE_KEY, FETCH_KEY)}
+        assert (modules == {traced_handlers.__module__}) == is_wrapped
 
 
 def test_a_request_that_is_not_sampled_has_no_span() -> None:
