@@ -17,6 +17,7 @@ LONG_FILES = {
     "broker/storage/log_dir.py": "one directory, and the file port through which it notices its failure",
     "metadata/controller/commands.py": "one table of commands and replies",
     "metadata/raft/core.py": "one state machine, whose roles share their state",
+    "tests/integration/test_cli_bad_invocations.py": "one table of the invocations of all commands",
     "tiering/remote_log.py": "reads of remote records, which share the walk of the manifest",
 }
 """Files of up to LONG_FILE_LINES_MAX lines, and why they are not divided."""
