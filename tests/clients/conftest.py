@@ -12,6 +12,7 @@ import pytest
 from kafka_process import KafkaProcess
 
 HERE = Path(__file__).parent
+GET_CHROMIUM = HERE.parents[1] / ".ci/get-chromium.sh"
 ran: dict[str, str] = {}
 
 
@@ -31,6 +32,19 @@ def kcat() -> str:
     version = subprocess.run([found, "-V"], capture_output=True, text=True, check=True).stdout
     ran["kcat"] = "ran, " + next(line for line in version.splitlines() if line.startswith("Version"))
     return found
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """A browser, for the web page."""
+    found = subprocess.run([GET_CHROMIUM], capture_output=True, text=True, check=False)
+    if found.returncode:
+        ran["Chromium"] = "NOT RUN: not installed (Debian: apt-get install chromium)"
+        pytest.skip(ran["Chromium"])
+    path = found.stdout.splitlines()[-1]
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    ran["Chromium"] = "ran, " + version.strip()
+    return path
 
 
 @pytest.fixture(scope="session")

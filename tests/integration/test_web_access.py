@@ -120,7 +120,7 @@ async def test_page_names_a_node_whose_address_is_not_safe_for_the_login(
 ) -> None:
     monkeypatch.setattr(fleet, "_is_safe_for_logins", lambda url: False)
     text = (await request(broker, "/", "vera"))[1]
-    assert "of node 1: its address has no TLS, so it does not get your login" in text
+    assert "node 1: its address has no TLS, so it does not get your login" in text
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,8 @@ def test_wheel_contains_every_module(wheel: Path) -> None:
     modules |= {str(file.relative_to(ROOT / "src")) for file in (ROOT / "src").rglob("*.py")}
     assert modules - names == set()
     assert {"tierlog/py.typed", "tierlog/testing.py", "pyspark_tierlog/__init__.py"} <= names
+    page = {f"tierlog/broker/gateway/web/static/{name}" for name in ("app.css", "app.js", "icon.svg")}
+    assert page <= names
     assert not {name for name in names if name.startswith("tests/")}
 
 

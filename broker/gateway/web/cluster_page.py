@@ -30,7 +30,7 @@ def cluster_page(evidence: Evidence, may: Callable[[str], bool]) -> layout.Page:
     live = join(
         _verdict(findings, evidence),
         section("Findings", _findings(findings)),
-        _unread(evidence.not_read),
+        _unread(evidence.answers.unread),
         section("Brokers", _brokers(view["brokers"], evidence, may)),
         section("Partitions", _partitions(view["partitions"])),
     )

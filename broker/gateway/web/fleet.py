@@ -9,10 +9,10 @@ without it.
 import asyncio
 import json
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -46,6 +46,8 @@ KEPT_MAX = 16
 """Logins for which evidence is kept."""
 
 UNHEALTHY_MAX = 100
+WHOLE_NODE = "node "
+"""Beginning of the line about a node of which no document was read."""
 NOTHING_THERE = (404, 409)
 """Statuses of a node that has no such group, or is no broker."""
 
@@ -99,18 +101,20 @@ class Fleet:
         elif unhealthy in documents[own]:
             documents[own][UNHEALTHY_PARTITIONS] = documents[own].pop(unhealthy)
         answers = Answers(urls=found.urls, documents=documents, unread=found.unread)
-        return Evidence(taken_at_ms=0, answers=answers, not_read=tuple(found.unread))
+        # nodes that do not respond at all are a finding of their own
+        not_read = tuple(one for one in found.unread if not one.startswith(WHOLE_NODE))
+        return Evidence(taken_at_ms=0, answers=answers, not_read=not_read)
 
     async def ask(self, request: web.Request, wanted: Wanted) -> Answers:
         """The responses as JSON. Paths that a node does not serve are missing; `unread` names the others."""
-        urls, unread = self.urls(), list[str]()
+        urls, unread = self.urls(), list[_Failure]()
         documents: dict[int, dict[str, Any]] = {}
         resolver = MemberResolver()
         connector = aiohttp.TCPConnector(resolver=resolver, limit=REQUESTS_AT_ONCE, limit_per_host=4)
         try:
             context = None if self._tls is None else self._tls.client()
         except OSError as failure:
-            unread.append(f"certificates of this node: {failure}")
+            unread.append(_Failure(self._node.settings.node_id, "certificates", str(failure)))
             context = None
         async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as session:
 
@@ -122,12 +126,12 @@ class Fleet:
                         found = await _read(session, urls.get(node, ""), path, request, context)
                 except _Unread as why:
                     if str(why):
-                        unread.append(f"{path.partition('?')[0]} of node {node}: {why}")
+                        unread.append(_Failure(node, path.partition("?")[0], str(why)))
                 else:
                     documents.setdefault(node, {})[path] = found
 
             await asyncio.gather(*(read(node, path) for node, path in wanted))
-        return Answers(urls=urls, documents=documents, unread=unread)
+        return Answers(urls=urls, documents=documents, unread=_lines(unread, documents.keys()))
 
     async def _read_own(self, request: web.Request, path: str) -> dict[str, Any]:
         handler = self._handlers.get(path.partition("?")[0])
@@ -139,6 +143,23 @@ class Fleet:
             raise _Unread("" if refused.status in NOTHING_THERE else _message(refused.text or "")) from None
         text = response.body if isinstance(response, web.Response) else None
         return _document(text if isinstance(text, bytes) else b"")
+
+
+class _Failure(NamedTuple):
+    node: int
+    path: str
+    why: str
+
+
+def _lines(failures: Sequence[_Failure], responding: Collection[int]) -> list[str]:
+    """One line for each document that was not read, and one for a node of which none was."""
+    lines = [
+        f"{one.path} of node {one.node}: {one.why}"
+        if one.node in responding
+        else f"{WHOLE_NODE}{one.node}: {one.why}"
+        for one in failures
+    ]
+    return list(dict.fromkeys(lines))
 
 
 class _Unread(Exception):
@@ -175,6 +196,8 @@ async def _read(
             status = response.status
     except TimeoutError:
         raise _Unread(f"no response within {TIMEOUT_S:.0f} s") from None
+    except aiohttp.ClientConnectorError as failure:
+        raise _Unread(failure.os_error.strerror or str(failure.os_error)) from None
     except (aiohttp.ClientError, OSError, ValueError) as failure:
         raise _Unread(str(failure) or type(failure).__name__) from None
     if len(body) > RESPONSE_BYTES_MAX:

@@ -52,8 +52,8 @@ def evidence(**broker: Any) -> Evidence:
         BROKERS: {"brokers": [{**row, **broker}, {**row, "id": 2}], "partitions": counts},
         DIRECTORIES: {"directories": [disk, {**disk, "failure": EVIL}]},
     }
-    answers = Answers(urls={1: "", 2: "http://10.0.0.2:1"}, documents={1: documents})
-    return Evidence(taken_at_ms=0, answers=answers, not_read=(f"node 2: {EVIL}",))
+    answers = Answers(urls={1: "", 2: "http://10.0.0.2:1"}, documents={1: documents}, unread=[EVIL])
+    return Evidence(taken_at_ms=0, answers=answers)
 
 
 def test_cluster_page_escapes_what_nodes_say_and_offers_its_action() -> None:
