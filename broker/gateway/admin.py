@@ -54,6 +54,9 @@ STATUSES_PER_TURN = 200
 UPLOADS_MAX = 50
 """Partitions that GET /v1/tier/uploads lists."""
 
+UPLOADS_KEPT_S = 4.0
+"""How long its answer is kept, so that several open pages cost no more than one."""
+
 DISCONNECT_CHECK_S = 1.0
 """Time between two checks whether the client of a long request is still connected."""
 
@@ -298,12 +301,20 @@ async def _send(response: web.StreamResponse, event: dict[str, Any]) -> None:
 
 
 def _tier_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
+    collecting = asyncio.Lock()
+    kept: dict[str, Any] = {"until": -1.0, "view": {}}
+
     async def status(request: web.Request) -> web.Response:
         return await status_response("partitions", await current().tiering.status(request.query.get("topic")))
 
     async def uploads(_: web.Request) -> web.Response:
         """Sums over the tiered partitions that this node leads, and those whose uploads fail or wait."""
-        return web.json_response(_uploads_view(await current().tiering.status()))
+        serving, loop = current(), asyncio.get_running_loop()
+        async with collecting:
+            if loop.time() >= kept["until"]:
+                kept["view"] = _uploads_view(await serving.tiering.status())
+                kept["until"] = loop.time() + UPLOADS_KEPT_S
+            return web.json_response(kept["view"])
 
     async def damaged(_: web.Request) -> web.Response:
         """Ranges of remote objects that this node does not serve."""

@@ -37,7 +37,9 @@ TIMEOUT_S = 2.0
 """For each response of another node, the wait for its turn included."""
 
 NODES_MAX = 100
-REQUESTS_AT_ONCE = 32
+CONNECTIONS_PER_NODE = 2
+"""There is no bound over all nodes: requests to nodes that hang would keep those to others waiting."""
+
 RESPONSE_BYTES_MAX = 4 << 20
 KEPT_S = 4.0
 """How long evidence is kept for further requests with the same login: less than between two refreshes."""
@@ -110,7 +112,7 @@ class Fleet:
         urls, unread = self.urls(), list[_Failure]()
         documents: dict[int, dict[str, Any]] = {}
         resolver = MemberResolver()
-        connector = aiohttp.TCPConnector(resolver=resolver, limit=REQUESTS_AT_ONCE, limit_per_host=4)
+        connector = aiohttp.TCPConnector(resolver=resolver, limit=0, limit_per_host=CONNECTIONS_PER_NODE)
         try:
             context = None if self._tls is None else self._tls.client()
         except OSError as failure:
