@@ -24,6 +24,9 @@ OVERDUE_S = 3_600  # deletions in the bucket that wait for longer
 METADATA_BEHIND = 1_000
 """Entries of the metadata log that a node has not applied, while the leader has."""
 
+NO_BUCKET = "NoSuchBucket"
+"""Error of S3 if the bucket does not exist."""
+
 AUDIT_TOPIC = "audit.log.topic"
 OF_NODES = ("/v1/", "metrics of ", "topics of ")
 """Missing evidence by which other rules find nothing, though something may be wrong."""
@@ -95,6 +98,12 @@ HEALTH_RULES = {
 }
 """Why, and the runbook, by the rule of cluster health."""
 
+BUCKET_LOST = (
+    "The bucket was deleted, its account is closed, or object.store.url names another one.",
+    "docs/runbooks/bucket-lost.md",
+)
+"""In place of the rule object-store, for the error NO_BUCKET."""
+
 
 def diagnose(evidence: Evidence) -> list[Finding]:
     """The findings, the most urgent first."""
@@ -135,9 +144,10 @@ def report(findings: Sequence[Finding]) -> str:
 def _health(evidence: Evidence) -> Iterator[Finding]:
     seen = observation_of(evidence.answers)
     for rule, problem in assess_by_rule(seen, evidence.processes, evidence.roles):
-        why, runbook = HEALTH_RULES[rule]
+        is_lost = rule == "object-store" and NO_BUCKET in problem.what
+        why, runbook = BUCKET_LOST if is_lost else HEALTH_RULES[rule]
         yield Finding(
-            rule=rule,
+            rule="bucket-lost" if is_lost else rule,
             urgency=URGENCY[problem.status],
             what=problem.what,
             why=why,
@@ -226,13 +236,14 @@ def _uploads(evidence: Evidence) -> Iterator[Finding]:
             if error := row["last_error"]:
                 places.setdefault(error, []).append(f"{row['topic']}-{row['partition']}")
     for error, found in nlargest(NAMED_MAX, places.items(), key=lambda one: len(one[1])):
+        is_lost = NO_BUCKET in error
         yield Finding(
-            rule="upload-fails",
-            urgency=Urgency.RISK,
+            rule="bucket-lost" if is_lost else "upload-fails",
+            urgency=Urgency.DEGRADED if is_lost else Urgency.RISK,
             what=f"uploads of {counted(len(found), 'partition')} fail: {error} ({listed(found, NAMED_MAX)})",
             why="Their local segments stay until they are uploaded, so the disk fills up.",
             next="Mend what the error names; `tierlog tier status` shows when it is over.",
-            runbook="docs/runbooks/bucket-down.md",
+            runbook=BUCKET_LOST[1] if is_lost else "docs/runbooks/bucket-down.md",
         )
 
 

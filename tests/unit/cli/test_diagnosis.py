@@ -264,6 +264,41 @@ def test_every_rule_of_health_has_a_reason_and_a_runbook() -> None:
     assert assess_by_rule(Observation()) != []  # no quorum
 
 
+RUNBOOKS = {
+    "bucket-down": ("object-store", "test_object_store_that_went_away_is_found"),
+    "bucket-lost": ("bucket-lost", "test_lost_bucket"),
+    "damaged-log": ("damaged-log", "test_damaged_log"),
+    "damaged-object": ("damaged-object", "test_damaged_object"),
+    "full-disk": ("disk-full", "test_full_disk"),
+    "lost-broker": ("node", "test_a_killed_a_paused_and_all_nodes_are_found_live_and_in_a_bundle"),
+    "lost-majority": ("quorum", "test_a_killed_a_paused_and_all_nodes_are_found_live_and_in_a_bundle"),
+    "lost-majority-for-good": ("unread-manifest", "test_manifest_that_cannot_be_read_after_a_recovery"),
+    "replace-node": ("node", "test_a_killed_a_paused_and_all_nodes_are_found_live_and_in_a_bundle"),
+    "wrong-clock": ("clock", "test_wrong_clock"),
+}
+"""Runbook -> the rule that finds its symptom, and the test that causes it on real nodes. A node to replace
+looks at first like one that comes back."""
+
+
+def test_every_runbook_has_a_rule_and_a_test_with_the_real_fault() -> None:
+    assert RUNBOOKS.keys() == {page.stem for page in (ROOT / "docs" / "runbooks").glob("*.md")}
+    directory = ROOT / "tests" / "integration"
+    tests = "".join((directory / f"test_doctor{one}.py").read_text() for one in ("", "_runbooks"))
+    source = Path(diagnosis.__file__).read_text()
+    for rule, test in RUNBOOKS.values():
+        assert rule in HEALTH_RULES or f'"{rule}"' in source, rule
+        assert f"def {test}(" in tests and f'"{rule}"' in tests, test
+
+
+def test_a_bucket_that_does_not_exist_has_its_own_runbook() -> None:
+    store = {"available": False, "state": "open", "error": "NoSuchBucket: gone"}
+    [finding] = diagnose(evidence(of_all={"/v1/tier/store": store}))
+    assert (finding.rule, finding.runbook) == ("bucket-lost", "docs/runbooks/bucket-lost.md")
+    row = {"topic": "t", "partition": 0, "last_error": "NoSuchBucket: gone"}
+    [finding] = diagnose(evidence(of_all={TIER: {"partitions": [row]}}))
+    assert (finding.rule, finding.runbook) == ("bucket-lost", "docs/runbooks/bucket-lost.md")
+
+
 def test_remedies_name_commands_and_pages_that_exist() -> None:
     text = Path(findings.__file__).read_text()
     for words in re.findall(r"`tierlog ([a-z -]+?)(?: [A-Z{\-][^`]*)?`", text):
