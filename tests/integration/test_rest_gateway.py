@@ -427,6 +427,27 @@ def test_slow_readers_hold_bounded_memory_and_others_are_served(
         until(lambda: rest.metric("tierlog_rest_streams") == 0, "their streams end")
 
 
+def test_bytes_of_compressed_batches_count_as_they_are_unpacked(
+    tierlog_session_broker: TierlogBroker, tmp_path: Path
+) -> None:
+    with RestProcess(tmp_path, tierlog_session_broker.bootstrap, "--memory", "8") as rest:
+        create(rest, "rest-packed", 1)
+        producer = Producer(
+            {
+                "bootstrap.servers": tierlog_session_broker.bootstrap,
+                "compression.type": "zstd",
+                "linger.ms": 50,
+            }
+        )
+        for _ in range(200):
+            producer.produce("rest-packed", b"x" * 100_000)
+        assert producer.flush(60) == 0
+        client = slow_reader(rest, "rest-packed")
+        until(lambda: rest.metric("tierlog_rest_memory_bytes") > 500_000, "the unpacked batch counts")
+        client.close()
+        until(lambda: rest.metric("tierlog_rest_memory_bytes") == 0, "it is gone")
+
+
 def test_requests_beyond_the_limits_are_refused_with_a_time_to_try_again(
     tierlog_session_broker: TierlogBroker, tmp_path: Path
 ) -> None:
@@ -449,6 +470,12 @@ def test_requests_beyond_the_limits_are_refused_with_a_time_to_try_again(
             client.close()
         until(lambda: rest.metric("tierlog_rest_memory_bytes") == 0, "closed connections hold nothing")
         assert rest.post("/v1/topics/rest-limits/produce", {"records": [{"value": 1}]}).status == 200
+        records = f"{rest.cluster_path()}/topics/rest-limits/records"
+        head = f"POST {records} HTTP/1.1\r\nContent-Type: application/json\r\nHost: {url.netloc}\r\n"
+        with socket.create_connection((url.hostname, url.port)) as client:  # a record that never ends
+            client.sendall(f"{head}Content-Length: 1000000\r\n\r\n".encode() + b'{"value"' + b" " * 900_000)
+            until(lambda: rest.metric("tierlog_rest_memory_bytes") == 900_008, "it counts")
+        until(lambda: rest.metric("tierlog_rest_memory_bytes") == 0, "it is gone")
         with socket.create_connection((url.hostname, url.port)) as client:
             path = "/v1/topics/rest-limits/consume?follow=true"
             client.sendall(f"GET {path} HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n".encode())

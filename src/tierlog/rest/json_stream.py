@@ -32,6 +32,11 @@ class JsonSplitter:
         if len(self._buffer) > self._most:
             raise RestError(TOO_LARGE, f"a record is longer than {self._most} bytes")
 
+    @property
+    def pending(self) -> int:
+        """Bytes of the object that is incomplete."""
+        return len(self._buffer) - self._start
+
     def finish(self) -> None:
         """The stream has ended. Raises RestError if an object is incomplete."""
         if self._depth:

@@ -178,7 +178,7 @@ class _RecordStream:
         self._topic = topic
         self._partitions = partitions
         self._waiting: deque[tuple[_Prepared, int, asyncio.Future[Written]]] = deque()
-        self._bytes = 0
+        self._bytes = self._pending = 0
         self._response: web.StreamResponse | None = None
         self._unsent: bytes | None = None
         """The result that is held back until it is known whether it is the only one."""
@@ -191,6 +191,7 @@ class _RecordStream:
             for _, held, _ in self._waiting:
                 self._gateway.budget.release(held)
             self._waiting.clear()
+            self._gateway.budget.release(self._pending)
         if self._response is None:
             if self._error is not None:
                 return response_of(self._error)
@@ -209,6 +210,7 @@ class _RecordStream:
                     break
                 for item in splitter.feed(data):
                     await self._take(item)
+                self._hold_pending(splitter.pending)
             splitter.finish()
             while self._waiting:
                 await self._finish_first()
@@ -218,6 +220,15 @@ class _RecordStream:
             await self._fail(wrong)
         except TimeoutError:
             await self._fail(RestError(TIMED_OUT, "no data within the time limit"))
+
+    def _hold_pending(self, count: int) -> None:
+        """Count the bytes of a record that has not arrived completely. Raises RestError if they are too many
+        now."""
+        if count > self._pending:
+            self._gateway.budget.reserve_now(count - self._pending)
+        else:
+            self._gateway.budget.release(self._pending - count)
+        self._pending = count
 
     async def _next_data(self, content: StreamReader) -> bytes:
         """More of the body. Until it comes, results are written as they arrive."""

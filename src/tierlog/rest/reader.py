@@ -22,6 +22,7 @@ from tierlog.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from tierlog.records.batch import iter_batches
+from tierlog.records.codecs import Codec
 from tierlog.records.record import Record, iter_records
 from tierlog.rest.budget import Budget
 from tierlog.rest.cluster import TIMEOUT_S, Cluster
@@ -150,9 +151,15 @@ class Reader:
                     try:
                         had_records = False
                         for data in found:
-                            for batch in self._batches(data):
+                            batches = self._batches(data)
+                            for batch in batches:
                                 had_records = True
-                                yield batch
+                                unpacked = batches.unpacked_bytes
+                                self.budget.resize(0, unpacked)
+                                try:
+                                    yield batch
+                                finally:
+                                    self.budget.release(unpacked)
                     finally:
                         self.budget.release(held)
                     leader.is_at_end = not had_records
@@ -227,6 +234,8 @@ class _Batches(Iterator[list[Consumed]]):
         records = data.records if isinstance(data.records, memoryview) else b""
         self._records = records
         self._headers = iter_batches(records)
+        self.unpacked_bytes = 0
+        """Bytes that the last batch has beyond the response, if it is compressed."""
 
     def __next__(self) -> list[Consumed]:
         partition, reader = self._data.partition_index, self._reader
@@ -244,4 +253,7 @@ class _Batches(Iterator[list[Consumed]]):
             if start <= record.offset < end
         ]
         reader.advance(partition, header.next_offset)
+        is_packed = header.codec is not Codec.NONE
+        sizes = (len(record.key or b"") + len(record.value or b"") for _, record in found if is_packed)
+        self.unpacked_bytes = sum(sizes)
         return found

@@ -186,10 +186,15 @@ async def _received(request: web.Request, gateway: Gateway) -> AsyncIterator[byt
                     gateway.budget.reserve_now(received - held)
                     held = received
                 parts.append(part)
-        yield b"".join(parts)
     except TimeoutError:
+        gateway.budget.release(held)
         limit = gateway.limits.body_timeout_s
         raise RestError(TIMED_OUT, f"the body did not arrive within {limit:g} s") from None
+    except BaseException:
+        gateway.budget.release(held)
+        raise
+    try:
+        yield b"".join(parts)
     finally:
         gateway.budget.release(held)
 
