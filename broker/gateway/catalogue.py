@@ -661,6 +661,10 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "Partitions of the cluster without a leader. Like all metrics of the controller, every voter "
             "reports it",
         ),
+        _gauge(
+            "kafka_controller_kafkacontroller_preferredreplicaimbalancecount",
+            "Partitions of the cluster that another broker than the preferred one leads",
+        ),
         _gauge("kafka_controller_kafkacontroller_globaltopiccount", "Topics of the cluster"),
         _gauge("kafka_controller_kafkacontroller_globalpartitioncount", "Partitions of the cluster"),
         _gauge(

@@ -396,15 +396,17 @@ def _quorum_families(node: Node) -> Iterator[Family]:
     status = node.metadata.status()
     is_voter = isinstance(status, NodeStatus)
     image = node.metadata.image
-    partitions = offline = 0
+    partitions = offline = imbalanced = 0
     for batch in slices(image.topics.values() if is_voter else ()):
         yield PAUSE
         partitions += sum(len(topic.partitions) for topic in batch)
         offline += sum(one.leader == NO_LEADER for topic in batch for one in topic.partitions)
+        imbalanced += sum(one.leader != one.replicas[0] for topic in batch for one in topic.partitions)
     fenced = sum(broker.fenced for broker in image.brokers.values())
     controller_values = {
         "activecontrollercount": int(is_voter and status.leader == status.node_id),
         "offlinepartitionscount": offline,
+        "preferredreplicaimbalancecount": imbalanced,
         "globaltopiccount": len(image.topics),
         "globalpartitioncount": partitions,
         "activebrokercount": len(image.brokers) - fenced,

@@ -44,14 +44,17 @@ def alerts(
     ] = DEFAULT_DOCS,
     as_json: Json = False,
 ) -> None:
-    """Write the alert rules for Prometheus, alerts.yml. An existing file is replaced.
+    """Write the rules for Prometheus: alerts.yml, and kafka_names.yml for dashboards of Kafka.
 
-    Name it under rule_files in prometheus.yml. The name of the scrape job must begin with tierlog.
+    Existing files are replaced. Name alerts.yml under rule_files in prometheus.yml, and the other one if you
+    use such dashboards. The name of the scrape job must begin with tierlog.
     """
     from tierlog.monitoring.alerts import ALERTS, FILE
+    from tierlog.monitoring.kafka_names import RULE_FILE, recording_rules
     from tierlog.monitoring.rules import rules_yaml
 
-    write_files(directory, {FILE: rules_yaml(ALERTS, docs)}, as_json=as_json)
+    files = {FILE: rules_yaml(ALERTS, docs), RULE_FILE: recording_rules()}
+    write_files(directory, files, as_json=as_json)
 
 
 def write_files(directory: Path, files: dict[str, str], *, as_json: bool) -> None:

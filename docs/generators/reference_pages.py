@@ -33,6 +33,7 @@ from tierlog.config.groups import CONSUMER_SETTINGS
 from tierlog.config.node import NODE_SETTINGS
 from tierlog.config.topic import TOPIC_SETTINGS
 from tierlog.monitoring.alerts import ALERTS
+from tierlog.monitoring.kafka_names import reference_page as kafka_dashboards
 from tierlog.protocol.api import BY_NAME
 from tierlog.rest.openapi import document
 from tierlog.rest.openapi import reference_page as rest_page
@@ -81,6 +82,7 @@ def pages() -> dict[str, str]:
         "rest-openapi.json": document(all_routes()).decode(),
         "metrics.md": _metrics(),
         "alerts.md": _alerts(),
+        "kafka-dashboards.md": f"{HEADER}\n{kafka_dashboards()}",
     }
 
 

@@ -13,6 +13,7 @@ from documented_metrics import NAME, known_metrics
 from tierlog.broker.gateway.catalogue import METRICS
 from tierlog.config.node import NODE_SETTINGS
 from tierlog.config.topic import TOPIC_SETTINGS
+from tierlog.monitoring import kafka_names
 from tierlog.monitoring.alerts import ALERTS, FILE
 from tierlog.monitoring.dashboards import DASHBOARDS, dashboard_files
 from tierlog.monitoring.grafana import filtered
@@ -35,6 +36,13 @@ def test_files_are_generated_from_the_code() -> None:
     found = {path.name: path.read_text(encoding="utf-8") for path in (MONITORING / "dashboards").iterdir()}
     assert found == dashboard_files()
     assert (MONITORING / FILE).read_text(encoding="utf-8") == rules_yaml(ALERTS)
+    assert (MONITORING / kafka_names.RULE_FILE).read_text(encoding="utf-8") == kafka_names.recording_rules()
+
+
+def test_most_series_of_kafka_dashboards_are_shown() -> None:
+    shown = len(kafka_names.shown())
+    assert shown / (shown + len(kafka_names.MISSING)) >= 0.8
+    assert set(kafka_names.NATIVE) <= METRICS.keys()
 
 
 def test_rule_file_says_the_same_as_the_code() -> None:
@@ -155,5 +163,8 @@ def test_panels_do_not_overlap(content: str) -> None:
 @pytest.mark.slow
 def test_alerts_fire_in_prometheus() -> None:
     promtool = subprocess.check_output([ROOT / ".ci/get-promtool.sh"], text=True).strip()
-    for command in (["check", "rules", MONITORING / FILE], ["test", "rules", TESTS]):
+    for command in (
+        ["check", "rules", MONITORING / FILE, MONITORING / kafka_names.RULE_FILE],
+        ["test", "rules", TESTS],
+    ):
         subprocess.run([promtool, *command], check=True)

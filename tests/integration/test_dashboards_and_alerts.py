@@ -12,6 +12,7 @@ import prometheus
 import pytest
 import s3_servers
 import watched_cluster
+from docs_pages import ROOT
 from prometheus import Prometheus, shortened
 from waiting import until
 from watched_cluster import WatchedCluster
@@ -19,6 +20,7 @@ from watched_cluster import WatchedCluster
 from tierlog.monitoring.alerts import ALERTS
 from tierlog.monitoring.dashboards import DASHBOARDS
 from tierlog.monitoring.grafana import Dashboard
+from tierlog.monitoring.kafka_names import recording_rules
 from tierlog.monitoring.rules import rules_yaml
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -29,6 +31,7 @@ WINDOW_S = 5
 
 RATE_INTERVAL = "20s"
 MIB = 1 << 20
+RESTART_TIMEOUT_S = 180.0
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +40,7 @@ def watched(
 ) -> Iterator[tuple[WatchedCluster, Prometheus]]:
     directory = tmp_path_factory.mktemp("watched")
     rules = shortened(rules_yaml(ALERTS), FASTER, WINDOW_S)
+    rules += recording_rules().removeprefix("groups:\n")
     with watched_cluster.running(directory, s3) as cluster:
         urls = [node.admin_url for node in cluster.cluster]
         with prometheus.running(directory / "p", urls, rules=rules, login=cluster.login) as server:
@@ -67,6 +71,22 @@ def test_no_panel_is_empty(watched: tuple[WatchedCluster, Prometheus], dashboard
         until(all_have_data, "there is data")
     except AssertionError:
         pytest.fail("no data:\n" + "\n".join(empty))
+
+
+def test_series_of_kafka_dashboards_have_data_as_the_page_says(
+    watched: tuple[WatchedCluster, Prometheus],
+) -> None:
+    _, server = watched
+    page = (ROOT / "docs/reference/kafka-dashboards.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", page, re.M))
+    names = {name for name, state in rows.items() if state in ("exported", "recorded")}
+    assert names
+
+    def empty() -> set[str]:
+        return {name for name in names if not server.query(name)}
+
+    until(lambda: not empty(), "each series has data")
+    assert [name for name in rows.keys() - names if server.query(name)] == []
 
 
 @contextmanager
@@ -109,7 +129,7 @@ def broker_is_dead(watched: WatchedCluster) -> Iterator[None]:
     broker = watched.cluster.nodes[2]
     broker.kill()
     yield
-    broker.start()
+    broker.start(RESTART_TIMEOUT_S)
 
 
 @contextmanager
