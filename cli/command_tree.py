@@ -1,4 +1,5 @@
-"""The tree of all commands with the options that many commands share and no function takes: `--profile`.
+"""The tree of all commands with the options that many commands share and no function takes: `--profile` and
+`--output`.
 
 The shared options are added to the finished tree, and take effect before the command's function runs.
 """
@@ -8,9 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from tierlog.cli.options import known_words
+
 ADDRESSES = {"TIERLOG_BOOTSTRAP", "TIERLOG_ADMIN"}
 CONNECTION = ADDRESSES | {"TIERLOG_CLIENT_CONFIG"}
 PROFILE_VARIABLE = "TIERLOG_PROFILE"
+FORM = "tierlog.output"
+"""Key of the context's `meta`."""
 
 
 def command_tree(app: typer.Typer) -> Any:
@@ -20,6 +25,9 @@ def command_tree(app: typer.Typer) -> Any:
         if ADDRESSES & set(map(_variable, command.params)):
             command.params.append(shared["profile"])
             command.invoke = _with_profile(command.invoke)
+        if "--json" in _names(command) and "--output" not in _names(command):
+            command.params.append(shared["form"])
+            command.invoke = _with_form(command.invoke)
     return root
 
 
@@ -33,6 +41,10 @@ def _leaves(command: Any) -> Iterator[Any]:
         yield from _leaves(child)
 
 
+def _names(command: Any) -> set[str]:
+    return {name for parameter in command.params for name in parameter.opts}
+
+
 def _variable(parameter: Any) -> str:
     return parameter.envvar if isinstance(parameter.envvar, str) else ""
 
@@ -40,6 +52,19 @@ def _variable(parameter: Any) -> str:
 def _remember_profile(context: typer.Context, value: str | None) -> str | None:
     context.meta[PROFILE_VARIABLE] = value
     return value
+
+
+def _remember_form(context: typer.Context, value: str | None) -> str | None:
+    from tierlog.cli.output import FORMS
+
+    context.meta[FORM] = known_words([value], FORMS, "--output")[0] if value else None
+    return value
+
+
+def _forms(incomplete: str) -> list[str]:
+    from tierlog.cli.output import FORMS
+
+    return [form for form in FORMS if form.startswith(incomplete)]
 
 
 def _profiles(incomplete: str) -> list[str]:
@@ -62,6 +87,17 @@ def _shared(
             "client settings are given.",
         ),
     ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            metavar="table|json|yaml|wide",
+            expose_value=False,
+            callback=_remember_form,
+            autocompletion=_forms,
+            help="Form of the result; wide has all columns. Default: table.",
+        ),
+    ] = None,
 ) -> None:
     """Declares the options; they are taken from it, and it never runs."""
 
@@ -71,6 +107,17 @@ def _shared_options() -> dict[str, Any]:
     carrier = typer.Typer(add_completion=False)
     carrier.command()(_shared)
     return {option.name: option for option in typer.main.get_command(carrier).params}
+
+
+def _with_form(invoke: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def invoke_with_form(context: Any) -> Any:
+        from tierlog.cli.output import TABLE, use_form
+
+        if use_form(context.meta.get(FORM) or TABLE):
+            context.params["as_json"] = True
+        return invoke(context)
+
+    return invoke_with_form
 
 
 def _with_profile(invoke: Callable[[Any], Any]) -> Callable[[Any], Any]:

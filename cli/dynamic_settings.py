@@ -14,7 +14,7 @@ from tierlog.cli.errors import usage
 from tierlog.cli.yaml_text import InvalidYaml, Mappings, read_mappings, yaml_text
 from tierlog.client.properties import parse_properties, properties_text
 from tierlog.config.definitions import InvalidSetting, find_setting
-from tierlog.config.dynamic import DYNAMIC_SETTINGS, dynamic_setting, why_not_dynamic
+from tierlog.config.dynamic import dynamic_setting, why_not_dynamic
 from tierlog.config.kafka_names import INERT_SETTINGS
 from tierlog.config.node import NODE_SETTINGS
 
@@ -107,11 +107,6 @@ def is_same(name: str, one: str | None, other: str | None) -> bool:
         return dynamic_setting(name).parse(one) == dynamic_setting(name).parse(other)
     except InvalidSetting:
         return False
-
-
-def completions() -> list[str]:
-    """Names of settings that can change while brokers run and have an effect."""
-    return sorted(DYNAMIC_SETTINGS)
 
 
 def row(change: Change) -> dict[str, Any]:

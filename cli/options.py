@@ -45,6 +45,34 @@ def admin_of_cluster(context: typer.Context, parameter: typer.CallbackParam, giv
     return None if is_other else given
 
 
+def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of topics, for the shell."""
+    from tierlog.cli.completions import topics
+
+    return topics(context, incomplete)
+
+
+def complete_groups(context: typer.Context, incomplete: str) -> list[str]:
+    """Ids of groups, for the shell."""
+    from tierlog.cli.completions import groups
+
+    return groups(context, incomplete)
+
+
+def complete_node_settings(incomplete: str) -> list[str]:
+    """Names of settings of nodes, for the shell."""
+    from tierlog.cli.completions import node_settings
+
+    return node_settings(incomplete)
+
+
+def complete_topic_settings(incomplete: str) -> list[str]:
+    """Names of settings of topics, for the shell."""
+    from tierlog.cli.completions import topic_settings
+
+    return topic_settings(incomplete)
+
+
 Bootstrap = Annotated[
     str | None,
     typer.Option(
@@ -79,9 +107,11 @@ Admin = Annotated[
         f"the local cluster of `tierlog cluster up` if there is one, else {DEFAULT_ADMIN}.",
     ),
 ]
-Topic = Annotated[str, typer.Argument(callback=topic_name, help="The topic.")]
-Group = Annotated[str, typer.Argument(callback=group_id, help="The group.")]
-OnlyTopic = Annotated[str | None, typer.Argument(callback=topic_name, help="Only this topic.")]
+Topic = Annotated[str, typer.Argument(callback=topic_name, autocompletion=complete_topics, help="The topic.")]
+Group = Annotated[str, typer.Argument(callback=group_id, autocompletion=complete_groups, help="The group.")]
+OnlyTopic = Annotated[
+    str | None, typer.Argument(callback=topic_name, autocompletion=complete_topics, help="Only this topic.")
+]
 Partition = Annotated[int, typer.Argument(min=0, max=INT32_MAX, help="The partition.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and change nothing.")]

@@ -1,4 +1,4 @@
-"""Output of commands: a rich table, or JSON for scripts.
+"""Output of commands: a rich table, or JSON or YAML for scripts.
 
 Results go to stdout, status messages to stderr.
 """
@@ -6,6 +6,7 @@ Results go to stdout, status messages to stderr.
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tierlog.base.text import counted as counted
@@ -19,19 +20,48 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
+FORMS = TABLE, JSON, YAML, WIDE = ("table", "json", "yaml", "wide")
+"""Values of --output. `wide`: a table with all that JSON has, and no narrower than its content."""
+
+WIDE_COLUMNS = 1000
+
+
+@dataclass(slots=True)
+class _Chosen:
+    """For the command that runs."""
+
+    form: str = TABLE
+
+
+_chosen = _Chosen()
+
+
+def use_form(form: str) -> bool:
+    """Print results in one of FORMS. Returns whether that is a form for scripts."""
+    _chosen.form = form
+    return form in (JSON, YAML)
+
 
 def console(*, stderr: bool = False) -> "Console":
     """A console as wide as the terminal, or wide enough for the content if the stream is not a terminal."""
     from rich.console import Console
 
     made = Console(stderr=stderr, highlight=False)
-    if not made.is_terminal:
+    if _chosen.form == WIDE:
+        made.width = WIDE_COLUMNS
+    elif not made.is_terminal:
         made.width = 200  # do not wrap piped output at 80 columns
     return made
 
 
 def print_json(document: Any) -> None:
-    """Print a document on one line, so that several can be streamed."""
+    """Print a document on one line, so that several can be streamed; or as a document of YAML."""
+    if _chosen.form == YAML:
+        from tierlog.cli.yaml_text import yaml_text
+
+        sys.stdout.write("---\n" + yaml_text(json.loads(json.dumps(document, default=str))))
+        sys.stdout.flush()
+        return
     text = json.dumps(document, default=str, ensure_ascii=False)
     if not text.isprintable():  # JSON escapes some control characters, and terminals obey others
         text = "".join(_in_json(one) for one in text)
@@ -45,8 +75,11 @@ def print_rows(
     """Print rows as a table or a JSON array. `columns` maps keys to headings; JSON has all keys."""
     if as_json:
         print_json(list(rows))
-    else:
-        console().print(table(columns, rows, title=title))
+        return
+    if _chosen.form == WIDE:
+        more = dict.fromkeys(key for row in rows for key in row if key not in columns)
+        columns = {**columns, **{key: key.replace("_", " ") for key in more}}
+    console().print(table(columns, rows, title=title))
 
 
 def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], *, title: str) -> "Table":

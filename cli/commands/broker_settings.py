@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.errors import unknown_broker, usage
-from tierlog.cli.options import INT32_MAX, Bootstrap, ClientConfig, Json, parse_pairs
+from tierlog.cli.options import INT32_MAX, Bootstrap, ClientConfig, Json, complete_node_settings, parse_pairs
 from tierlog.cli.output import print_outcome, print_rows
 
 if TYPE_CHECKING:
@@ -49,7 +49,13 @@ def alter(
     broker: OneOrAll = None,
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", "-c", metavar="KEY=VALUE", help="Set a setting. May be repeated."),
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="KEY=VALUE",
+            autocompletion=complete_node_settings,
+            help="Set a setting. May be repeated.",
+        ),
     ] = None,
     unset: Annotated[
         list[str] | None,

@@ -19,6 +19,7 @@ from tierlog.cli.options import (
     DryRun,
     Json,
     Yes,
+    complete_node_settings,
     confirm,
     known_words,
 )
@@ -52,7 +53,10 @@ File = Annotated[Path, typer.Argument(dir_okay=False, help="File of `export`; - 
 def get(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Names of settings. Default: all that are not at their default."),
+        typer.Argument(
+            autocompletion=complete_node_settings,
+            help="Names of settings. Default: all that are not at their default.",
+        ),
     ] = None,
     broker: Broker = None,
     as_json: Json = False,
@@ -82,7 +86,12 @@ def get(
 @app.command("set")
 def set_(
     settings: Annotated[
-        list[str], typer.Argument(metavar="KEY=VALUE...", help="Settings; KEY= sets an empty value.")
+        list[str],
+        typer.Argument(
+            metavar="KEY=VALUE...",
+            autocompletion=complete_node_settings,
+            help="Settings; KEY= sets an empty value.",
+        ),
     ],
     broker: Broker = None,
     as_json: Json = False,

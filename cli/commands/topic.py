@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from tierlog.cli.commands import topic_trim
 from tierlog.cli.errors import usage
 from tierlog.cli.options import (
     INT16_MAX,
@@ -13,6 +14,8 @@ from tierlog.cli.options import (
     Json,
     ValidateOnly,
     Yes,
+    complete_topic_settings,
+    complete_topics,
     confirm,
     parse_pairs,
     topic_name,
@@ -20,13 +23,16 @@ from tierlog.cli.options import (
 from tierlog.cli.output import counted, print_json, print_outcome, print_rows
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe, change and delete topics.")
-Name = Annotated[str, typer.Argument(callback=topic_name, help="Name of the topic.")]
+Name = Annotated[
+    str, typer.Argument(callback=topic_name, autocompletion=complete_topics, help="Name of the topic.")
+]
 Configs = Annotated[
     list[str] | None,
     typer.Option(
         "--config",
         "-c",
         metavar="KEY=VALUE",
+        autocompletion=complete_topic_settings,
         help="Set a topic setting by its Kafka name. May be repeated.",
     ),
 ]
@@ -179,7 +185,10 @@ def alter(
 
 @app.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(callback=topic_name, help="Names of the topics.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(callback=topic_name, autocompletion=complete_topics, help="Names of the topics."),
+    ],
     yes: Yes = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
@@ -217,3 +226,6 @@ def add_partitions(
         topics.add_partitions(client, name, total)
     document = {"topic": name, "partitions": total}
     print_outcome(f"topic {name} now has {counted(total, 'partition')}", document, as_json=as_json)
+
+
+app.command()(topic_trim.trim)

@@ -155,6 +155,14 @@ topic delete
 topic delete there
 topic delete nowhere --yes
 topic delete '' --yes
+topic trim
+topic trim there
+topic trim there --offset -1
+topic trim there --offset 5 --timestamp 5
+topic trim there --timestamp yesterday
+topic trim there --offset 5 --partition 9
+topic trim nowhere --offset 5 --yes
+topic list --output xml
 topic add-partitions there
 topic add-partitions there 0
 topic add-partitions there 1

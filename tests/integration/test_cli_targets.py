@@ -48,6 +48,8 @@ def test_commands_that_change_something_print_their_target(tierlog_session_broke
     assert reported in succeed("cluster", "config", "import", "-", "--yes", *at, stdin=setting).stderr
     assert "target" not in succeed("cluster", "config", "export", *at).stderr
     assert "target" not in succeed("cluster", "finalize", "--dry-run", *at).stderr
+    succeed("produce", "targets", *at, stdin=b"one\ntwo\n")
+    assert reported in succeed("topic", "trim", "targets", "--offset", "1", "--yes", *at).stderr
     assert reported in succeed("consume", "targets", "--group", "targets", "--exit-at-end", *at).stderr
     exported = succeed("group", "export", "targets", "--json", *at)
     assert "target" not in exported.stderr
@@ -103,6 +105,7 @@ ELSEWHERE = {
     "quota remove",
     "quota set",
     "topic create",
+    "topic trim",
     "user alter",
     "user create",
     "user delete",
