@@ -6,11 +6,13 @@ from typing import Annotated
 import typer
 
 from tierlog.cli.errors import CliError
-from tierlog.cli.options import Json
+from tierlog.cli.options import Bootstrap, Json
 from tierlog.cli.output import print_outcome
 from tierlog.monitoring.rules import DEFAULT_DOCS
 
-app = typer.Typer(no_args_is_help=True, help="Write files for other programs: dashboards, alert rules.")
+app = typer.Typer(
+    no_args_is_help=True, help="Write files for other programs: dashboards, alert rules, clients, units."
+)
 
 Directory = Annotated[Path, typer.Argument(help="Where the files are written; created if missing.")]
 
@@ -55,6 +57,44 @@ def alerts(
 
     files = {FILE: rules_yaml(ALERTS, docs), RULE_FILE: recording_rules()}
     write_files(directory, files, as_json=as_json)
+
+
+@app.command()
+def clients(
+    directory: Directory,
+    as_json: Json = False,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Write settings and a first producer in Java, Python, Go, Rust, JavaScript and C#.
+
+    With a profile they have its TLS and its login. They read the password where the profile does, so that no
+    file has it. Existing files are replaced.
+    """
+    from tierlog.cli.client_config import profile_in_use
+    from tierlog.cli.client_files import client_files
+    from tierlog.cli.targets import bootstrap_target
+
+    addresses = bootstrap_target(bootstrap).addresses
+    write_files(directory, client_files(addresses, profile_in_use()), as_json=as_json)
+
+
+@app.command()
+def systemd(
+    directory: Directory,
+    program: Annotated[
+        Path, typer.Option("--program", help="The installed command that the unit starts.")
+    ] = Path("/opt/tierlog/bin/tierlog"),
+    user: Annotated[str, typer.Option("--user", help="User and group of the node.")] = "tierlog",
+    as_json: Json = False,
+) -> None:
+    """Write the systemd unit tierlog@.service: `systemctl enable --now tierlog@1` runs node 1.
+
+    The node's settings are in /etc/tierlog/1.toml, and its secrets in /etc/tierlog/1.env
+    (docs/howto/hosts.md). An existing file is replaced.
+    """
+    from tierlog.cli.systemd_unit import NAME, unit
+
+    write_files(directory, {NAME: unit(program, user)}, as_json=as_json)
 
 
 def write_files(directory: Path, files: dict[str, str], *, as_json: bool) -> None:

@@ -339,6 +339,13 @@ generate
 generate dashboards
 generate dashboards {file}
 generate dashboards {file}/below
+generate clients
+generate clients {file}
+generate clients {tmp}/x --profile nosuch
+generate systemd
+generate systemd {file}
+generate systemd {tmp}/x --program relative
+generate systemd {tmp}/x --user 'a b'
 generate alerts
 generate alerts {file}
 group describe
