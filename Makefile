@@ -121,7 +121,7 @@ simulate-mutants: venv
 
 chaos: venv $(if $(TIERED),s3-server)
 	PYTHONPATH=tests/chaos $(BIN)/python tests/chaos/chaos.py --rounds $(ROUNDS) --faults "$(FAULTS)" \
-	  $(if $(APART),--apart) $(if $(TIERED),--tiered) $(CHAOS_OPTIONS)
+	  $(if $(CHAOS_MINUTES),--minutes $(CHAOS_MINUTES)) $(if $(APART),--apart) $(if $(TIERED),--tiered) $(CHAOS_OPTIONS)
 
 history: venv
 	PYTHONPATH=tests/chaos $(BIN)/python tests/chaos/history_check.py --minutes $(MINUTES) $(HISTORY_OPTIONS)

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,11 +27,11 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from havoc import checker, faults, halves, history, network, rounds
-from havoc.faults import APART, TIERED, Stage
+from havoc import builds, checker, doctor, halves, history, network, rounds, upgrades
 from havoc.loopback import Loopback
 from havoc.nodes import CLIENT, ChaosFailed, Cluster, build_shim, until
 from havoc.rounds import Round
+from havoc.stage import APART, TIERED, Stage, left_out, of_shape
 from havoc.store import Store, program
 from havoc.transactions import RECORDS_S, TransactionalWorkload
 from havoc.workload import Workload
@@ -71,8 +72,10 @@ def main() -> int:
     rounds.check_faults(options.faults, options.shape)
     if TIERED in options.shape:
         program()  # there is no network to build it with, inside
-    if options.security == halves.HALF:
-        return halves.run(options.rounds, options.seed)
+    if options.other == builds.PREVIOUS:
+        builds.make(options.other, Path())  # built once, with the files of this machine
+    if not options.part and (options.minutes or options.security == halves.HALF):
+        return halves.run(options.rounds, options.seed, security=options.security, minutes=options.minutes)
     if not options.loopback and not network.is_inside():
         reason = network.why_not()
         if reason is None:
@@ -166,7 +169,12 @@ def _stage(options: argparse.Namespace, directory: Path) -> Stage:
         **CLOCKS,
         **({"object.store.url": store.url, "remote.log.manager.task.interval.ms": 500} if store else {}),
     )
-    return Stage(cluster, TOPIC, TIERED_TOPIC if store else "", store)
+    found = None
+    if {upgrades.UPGRADE, upgrades.CRASH_UPGRADE} & set(options.faults):
+        found = builds.make(options.other, directory)
+        for node in cluster.nodes.values():
+            node.build = found.older
+    return Stage(cluster, TOPIC, TIERED_TOPIC if store else "", store, found)
 
 
 def _remote(stage: Stage) -> int:
@@ -185,20 +193,25 @@ def _remote(stage: Stage) -> int:
     return sum(tier["local_log_start_offset"] for tier in stage.tiers())
 
 
-def _play(options: argparse.Namespace, stage: faults.Stage, workload: Workload, played: list[Round]) -> None:
-    left_out = faults.left_out(stage.cluster, options.shape)
-    for name, reason in left_out.items():
+def _play(options: argparse.Namespace, stage: Stage, workload: Workload, played: list[Round]) -> None:
+    impossible = left_out(stage, options.shape)
+    for name, reason in impossible.items():
         _say(f"left out: {name}: {reason}")
-    possible = [name for name in options.faults if name not in left_out]
+    possible = [name for name in options.faults if name not in impossible]
     if not possible:
         raise ChaosFailed("none of the faults is possible here")
-    if options.rounds is None:
+    ends = time.monotonic() + 60 * (options.minutes or 0)
+    if options.minutes:  # more than fit
+        options.rounds = 2 + int(60 * options.minutes / (options.baseline_seconds + options.fault_seconds))
+    elif options.rounds is None:
         options.rounds = len(possible)
     for number, fault in enumerate(rounds.chosen(possible, options.rounds, random.Random(options.seed)), 1):
         if options.half and halves.is_secure(number, options.seed) is not options.secure:
             continue
+        if options.minutes and played and time.monotonic() > ends:
+            break
         options.expected += 1
-        begins = f"round {number} of {options.rounds}"
+        begins = f"round {number}" if options.minutes else f"round {number} of {options.rounds}"
         done = rounds.play(
             stage,
             workload,
@@ -207,6 +220,7 @@ def _play(options: argparse.Namespace, stage: faults.Stage, workload: Workload, 
             fault_s=options.fault_seconds,
             offered=RECORDS_S,
             tell=lambda text, begins=begins: _say(f"{begins}: {text}"),  # type: ignore[misc]
+            asks_doctor=options.doctor,
         )
         played.append(done)
         _say(f"{begins}: {done}; {workload.acknowledged} acknowledged so far")
@@ -236,7 +250,8 @@ def _result(
         "secure_rounds": len(played) if options.secure else 0,
         "network": stage.cluster.network.name,
         "seed": options.seed,
-        "left_out": faults.left_out(stage.cluster, options.shape),
+        "left_out": left_out(stage, options.shape),
+        "doctor": {done.fault: str(done.found) for done in played if done.found},
         "invalid": list(verdict.invalid),
         "problems": problems,
         "passed": verdict.passed and not problems and len(played) == options.expected > 0,
@@ -293,13 +308,23 @@ def _options() -> argparse.Namespace:
         help="rounds with SASL_SSL, users and ACLs; default: half of them, in a cluster of their own",
     )
     parser.add_argument("--half", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--minutes", type=float, help="rounds for this long, in place of a number of them")
+    parser.add_argument(
+        "--other", choices=builds.KINDS, default=builds.NEXT, help="build that upgrades go to, or come from"
+    )
+    parser.add_argument(
+        "--doctor",
+        action="store_true",
+        help=f"`tierlog doctor` must name each fault within {doctor.WITHIN_S:g} s",
+    )
     parser.add_argument("--loopback", action="store_true", help="no namespaces, even if they are allowed")
     parser.add_argument("--keep", action="store_true", help="keep the directory of a run that passed too")
     parser.add_argument("--directory", type=Path, help="where to make it")
     options = parser.parse_args()
     options.shape = {name for name in (APART, TIERED) if getattr(options, name)}
     options.secure, options.expected = options.security == halves.ALL, 0
-    options.faults = options.faults or faults.of_shape(options.shape)
+    options.faults = options.faults or of_shape(options.shape)
     return options
 
 

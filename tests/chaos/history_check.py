@@ -22,14 +22,15 @@ from typing import Any, NoReturn
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
-from havoc import audit, checker, faults, history, keyed, network, replicas, rounds
+from havoc import audit, checker, history, keyed, network, replicas, rounds
 from havoc.anomalies import Anomaly
 from havoc.changes import WHOLE_WITHIN_S, Changes
-from havoc.faults import APART, Stage
 from havoc.keyed import KeyedWorkload
 from havoc.loopback import Loopback
 from havoc.nodes import ChaosFailed, Cluster, until
 from havoc.replicas import Copy
+from havoc.stage import APART, Fault, Stage
+from havoc.stage import FAULTS as POSSIBLE_FAULTS
 from havoc.workload import Workload
 
 from tierlog.spark.history.bucket import DirectoryBucket
@@ -81,7 +82,7 @@ SHOWN = 20
 def main() -> int:
     options = _options()
     rounds.check_faults(options.faults, (APART,))
-    unprepared = [name for name in options.faults if faults.FAULTS[name].needs]
+    unprepared = [name for name in options.faults if POSSIBLE_FAULTS[name].needs]
     if unprepared:
         raise ChaosFailed(f"only `make chaos` prepares the nodes for {', '.join(unprepared)}")
     if not options.loopback and not network.is_inside():
@@ -169,7 +170,7 @@ class Run:
                 self._play_fault(fault, workload, changes)
                 _say(f"{workload.acknowledged} acknowledged, {dict(changes.done)}")
 
-    def _play_fault(self, fault: faults.Fault, workload: Workload, changes: Changes) -> None:
+    def _play_fault(self, fault: Fault, workload: Workload, changes: Changes) -> None:
         def play() -> None:
             rounds.hurt(self._stage, workload, fault, self._options.fault_seconds, _say)
 

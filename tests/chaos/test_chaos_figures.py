@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from chaos import number_of_rounds
 from havoc import figures
-from havoc.faults import APART, FAULTS, TIERED, of_shape
+from havoc.doctor import RULES, UNNAMED
 from havoc.nodes import ChaosFailed
 from havoc.rounds import check_faults, chosen
+from havoc.stage import APART, FAULTS, TIERED, of_shape
 
 
 def steady(begin: float, end: float, each_s: float = 0.1) -> list[float]:
@@ -89,3 +90,8 @@ def test_rounds_all_runs_each_fault_once() -> None:
     for shape in ((), (APART,), (TIERED,)):
         names = of_shape(shape)
         assert sorted(fault.name for fault in chosen(names, len(names), random.Random(7))) == sorted(names)
+
+
+def test_doctor_names_every_fault_or_a_reason_says_why_not() -> None:
+    assert RULES.keys() | UNNAMED.keys() == FAULTS.keys()
+    assert not RULES.keys() & UNNAMED.keys()

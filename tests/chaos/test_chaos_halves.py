@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from havoc.halves import is_secure, merged
+from havoc.halves import _in_time, is_secure, merged
 
 
 def result(**changes: Any) -> dict[str, Any]:
@@ -46,3 +46,12 @@ def test_result_has_the_sums_and_the_worst_of_both() -> None:
     assert whole["problems"] == ["wipe: slow"] and whole["kept"] == "there" and whole["remote"] == 5
     assert whole["passed"] is False and whole["regained_95_within_30_s"] is False
     assert merged([first]) == first
+
+
+def test_a_run_of_two_hours_has_parts_of_equal_length_and_half_of_them_secure() -> None:
+    parts = _in_time(120, 7, "half")
+    assert len(parts) == 6 and {part[part.index("--minutes") + 1] for part in parts} == {"20.0"}
+    assert [part[part.index("--seed") + 1] for part in parts] == ["7", "8", "9", "10", "11", "12"]
+    security = [part[part.index("--security") + 1] for part in parts]
+    assert security == ["all", "none"] * 3
+    assert {part[part.index("--security") + 1] for part in _in_time(15, 7, "none")} == {"none"}

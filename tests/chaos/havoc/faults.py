@@ -9,15 +9,15 @@ import itertools
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
-from havoc.network import CLIENTS, STORE
-from havoc.nodes import HANGS, ChaosFailed, Cluster, Node, until
+from havoc.network import STORE
+from havoc.nodes import HANGS, ChaosFailed, Node, until
+from havoc.stage import APART, DEATH_S, SILENCE_S, TIERED, Stage, fault
 from havoc.store import Store
 from tierlog.config.topic import TRANSACTIONS_TOPIC
 
@@ -30,94 +30,6 @@ LEFT_ON_DISK = 64 << 10
 VOTER_CHANGE_WITHIN_S = 60.0
 REFUSED = b"waiting for the session of another process to end"
 """Log message of a second process of a broker."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """The cluster under test. Roles of nodes are those in the topic's first partition and in the quorum.
-    `tiered`: the tiered topic, whose segments are in `store`, if there is one."""
-
-    cluster: Cluster
-    topic: str
-    tiered: str = ""
-    store: Store | None = None
-
-    def partitions(self) -> list[dict[str, Any]]:
-        """Partitions of all topics."""
-        return [row for topic in (self.topic, self.tiered) if topic for row in self.cluster.partitions(topic)]
-
-    def leader(self) -> Node:
-        return self.cluster.nodes[self.cluster.partitions(self.topic)[0]["leader"]]
-
-    def follower(self) -> Node:
-        """The broker with the fewest leaderships."""
-        leaders = [row["leader"] for row in self.partitions()]
-        return min(self.cluster.brokers.values(), key=lambda node: (leaders.count(node.id), -node.id))
-
-    def controller(self) -> Node:
-        return self.cluster.controller()
-
-    def all_nodes(self) -> set[int]:
-        return {CLIENTS, *self.cluster.network.places}
-
-    def tiers(self) -> list[dict[str, Any]]:
-        """Tier status of each partition of the tiered topic, from its leader. Raises ChaosFailed."""
-        rows = self.cluster.partitions(self.tiered)
-        found = []
-        for node in {row["leader"] for row in rows} & self.cluster.brokers.keys():
-            found += self.cluster.nodes[node].admin.get("/v1/tier/status", topic=self.tiered)["partitions"]
-        if {tier["partition"] for tier in found} != {row["partition"] for row in rows}:
-            raise ChaosFailed("not every partition's leader reports its tier status")
-        return found
-
-
-Play = Callable[[Stage], AbstractContextManager[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """`play` yields a description of the injected fault. `within_s`: how long an acknowledgement may take;
-    None: the fault removes the majority. `needs`: see `left_out`. `only`: the shape that it needs.
-    `hurts_early`: injecting it takes time, and clients are affected from the first moment."""
-
-    name: str
-    play: Play
-    within_s: float | None
-    needs: str = ""
-    only: str = ""
-    hurts_early: bool = False
-
-
-APART, TIERED = "apart", "tiered"
-"""Shapes: controllers in processes of their own; a tiered topic with an object store."""
-
-FAULTS: dict[str, Fault] = {}
-DEATH_S = 10.0
-SILENCE_S = 20.0
-"""A hanging node is noticed by its session (3 s), and by timeouts of the clients (2 s, 4 s)."""
-
-
-def _fault(
-    name: str, within_s: float | None, needs: str = "", *, only: str = "", hurts_early: bool = False
-) -> Callable[[Callable[[Stage], Iterator[str]]], Play]:
-    def enter(play: Callable[[Stage], Iterator[str]]) -> Play:
-        made = contextmanager(play)
-        FAULTS[name] = Fault(name, made, within_s, needs, only, hurts_early)
-        return made
-
-    return enter
-
-
-def of_shape(shape: Collection[str]) -> list[str]:
-    """Names of the faults in this shape."""
-    return [name for name, fault in FAULTS.items() if not fault.only or fault.only in shape]
-
-
-def left_out(cluster: Cluster, shape: Collection[str]) -> dict[str, str]:
-    """Faults of this shape that this machine does not support, with the reason."""
-    reasons = {} if cluster.shim else {"shim": "there is no C compiler for the library that lies to a node"}
-    reasons |= {} if cluster.disks else {"disks": "without namespaces, nothing is mounted"}
-    return {name: reasons[FAULTS[name].needs] for name in of_shape(shape) if FAULTS[name].needs in reasons}
 
 
 # --- processes that die
@@ -134,25 +46,25 @@ def _killed(*nodes: Node) -> Iterator[str]:
         node.wait_until_it_serves()
 
 
-@_fault("kill-leader", DEATH_S)
+@fault("kill-leader", DEATH_S)
 def _kill_leader(stage: Stage) -> Iterator[str]:
     with _killed(stage.leader()) as done:
         yield done
 
 
-@_fault("kill-follower", DEATH_S)
+@fault("kill-follower", DEATH_S)
 def _kill_follower(stage: Stage) -> Iterator[str]:
     with _killed(stage.follower()) as done:
         yield done
 
 
-@_fault("kill-controller", DEATH_S)
+@fault("kill-controller", DEATH_S)
 def _kill_controller(stage: Stage) -> Iterator[str]:
     with _killed(stage.controller()) as done:
         yield done
 
 
-@_fault("kill-coordinator", DEATH_S)
+@fault("kill-coordinator", DEATH_S)
 def _kill_coordinator(stage: Stage) -> Iterator[str]:
     """Kill the coordinator of a third of the transactions and, mostly of others, of a third of the groups."""
     leader = stage.cluster.partitions(TRANSACTIONS_TOPIC)[0]["leader"]
@@ -160,20 +72,20 @@ def _kill_coordinator(stage: Stage) -> Iterator[str]:
         yield done
 
 
-@_fault("kill-all", None)
+@fault("kill-all", None)
 def _kill_all(stage: Stage) -> Iterator[str]:
     with _killed(*stage.cluster.nodes.values()) as done:
         yield done
 
 
-@_fault("kill-both", DEATH_S, only=APART)
+@fault("kill-both", DEATH_S, only=APART)
 def _kill_both(stage: Stage) -> Iterator[str]:
     """Kill the leader together with the broker that would replace it."""
     with _killed(stage.leader(), stage.controller()) as done:
         yield done
 
 
-@_fault("kill-voters", None, only=APART)
+@fault("kill-voters", None, only=APART)
 def _kill_voters(stage: Stage) -> Iterator[str]:
     with _killed(*stage.cluster.voters.values()) as done:
         yield done
@@ -191,25 +103,25 @@ def _stopped(*nodes: Node) -> Iterator[str]:
         node.signal(signal.SIGCONT)
 
 
-@_fault("stop-leader", SILENCE_S)
+@fault("stop-leader", SILENCE_S)
 def _stop_leader(stage: Stage) -> Iterator[str]:
     with _stopped(stage.leader()) as done:
         yield done
 
 
-@_fault("stop-follower", SILENCE_S)
+@fault("stop-follower", SILENCE_S)
 def _stop_follower(stage: Stage) -> Iterator[str]:
     with _stopped(stage.follower()) as done:
         yield done
 
 
-@_fault("stop-controller", SILENCE_S)
+@fault("stop-controller", SILENCE_S)
 def _stop_controller(stage: Stage) -> Iterator[str]:
     with _stopped(stage.controller()) as done:
         yield done
 
 
-@_fault("stop-all", None)
+@fault("stop-all", None)
 def _stop_all(stage: Stage) -> Iterator[str]:
     with _stopped(*stage.cluster.nodes.values()) as done:
         yield done
@@ -218,7 +130,7 @@ def _stop_all(stage: Stage) -> Iterator[str]:
 # --- a quorum that changes
 
 
-@_fault("change-voters", SILENCE_S, hurts_early=True)
+@fault("change-voters", SILENCE_S, hurts_early=True)
 def _change_voters(stage: Stage) -> Iterator[str]:
     """Remove the quorum's leader from the voters while it runs. It continues as an observer until it is
     added again."""
@@ -253,7 +165,7 @@ def _cut(stage: Stage, what: str, *cuts: tuple[set[int], set[int]]) -> Iterator[
     stage.cluster.network.heal()
 
 
-@_fault("isolate-leader", SILENCE_S)
+@fault("isolate-leader", SILENCE_S)
 def _isolate_leader(stage: Stage) -> Iterator[str]:
     node = stage.leader()
     one, others = {node.id}, stage.all_nodes() - {node.id}
@@ -261,7 +173,7 @@ def _isolate_leader(stage: Stage) -> Iterator[str]:
         yield done
 
 
-@_fault("part-leader", SILENCE_S)
+@fault("part-leader", SILENCE_S)
 def _part_leader(stage: Stage) -> Iterator[str]:
     """Isolate a leader from the other nodes only: clients keep their connections to the former leader."""
     node = stage.leader()
@@ -272,13 +184,13 @@ def _part_leader(stage: Stage) -> Iterator[str]:
         yield done
 
 
-@_fault("isolate-majority", None)
+@fault("isolate-majority", None)
 def _isolate_majority(stage: Stage) -> Iterator[str]:
     with _isolated(stage, stage.leader(), stage.cluster.brokers) as done:
         yield done
 
 
-@_fault("isolate-controller", SILENCE_S, only=APART)
+@fault("isolate-controller", SILENCE_S, only=APART)
 def _isolate_controller(stage: Stage) -> Iterator[str]:
     node = stage.controller()
     one, others = {node.id}, stage.all_nodes() - {node.id}
@@ -286,14 +198,14 @@ def _isolate_controller(stage: Stage) -> Iterator[str]:
         yield done
 
 
-@_fault("isolate-voters", None, only=APART)
+@fault("isolate-voters", None, only=APART)
 def _isolate_voters(stage: Stage) -> Iterator[str]:
     """Brokers reach each other and clients, but not the quorum: their leases expire."""
     with _isolated(stage, stage.controller(), stage.cluster.voters) as done:
         yield done
 
 
-@_fault("unheard-leader", SILENCE_S, only=APART)
+@fault("unheard-leader", SILENCE_S, only=APART)
 def _unheard_leader(stage: Stage) -> Iterator[str]:
     """Isolate a leader from the voters only. It must stop serving by itself, since others are elected."""
     node = stage.leader()
@@ -312,21 +224,21 @@ def _isolated(stage: Stage, first: Node, of: Mapping[int, Node]) -> Iterator[str
         yield done
 
 
-@_fault("one-way-out", SILENCE_S)
+@fault("one-way-out", SILENCE_S)
 def _one_way_out(stage: Stage) -> Iterator[str]:
     node = stage.leader()
     with _cut(stage, f"what {node} sends is lost", ({node.id}, stage.all_nodes() - {node.id})) as done:
         yield done
 
 
-@_fault("one-way-in", SILENCE_S)
+@fault("one-way-in", SILENCE_S)
 def _one_way_in(stage: Stage) -> Iterator[str]:
     node = stage.leader()
     with _cut(stage, f"what is sent to {node} is lost", (stage.all_nodes() - {node.id}, {node.id})) as done:
         yield done
 
 
-@_fault("loss", DEATH_S)
+@fault("loss", DEATH_S)
 def _loss(stage: Stage) -> Iterator[str]:
     stage.cluster.network.lose(LOSS)
     yield f"{LOSS:.0%} of all packets lost"
@@ -343,19 +255,19 @@ def _clock(node: Node, seconds: int) -> Iterator[str]:
     node.control.set()
 
 
-@_fault("clock-forward", DEATH_S, "shim")
+@fault("clock-forward", DEATH_S, "shim")
 def _clock_forward(stage: Stage) -> Iterator[str]:
     with _clock(stage.leader(), HOUR_S) as done:
         yield done
 
 
-@_fault("clock-back", DEATH_S, "shim")
+@fault("clock-back", DEATH_S, "shim")
 def _clock_back(stage: Stage) -> Iterator[str]:
     with _clock(stage.controller(), -HOUR_S) as done:
         yield done
 
 
-@_fault("wrong-clocks", DEATH_S, "shim", hurts_early=True)
+@fault("wrong-clocks", DEATH_S, "shim", hurts_early=True)
 def _wrong_clocks(stage: Stage) -> Iterator[str]:
     """Set wall clocks wrong by more than every grace and expiration, and restart a leader during it."""
     nodes = [*stage.cluster.nodes.values()]
@@ -374,13 +286,13 @@ def _wrong_clocks(stage: Stage) -> Iterator[str]:
 # --- disks
 
 
-@_fault("disk-full", DEATH_S, "disks")
+@fault("disk-full", DEATH_S, "disks")
 def _disk_full(stage: Stage) -> Iterator[str]:
     with _disk_filled(stage.cluster.small_disk) as done:
         yield done
 
 
-@_fault("disk-full-controller", SILENCE_S, "disks", only=APART)
+@fault("disk-full-controller", SILENCE_S, "disks", only=APART)
 def _disk_full_controller(stage: Stage) -> Iterator[str]:
     with _disk_filled(stage.controller()) as done:
         yield done
@@ -413,13 +325,13 @@ def _fill(file: RawIOBase, disk: Path) -> None:
             file.write(bytes(min(free, CHUNK)))
 
 
-@_fault("fsync-error", DEATH_S, "shim")
+@fault("fsync-error", DEATH_S, "shim")
 def _fsync_error(stage: Stage) -> Iterator[str]:
     with _without_fsync(stage.leader()) as done:
         yield done
 
 
-@_fault("fsync-error-controller", DEATH_S, "shim", only=APART)
+@fault("fsync-error-controller", DEATH_S, "shim", only=APART)
 def _fsync_error_controller(stage: Stage) -> Iterator[str]:
     with _without_fsync(stage.controller()) as done:
         yield done
@@ -435,7 +347,7 @@ def _without_fsync(node: Node) -> Iterator[str]:
     node.start()
 
 
-@_fault("fsync-hang-controller", SILENCE_S, "shim", only=APART)
+@fault("fsync-hang-controller", SILENCE_S, "shim", only=APART)
 def _fsync_hang_controller(stage: Stage) -> Iterator[str]:
     """Make fsync of the quorum's leader hang just when it must commit an election: a broker was killed."""
     voter, leader = stage.controller(), stage.leader()
@@ -449,13 +361,13 @@ def _fsync_hang_controller(stage: Stage) -> Iterator[str]:
         raise ChaosFailed(f"{voter} led the quorum on although its disk hung")
 
 
-@_fault("wipe", DEATH_S)
+@fault("wipe", DEATH_S)
 def _wipe(stage: Stage) -> Iterator[str]:
     with _wiped(stage, stage.leader()) as done:
         yield done
 
 
-@_fault("wipe-controller", DEATH_S, only=APART)
+@fault("wipe-controller", DEATH_S, only=APART)
 def _wipe_controller(stage: Stage) -> Iterator[str]:
     with _wiped(stage, stage.controller()) as done:
         yield done
@@ -478,7 +390,7 @@ def _wiped(stage: Stage, node: Node) -> Iterator[str]:
 # --- mistakes of operators
 
 
-@_fault("twin", DEATH_S, only=APART)
+@fault("twin", DEATH_S, only=APART)
 def _twin(stage: Stage) -> Iterator[str]:
     """Start a second process with the id of a live broker. It waits for the broker's session to end, and
     never serves. The quorum ignores one with a voter's id, since its directory id is unknown."""
@@ -494,7 +406,7 @@ def _twin(stage: Stage) -> Iterator[str]:
             raise ChaosFailed(f"of two processes of {node}, one has ended")
 
 
-@_fault("restored-directory", None, hurts_early=True)
+@fault("restored-directory", None, hurts_early=True)
 def _restored_directory(stage: Stage) -> Iterator[str]:
     """Put a follower back to an older copy of its disk, from a clean stop. Then kill the leader, while only
     one replica is in sync."""
@@ -523,7 +435,7 @@ def _of(stage: Stage, node: Node) -> list[dict[str, Any]]:
 # --- an object store that fails: producers do not notice, and only a busy machine takes any of their time
 
 
-@_fault("store-kill", DEATH_S, only=TIERED)
+@fault("store-kill", DEATH_S, only=TIERED)
 def _store_kill(stage: Stage) -> Iterator[str]:
     store = _store(stage)
     store.kill()
@@ -531,7 +443,7 @@ def _store_kill(stage: Stage) -> Iterator[str]:
     store.start()
 
 
-@_fault("store-stop", DEATH_S, only=TIERED)
+@fault("store-stop", DEATH_S, only=TIERED)
 def _store_stop(stage: Stage) -> Iterator[str]:
     store = _store(stage)
     store.signal(signal.SIGSTOP)
@@ -539,7 +451,7 @@ def _store_stop(stage: Stage) -> Iterator[str]:
     store.signal(signal.SIGCONT)
 
 
-@_fault("store-cut", DEATH_S, only=TIERED)
+@fault("store-cut", DEATH_S, only=TIERED)
 def _store_cut(stage: Stage) -> Iterator[str]:
     node = stage.cluster.nodes[stage.cluster.partitions(stage.tiered)[0]["leader"]]
     one, there = {node.id}, {STORE}
@@ -547,14 +459,14 @@ def _store_cut(stage: Stage) -> Iterator[str]:
         yield done
 
 
-@_fault("store-slow", DEATH_S, only=TIERED)
+@fault("store-slow", DEATH_S, only=TIERED)
 def _store_slow(stage: Stage) -> Iterator[str]:
     store = _store(stage)
     with store.slow():
         yield f"{store} runs a tenth of the time"
 
 
-@_fault("store-and-leader", DEATH_S, only=TIERED)
+@fault("store-and-leader", DEATH_S, only=TIERED)
 def _store_and_leader(stage: Stage) -> Iterator[str]:
     """Kill a leader and stop the store: the next leader finds unfinished uploads and an unresponsive
     store."""

@@ -126,6 +126,7 @@ class Node(Process):
         self._network = network
         self._settings = {**settings, "node.id": node_id, "log.dirs": self.data / "logs"}
         self._environment = dict(environment)
+        self.build: Path | None = None  # for PYTHONPATH of the next start; None: as this process
         if shim is not None:
             self._environment |= {"LD_PRELOAD": str(shim), CONTROL: str(self.control.path)}
 
@@ -155,7 +156,11 @@ class Node(Process):
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**without_settings(os.environ), **self._environment},
+                env={
+                    **without_settings(os.environ),
+                    **self._environment,
+                    **({"PYTHONPATH": str(self.build)} if self.build else {}),
+                },
             )
         return self._process.pid
 
@@ -179,6 +184,7 @@ class Node(Process):
             "admin.listener": f"{host}:0",
         }
         other = Node(self.id, directory, self._network, settings, self._environment, None)
+        other.build = self.build
         other._launch()
         try:
             yield other

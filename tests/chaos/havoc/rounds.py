@@ -5,10 +5,13 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from havoc import figures
-from havoc.faults import FAULTS, Fault, Stage
+from havoc import doctor, faults, figures, upgrades
 from havoc.nodes import ChaosFailed, until
+from havoc.stage import FAULTS, Fault, Stage
 from havoc.workload import Workload
+
+REGISTERED = (faults, upgrades)
+"""Modules that enter their faults into FAULTS."""
 
 REGAIN_WITHIN_S = 30.0
 RECOVER_WITHIN_S = 60.0
@@ -19,7 +22,8 @@ LEAST_OF_OFFERED = 0.8
 @dataclass(slots=True)
 class Round:
     """`unavailable_s`: the longest time in which a partition acknowledged nothing, from the fault to the end
-    of the round; `after_heal_s`: from the heal until all partitions did; `regained_s`: until 95 % again."""
+    of the round; `after_heal_s`: from the heal until all partitions did; `regained_s`: until 95 % again.
+    `found`: what `tierlog doctor` named, if it was asked."""
 
     fault: str
     what: str = ""
@@ -27,11 +31,13 @@ class Round:
     unavailable_s: float = 0.0
     after_heal_s: float | None = None
     regained_s: float | None = None
+    found: doctor.Found | None = None
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         text = f"{self.what or self.fault}: {self.baseline:.0f}/s before, {self.unavailable_s:.1f} s without"
         text += f", served {_seconds(self.after_heal_s)} and 95 % {_seconds(self.regained_s)} after the heal"
+        text += f"; doctor: {self.found}" if self.found else ""
         return text + "".join(f"; {problem}" for problem in self.problems)
 
 
@@ -52,9 +58,11 @@ def play(
     fault_s: float,
     offered: float,
     tell: Callable[[str], None],
+    asks_doctor: bool = False,
 ) -> Round:
-    """`offered`: records per second that producers send. Raises ChaosFailed if the cluster is unhealthy
-    before the fault."""
+    """`offered`: records per second that producers send. With `asks_doctor`, the fault lasts until `tierlog
+    doctor` names it, or its time for that is over. Raises ChaosFailed if the cluster is unhealthy before the
+    fault."""
     done = Round(fault.name)
     await_in_sync(stage)
     until(lambda: _is_served(workload, offered), "what is offered is taken", RECOVER_WITHIN_S)
@@ -73,7 +81,8 @@ def play(
             entered = workload.mark(done.what)
             hurt = hurt if fault.hurts_early else entered
             tell(done.what)
-            time.sleep(fault_s)
+            done.found = doctor.find(stage.cluster, fault.name) if asks_doctor else None
+            time.sleep(max(0.0, fault_s - (done.found.seconds or doctor.WITHIN_S if done.found else 0.0)))
             healed = workload.mark("heal")
         regained = until(lambda: _regained(workload, healed, done.baseline), "95 % again", REGAIN_WITHIN_S)
         tell(f"healed; throughput is back after {regained:.1f} s")
@@ -83,6 +92,8 @@ def play(
     except Exception as failure:  # whatever it is, it is what the round has shown
         done.problems.append(f"{type(failure).__name__}: {failure}")
     _measure(done, fault, workload, hurt, healed)
+    if done.found and done.found.is_late:
+        done.problems.append(f"doctor has not named it within {doctor.WITHIN_S:g} s: {done.found}")
     workload.mark("end of the round")
     return done
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from havoc.history import (
     Acked,
@@ -112,7 +113,8 @@ class TransactionalWorkload:
             time.sleep(max(0.0, EVERY_S - (time.monotonic() - begun)))
 
     def _close(self, number: int) -> int:
-        """Send a last record to a partition. Returns its offset."""
+        """Send a last record to a partition, once no transaction is open. Returns its offset."""
+        self._await_markers(number)
         producer = Producer({**COMMON, **self._client, "acks": "all"})
         name, found = "end", list[int]()
         self._write(Sent(self._at(), name, number, 0))
@@ -129,6 +131,25 @@ class TransactionalWorkload:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"the end of {topic}-{partition_number}"))
         self._write(Acked(self._at(), name, number, 0, found[0]))
         return found[0]
+
+    def _await_markers(self, number: int) -> None:
+        """Wait until all transactions of the partition have their markers, which may follow the response to
+        their end. A reader would never get past one behind the last record."""
+        place, deadline = TopicPartition(*self._places[number]), time.monotonic() + END_S
+        admin = AdminClient({**self._client, "log_level": 0})
+
+        def end(isolation: IsolationLevel) -> int:
+            wanted = {place: OffsetSpec.latest()}
+            found = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=END_S)
+            return int(found[place].result().offset)
+
+        while True:
+            with suppress(KafkaException):  # the leader may just change
+                if end(IsolationLevel.READ_COMMITTED) >= end(IsolationLevel.READ_UNCOMMITTED):
+                    return
+            if time.monotonic() > deadline:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"an open transaction in {place}"))
+            time.sleep(PAUSE_S)
 
     # --- the loop
 

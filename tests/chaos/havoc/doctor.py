@@ -1,0 +1,84 @@
+"""`tierlog doctor` during a fault: which of its findings names the fault, and after how many seconds."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+from havoc.nodes import Cluster, without_settings
+
+WITHIN_S = 30.0
+UNREACHABLE = 3
+NO_NODE = "no node responds"
+"""The error of doctor, with exit code UNREACHABLE, in place of a finding."""
+
+DEAD = ("node",)
+RULES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("kill-leader", "kill-follower", "kill-controller", "kill-coordinator", "kill-both"), DEAD
+    ),
+    **dict.fromkeys(("stop-leader", "stop-follower", "stop-controller"), DEAD),
+    **dict.fromkeys(("isolate-leader", "part-leader", "isolate-controller", "unheard-leader"), DEAD),
+    **dict.fromkeys(("one-way-out", "one-way-in", "wipe", "wipe-controller", "restored-directory"), DEAD),
+    **dict.fromkeys(("kill-all", "stop-all"), (NO_NODE,)),
+    **dict.fromkeys(("kill-voters", "isolate-majority", "isolate-voters", "change-voters"), ("quorum",)),
+    **dict.fromkeys(("clock-forward", "clock-back", "wrong-clocks"), ("clock",)),
+    **dict.fromkeys(("disk-full", "disk-full-controller"), ("disk-full", "disk-low", "node")),
+    **dict.fromkeys(("fsync-error", "fsync-error-controller"), ("disk-failed", "node")),
+    "fsync-hang-controller": DEAD,
+    **dict.fromkeys(("store-kill", "store-stop", "store-cut"), ("object-store",)),
+    "store-and-leader": ("object-store", "node"),
+    **dict.fromkeys(("upgrade", "crash-upgrade"), ("mixed-builds",)),
+}
+"""Fault -> rules of which one names it."""
+
+UNNAMED = {
+    "loss": "packets that are sent again harm nothing that lasts",
+    "twin": "the second process is refused, and the cluster is whole: the process's own log says why",
+    "store-slow": "calls succeed, only later: a rate or a latency shows it, and alerts have these",
+}
+"""Faults that doctor need not name, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`rule`: of the finding that named the fault; None: none did. `seconds`: from the fault on, with the
+    start of the command. `is_needed`: whether it has to be named."""
+
+    rule: str | None
+    what: str
+    seconds: float | None
+    is_needed: bool
+
+    @property
+    def is_late(self) -> bool:
+        return self.is_needed and (self.seconds is None or self.seconds > WITHIN_S)
+
+    def __str__(self) -> str:
+        return f"{self.rule} after {self.seconds:.1f} s: {self.what}" if self.seconds else "nothing"
+
+
+def find(cluster: Cluster, fault: str) -> Found:
+    """Ask until the fault is named, or its time for that is over."""
+    rules, began = RULES.get(fault, ()), time.monotonic()
+    while rules and time.monotonic() - began < WITHIN_S:
+        for rule, what in _findings(cluster):
+            if rule in rules:
+                return Found(rule, what, round(time.monotonic() - began, 1), is_needed=True)
+    return Found(None, "", None, is_needed=fault not in UNNAMED)
+
+
+def _findings(cluster: Cluster) -> list[tuple[str, str]]:
+    """Rule and text of each finding."""
+    urls = ",".join(f"http://{node.place.admin}" for node in cluster.nodes.values())
+    command = [sys.executable, "-m", "tierlog.cli.main", "doctor", "--json", "--admin", urls]
+    environment = without_settings(os.environ)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if ended.returncode == UNREACHABLE:
+        return [(NO_NODE, ended.stderr.partition("\n")[0])]
+    try:
+        return [(one["rule"], one["what"]) for one in json.loads(ended.stdout)["findings"]]
+    except ValueError:
+        return []
