@@ -10,8 +10,9 @@ RULE_FILE = "kafka_names.yml"
 PAGE_HEAD = """# Kafka's usual dashboards
 
 Series for which kafka_exporter's dashboard (Grafana 7589) and Confluent's dashboards for the JMX exporter
-(cluster, topics) ask. Prometheus derives the *recorded* ones by the rules in `kafka_names.yml`, which
-`tierlog generate alerts` writes: name the file under `rule_files`. The dashboards select
+(cluster, topics) ask, and further ones of kafka_exporter. The cluster dashboard was read in part, so it may
+ask for series that the table lacks. Prometheus derives the *recorded* ones by the rules in
+`kafka_names.yml`, which `tierlog generate alerts` writes: name the file under `rule_files`. The dashboards select
 `job="kafka-broker"` and `job="kafka-controller"`: replace both by the name of your job when you import them.
 """
 
@@ -75,6 +76,18 @@ RECORDED = {
 
 RECORDED_QUANTILES = tuple(f"{_REQUESTS}{part}timems" for part in ("total", "local", "remote"))
 """Series with a label quantile, from tierlog's histograms of the same name."""
+
+BESIDE_DASHBOARDS = frozenset(
+    {
+        "kafka_brokers",
+        "kafka_consumergroup_current_offset",
+        "kafka_consumergroup_current_offset_sum",
+        "kafka_consumergroup_lag_sum",
+        "kafka_topic_partition_oldest_offset",
+        "kafka_topic_partition_replicas",
+    }
+)
+"""Series of kafka_exporter for which its dashboard does not ask. They count in no share."""
 
 _STATES = ("stable", "preparingrebalance", "completingrebalance", "empty", "dead")
 MISSING = {
