@@ -1,8 +1,9 @@
 """Member of a consumer group of KIP-848, as a client plays it.
 
-It gives partitions up, at once or after a while, commits offsets, and may die, pause for longer than its
-session, rejoin with epoch 0, or leave and return as a static member. Late heartbeats and commits of it
-arrive.
+It gives partitions up, at once or after a while, commits offsets, also in transactions, and may die, pause
+for longer than its session, rejoin with epoch 0, or leave and return as a static member. Late heartbeats and
+commits of it arrive. A forgetful member does not notice what a late response assigns, and says only what it
+has to, as librdkafka 2.16 does.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from uuid import UUID
 
+from simulator.consumer_transactions import MemberTransactions
 from simulator.consumer_witness import ConsumerWitness, Member, Place
 from simulator.transaction_producer import call, find_coordinator
 from simulator.workload import TOPIC, Client
@@ -33,16 +35,25 @@ GROUP, OTHER_TOPIC = "consumers", "passing"
 """Operators create and delete the other topic in some runs."""
 
 STEP_S = 0.06
-FATES = ("die", "rejoin", "leave", "pause", "subscribe")
-FATE, LATE, SLOW = 0.1, 0.1, 0.3
-"""Shares of the steps: with which something happens to the member, with which a late request of it arrives,
-and in which it still uses what it must give up."""
+LATE, SLOW = 0.1, 0.3
+"""Shares of the steps with which a late request of the member arrives, and in which it still uses what it
+must give up."""
 
 COPIED = 0.3
 """Share of the steps in which a copy of a heartbeat of the previous epoch arrives before the next one."""
 
 REGEX = 0.3
 """Share of the members that subscribe by a regular expression."""
+
+FORGETFUL, MISSED, MISSED_CHANGES = 0.7, 0.05, 0.5
+"""Shares of the members that are forgetful, in runs that have some, and of the responses which such a member
+gets too late: of all, and of those with another assignment."""
+
+LEFT_S = 1.0
+"""Time without the member that leaves last: the others get its partitions, and must give them up again."""
+
+IN_TRANSACTION = 0.5
+"""Share of the commits in a transaction, in runs that have some."""
 
 JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH = 0, -1, -2
 FENCED = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
@@ -60,10 +71,20 @@ class Host(Protocol):
     seed: int
     session_s: float
     faults_last: Callable[[], bool]
+    has_forgetful: bool
+    has_transactions: bool
+    classic_protocol: str
+    fate: float
+
+    def must_leave_last(self, name: str) -> bool:
+        """Whether the member of this client leaves after the last fault, once."""
 
 
 class Consumer:
     """The client of one member, until it dies or leaves."""
+
+    FATES: tuple[str, ...] = ("die", "rejoin", "leave", "pause", "subscribe")
+    FETCHES_AS_MEMBER = True
 
     def __init__(self, group: Host, client: Client, member: Member) -> None:
         self._group, self._client, self._member = group, client, member
@@ -76,7 +97,15 @@ class Consumer:
         self._has_regex = expressions.random() < REGEX
         self._copies = random.Random(f"copies of heartbeats {group.seed} {member.member_id}")
         self._said: dict[int, frozenset[Place]] = {}
-        """By epoch, what its first full heartbeat said."""
+        """By epoch, the partitions that its heartbeats named first."""
+        self._forgets = random.Random(f"forgetful members {group.seed} {member.member_id}")
+        self._is_forgetful = group.has_forgetful and self._forgets.random() < FORGETFUL
+        self._confirmed: frozenset[Place] | None = None
+        """The partitions that a forgetful member named last."""
+        self._transactions: MemberTransactions | None = None
+        if group.has_transactions:
+            draws = random.Random(f"transactions of members {group.seed} {member.member_id}")
+            self._transactions = MemberTransactions(client, client.name, group.done, draws)
 
     async def run(self) -> None:
         self._witness.members.append(self._member)
@@ -104,10 +133,14 @@ class Consumer:
         if not self._group.faults_last():
             self._must_say_all = self._must_say_all or len(self._names) > 1
             self._names = [TOPIC]
+            if self._member.epoch != JOIN_EPOCH and self._group.must_leave_last(self._client.name):
+                await self._leave()
+                await asyncio.sleep(LEFT_S)
+                return True
             return False
-        if self._member.epoch == JOIN_EPOCH or self._rng.random() >= FATE:
+        if self._member.epoch == JOIN_EPOCH or self._rng.random() >= self._group.fate:
             return False
-        fate = self._rng.choice(FATES)
+        fate = self._rng.choice(self.FATES)
         self._done[f"consumers: {fate}"] += 1
         match fate:
             case "leave":
@@ -138,29 +171,41 @@ class Consumer:
     async def _heartbeat(self, node: int) -> None:
         member = self._member
         if member.held and self._rng.random() >= SLOW:
-            member.held, self._must_say_all = frozenset(), True
-        says = member.assigned | member.held if self._must_say_all or self._rng.random() < 0.3 else None
-        if says is not None:
+            member.held, self._must_say_all = frozenset(), not self._is_forgetful or self._must_say_all
+        says, is_full = member.assigned | member.held, self._must_say_all or self._rng.random() < 0.3
+        if self._is_forgetful:
+            is_full = self._must_say_all
+        says_partitions = is_full or (self._is_forgetful and says != self._confirmed)
+        if says_partitions:
             self._witness.sends(member, says)
             self._said.setdefault(member.epoch, says)
             self._positions = {n: offset for n, offset in self._positions.items() if n in self._numbers()}
         sent_s = asyncio.get_running_loop().time()
-        answer = await self._ask(node, self._request(member.epoch, says))
+        request = self._request(member.epoch, says if says_partitions else None, is_full=is_full)
+        answer = await self._ask(node, request)
         if answer is None or answer.error_code:
             self._coordinator, self._must_say_all = None, True
             if answer is not None and answer.error_code in FENCED:
                 self._done["consumer members fenced"] += 1
                 self._give_up()
             return
-        self._must_say_all = False
         assigned = member.assigned if answer.assignment is None else _places(answer.assignment)
+        missed = MISSED if assigned == member.assigned else MISSED_CHANGES
+        if self._is_forgetful and self._forgets.random() < missed:
+            self._done["late responses to consumers"] += 1
+            return
+        self._must_say_all = False
+        if says_partitions:
+            self._confirmed = says
         self._witness.answered(member, answer.member_epoch, assigned, sent_s, node)
 
-    def _request(self, epoch: int, says: frozenset[Place] | None) -> ConsumerGroupHeartbeatRequest:
+    def _request(
+        self, epoch: int, says: frozenset[Place] | None, *, is_full: bool = True
+    ) -> ConsumerGroupHeartbeatRequest:
+        """`says`: the partitions that it names, if any. `is_full`: whether it has all fields."""
         owned: dict[UUID, list[int]] = {}
         for topic_id, number in sorted(says or ()):
             owned.setdefault(topic_id, []).append(number)
-        is_full = says is not None
         return ConsumerGroupHeartbeatRequest(
             group_id=GROUP,
             member_id=self._member.member_id,
@@ -172,7 +217,7 @@ class Consumer:
             topic_partitions=[
                 TopicPartitions(topic_id=topic, partitions=each) for topic, each in owned.items()
             ]
-            if is_full
+            if says is not None
             else None,
         )
 
@@ -189,10 +234,16 @@ class Consumer:
             if answer is not None and answer.error_code == ErrorCode.NONE:
                 self._witness.accepted_late(member, epoch, node)
             self._done["late heartbeats of consumers"] += answer is not None
-        for number, (epoch, turn) in sorted(member.had.items()):
+        await self._commit_late(node)
+
+    async def _commit_late(self, node: int) -> None:
+        """Send commits from before another member got the partition."""
+        for number, (epoch, turn) in sorted(self._member.had.items()):
             if turn != self._witness.turns[number]:
                 await self._commit(node, number, 0, epoch)
                 self._done["late commits of consumers"] += 1
+                if self._transactions is not None:
+                    await self._commit_in_transaction(number, 0, epoch, ends=False)
 
     async def _repeat_previous(self, node: int) -> None:
         """A copy of a heartbeat of the previous epoch arrives. It may be accepted, but must not give away
@@ -208,16 +259,23 @@ class Consumer:
         """Continue above the committed offset."""
         if number not in self._positions:
             await self._fetch(node, number)
-        elif await self._commit(node, number, self._positions[number] + 1, self._member.epoch):
-            self._positions[number] += 1
+            return
+        offset, epoch = self._positions[number] + 1, self._member.epoch
+        if self._transactions is not None and self._transactions.draws.random() < IN_TRANSACTION:
+            is_committed = await self._commit_in_transaction(number, offset, epoch)
+        else:
+            is_committed = await self._commit(node, number, offset, epoch)
+        if is_committed:
+            self._positions[number] = offset
 
     async def _fetch(self, node: int, number: int) -> None:
         before, member = self._witness.committed.get(number, -1), self._member
         topic = OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[number])
-        wanted = OffsetFetchRequestGroup(
-            group_id=GROUP, member_id=member.member_id, member_epoch=member.epoch, topics=[topic]
-        )
-        answer = await call(self._client, node, FETCH, OFFSETS_VERSION, OffsetFetchRequest(groups=[wanted]))
+        wanted = OffsetFetchRequestGroup(group_id=GROUP, topics=[topic])
+        if self.FETCHES_AS_MEMBER:
+            wanted.member_id, wanted.member_epoch = member.member_id, member.epoch
+        fetch = OffsetFetchRequest(groups=[wanted], require_stable=self._transactions is not None)
+        answer = await call(self._client, node, FETCH, OFFSETS_VERSION, fetch)
         if answer is None or answer.groups[0].error_code:
             return
         [found] = answer.groups[0].topics[0].partitions
@@ -239,6 +297,21 @@ class Consumer:
         if answer is None or answer.topics[0].partitions[0].error_code:
             return False
         self._witness.acknowledged(self._member, epoch, number, offset, turn)
+        return True
+
+    async def _commit_in_transaction(
+        self, number: int, offset: int, epoch: int, *, ends: bool = True
+    ) -> bool:
+        """Returns whether the transaction was committed. A member may only have an offset in it while it
+        owns the partition. `ends`: whether the transaction may be committed."""
+        assert self._transactions is not None
+        member, turn = self._member, self._witness.turns[number]
+        if not await self._transactions.add_offset(member, number, offset, epoch):
+            return False
+        self._witness.accepted(member, epoch, number, turn)
+        if not await self._transactions.end(may_commit=ends):
+            return False
+        self._witness.committed_at(number, offset)
         return True
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from simulator.switches import Function
 from simulator.switches import without as any_without
+from tierlog.broker.groups.core.consumer.states import MemberState
 from tierlog.broker.groups.core.consumer.writes import flush
 from tierlog.protocol.errors import ErrorCode
 
@@ -43,3 +44,11 @@ def _(original: Function, *_: Any) -> None:
 )
 def _(original: Function, *_: Any) -> bool:
     return True
+
+
+@without(
+    "an assignment is repeated until its member confirms it",
+    breaks="a partition stays with a member that does not know of it",
+)
+def _(original: Function, group: Any, heard: Any, moved: Any) -> bool:
+    return bool(moved.state is MemberState.UNREVOKED_PARTITIONS)

@@ -64,6 +64,11 @@ class ConsumerWitness:
         topic = None if image is None else image.topic(TOPIC)
         return None if topic is None else topic.topic_id
 
+    def partitions(self) -> int:
+        image = self._image()
+        topic = None if image is None else image.topic(TOPIC)
+        return 0 if topic is None else len(topic.partitions)
+
     # ---- what members do ----
 
     def sends(self, member: Member, says: Collection[Place]) -> None:
@@ -96,7 +101,9 @@ class ConsumerWitness:
         member.assigned, member.epoch = assigned, epoch
         if not member.epochs or epoch > member.epochs[-1]:
             member.epochs.append(epoch)
-        self.members = [one for one in self.members if one.is_alive or max(one.owned.values()) > now_s]
+        self.members = [
+            one for one in self.members if one.is_alive or max(one.owned.values(), default=0.0) > now_s
+        ]
 
     def accepted_late(self, member: Member, epoch: int, node: int) -> None:
         """A heartbeat from before the last two epochs was accepted."""
@@ -116,10 +123,17 @@ class ConsumerWitness:
 
     def acknowledged(self, member: Member, epoch: int, number: int, offset: int, turn: int) -> None:
         """`turn`: the partition's turn when the commit was sent."""
+        self.accepted(member, epoch, number, turn)
+        self.committed_at(number, offset)
+
+    def accepted(self, member: Member, epoch: int, number: int, turn: int) -> None:
+        """An offset was accepted, which counts once its transaction is committed, if it is in one."""
         if turn != member.had[number][1]:
             raise Violation(
                 f"{member.member_id} commits partition {number} in epoch {epoch}, after another member got it"
             )
+
+    def committed_at(self, number: int, offset: int) -> None:
         self.committed[number] = max(offset, self.committed.get(number, -1))
         self.commits += 1
         self._done["consumer commits"] += 1
@@ -132,9 +146,8 @@ class ConsumerWitness:
 
     # ---- the end ----
 
-    @property
-    def is_balanced(self) -> bool:
-        """All partitions of the topic have living members, whose shares differ by one at most."""
+    def is_balanced(self, members: int) -> bool:
+        """So many members live and share all partitions of the topic, with one more or less at most."""
         image = self._image()
         topic = None if image is None else image.topic(TOPIC)
         if topic is None:
@@ -144,7 +157,8 @@ class ConsumerWitness:
             for member in self.members
             if member.is_alive
         ]
-        return bool(mine) and sum(mine) == len(topic.partitions) and max(mine) - min(mine) <= 1
+        is_complete = len(mine) == members and sum(mine) == len(topic.partitions)
+        return is_complete and max(mine) - min(mine) <= 1
 
     def status(self) -> str:
         return "; ".join(

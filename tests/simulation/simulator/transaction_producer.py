@@ -95,7 +95,7 @@ class Producer:
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
         )
-        answer = await self._call(INIT, request)
+        answer = await self.ask(INIT, request)
         self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
         self._sequences.clear()
 
@@ -149,7 +149,7 @@ class Producer:
             v3_and_below_producer_epoch=self.epoch,
             v3_and_below_topics=topics,
         )
-        await self._call(ADD_PARTITIONS, request)
+        await self.ask(ADD_PARTITIONS, request)
         self._added.add((topic, partition))
 
     async def send_offset(self, offset: int) -> None:
@@ -161,7 +161,7 @@ class Producer:
                 producer_epoch=self.epoch,
                 group_id=LOOP_GROUP,
             )
-            await self._call(ADD_OFFSETS, request)
+            await self.ask(ADD_OFFSETS, request)
         committed = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
         commit = TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
@@ -227,7 +227,7 @@ class Producer:
             await asyncio.sleep(self.client.rng.uniform(*RETRY_S))
         return answer
 
-    async def _call(self, api: int, request: object) -> Any:
+    async def ask(self, api: int, request: object) -> Any:
         """Ask the coordinator until it accepts. Raises Failed."""
         while True:
             answer = await self.ask_coordinator(api, request)

@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from simulator.broker import SimBroker
+from simulator.consumer_groups import have_members_transactions
 from simulator.groups import OFFSETS_TOPIC
 from simulator.loop import Process, SimLoop
 from simulator.network import Network
@@ -76,6 +77,7 @@ class Transactions:
         self._seed, self._loop, self._network, self._brokers = seed, loop, network, brokers
         rng = self._rng = random.Random(f"transactions {seed}")
         self.is_on = rng.random() < SHARE
+        self._of_members = have_members_transactions(seed)
         self.history = TransactionHistory(done)
         self._done = done
         self._timeout_ms = rng.choice(TIMEOUTS_MS)
@@ -99,7 +101,8 @@ class Transactions:
         """`tiered`: configs of tiered topics, in a tiered run. `has_offsets`: whether the run creates the
         topic of the groups' offsets without this."""
         compacted = (("cleanup.policy", "compact"), *configs)
-        for name, count in (TOPICS if self.is_on else {}).items():
+        names = [*TOPICS] if self.is_on else [TRANSACTIONS_TOPIC] if self._of_members else []
+        for name, count in ((name, TOPICS[name]) for name in names):
             own = compacted if name == TRANSACTIONS_TOPIC else (*configs, *tiered)
             yield NewTopic(name=name, partitions=count, replication_factor=3, configs=own)
         if self.is_on and not has_offsets:

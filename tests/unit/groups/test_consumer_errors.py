@@ -119,6 +119,16 @@ def test_member_removed_while_it_waits_is_answered(bench):
     assert b.error(again) == E.UNKNOWN_MEMBER_ID
 
 
+def test_heartbeat_of_the_previous_epoch_brings_the_assignment_again(bench):
+    """librdkafka names what it owns, and no more: it missed the response with the next epoch."""
+    b = bench()
+    epoch = b.response(b.consume("a")).member_epoch
+    missed = b.response(b.consume("a", epoch, topics="tu", owned="t0 t1 t2"))
+    assert missed.member_epoch > epoch
+    again = b.response(b.consume("a", epoch, owned="t0 t1 t2"))
+    assert (again.member_epoch, again.assignment) == (missed.member_epoch, missed.assignment)
+
+
 # ---- committed offsets ----------------------------------------------------------------------------
 
 

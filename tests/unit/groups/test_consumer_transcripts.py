@@ -77,6 +77,20 @@ def test_assignment_whose_response_may_be_lost_is_repeated_until_it_is_confirmed
     )
 
 
+def test_unconfirmed_assignment_is_repeated_in_the_next_epoch(bench):
+    """The response with the assignment was lost, and the next one brings another epoch."""
+    b = bench()
+    b.consume("a")
+    b.consume("b")
+    b.consume("a", 2)
+    b.consume("a", 2, owned="t0 t1")
+    lost = b.response(b.consume("b", 3))
+    b.consume("c")
+    next_one = b.response(b.consume("b", 3))
+    assert (lost.member_epoch, next_one.member_epoch) == (3, 4)
+    assert next_one.assignment == lost.assignment == {b.topics["t"]: {2}}
+
+
 def test_late_copy_of_a_heartbeat_of_the_previous_epoch_gives_nothing_up(bench):
     b = bench()
     b.consume("a")

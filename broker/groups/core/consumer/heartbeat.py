@@ -272,8 +272,10 @@ def _finish(group: ConsumerGroup, heard: _Heard, turn: Turn) -> None:
         and request.owned is not None
     )
     is_unconfirmed = _is_unconfirmed(group, heard, moved)
+    is_behind = heard.old is not None and request.member_epoch < heard.old.epoch
     shows = (
         request.member_epoch == JOIN_EPOCH
+        or is_behind  # it missed the response with its present epoch
         or is_full
         or heard.old is None
         or moved.assigned != heard.old.assigned
@@ -295,16 +297,17 @@ def _finish(group: ConsumerGroup, heard: _Heard, turn: Turn) -> None:
     respond_when_durable(group, turn, respond)
 
 
+@safeguard("an assignment is repeated until its member confirms it")
 def _is_unconfirmed(group: ConsumerGroup, heard: _Heard, moved: ConsumerMember) -> bool:
     """Whether the member may have missed a change of its assignment, because a response was lost. Its next
-    heartbeat should then have all fields, but librdkafka 2.16 leaves them out. In a later epoch the member is
-    fenced; in the same one it would never know what to give up, or what it got. Kafka has no such rule."""
+    heartbeat should then have all fields, but librdkafka 2.16 leaves them out, and would never know what to
+    give up, or what it got: the epoch may rise with a later response. Kafka has no such rule."""
     is_confirmed = heard.owned is not None and heard.owned == {
         topic_id: frozenset(numbers) for topic_id, numbers in moved.assigned.items()
     }
-    if heard.old is None or moved.epoch != heard.old.epoch or is_confirmed:
+    if heard.old is None or is_confirmed:
         group.unconfirmed.discard(moved.member_id)
-    elif moved.assigned != heard.old.assigned:
+    elif moved.assigned != heard.old.assigned and moved.epoch == heard.old.epoch:
         group.unconfirmed.add(moved.member_id)
     return moved.member_id in group.unconfirmed or moved.state is MemberState.UNREVOKED_PARTITIONS
 
