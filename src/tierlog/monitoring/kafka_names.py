@@ -9,11 +9,12 @@ from collections.abc import Iterator
 RULE_FILE = "kafka_names.yml"
 PAGE_HEAD = """# Kafka's usual dashboards
 
-Series for which kafka_exporter's dashboard (Grafana 7589) and Confluent's dashboards for the JMX exporter
-(cluster, topics) ask, and further ones of kafka_exporter. The cluster dashboard was read in part, so it may
-ask for series that the table lacks. Prometheus derives the *recorded* ones by the rules in
-`kafka_names.yml`, which `tierlog generate alerts` writes: name the file under `rule_files`. The dashboards
-select `job="kafka-broker"` and `job="kafka-controller"`: replace both by the name of your job when you import them.
+Series for which kafka_exporter's dashboard (Grafana 7589) and Confluent's dashboards for the JMX
+exporter (cluster, topics) ask, and further ones of kafka_exporter. The cluster dashboard was read
+in part, so it may ask for series that the table lacks. Prometheus derives the *recorded* ones by
+the rules in `kafka_names.yml`, which `tierlog generate alerts` writes: name the file under
+`rule_files`. The dashboards select `job="kafka-broker"` and `job="kafka-controller"`: replace both
+by the name of your job when you import them.
 """
 
 _QUANTILES = ("0.5", "0.95", "0.99")
