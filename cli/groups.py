@@ -12,7 +12,7 @@ from tierlog.base.types import TopicPartition, numbers_by_topic
 from tierlog.cli.client import KafkaClient, raise_for, until_final
 from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.output import counted, listed
-from tierlog.protocol.codec import decode_from
+from tierlog.client.assignment import assigned_partitions
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages import (
     consumer_group_describe,
@@ -24,8 +24,6 @@ from tierlog.protocol.messages import (
     offset_delete,
     offset_fetch,
 )
-from tierlog.protocol.primitives import MalformedFrame
-from tierlog.protocol.schema import Int32, Message, String, Struct, struct, versions
 
 CLASSIC, CONSUMER = "classic", "consumer"
 CONSUMER_PROTOCOL = "consumer"
@@ -189,32 +187,6 @@ def _describe_classic(client: KafkaClient, group: str) -> Row | None:
             for each in found.members
         ],
     }
-
-
-@struct
-class _AssignedTopic(Struct):
-    topic: String = versions(0, 0)
-    partitions: list[Int32] = versions(0, 0)
-
-
-@struct
-class _ConsumerAssignment(Message):
-    """The beginning of ConsumerProtocolAssignment, after the version. All its versions begin like this."""
-
-    VERSIONS = (0, 0)
-
-    topics: list[_AssignedTopic] = versions(0, 0)
-
-
-def assigned_partitions(assignment: bytes | memoryview) -> list[TopicPartition]:
-    """The partitions in a classic member's assignment; none if the bytes are not a consumer's."""
-    try:
-        found = decode_from(_ConsumerAssignment, 0, bytes(assignment), 2)[0]
-    except MalformedFrame:
-        return []
-    return sorted(
-        TopicPartition(topic.topic, number) for topic in found.topics for number in topic.partitions
-    )
 
 
 # ---- offsets ----

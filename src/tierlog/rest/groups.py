@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tierlog.base.types import TopicPartition, numbers_by_topic
+from tierlog.client.assignment import assigned_partitions
 from tierlog.client.errors import UnknownTopic, raise_for
-from tierlog.protocol.codec import decode_from
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages import consumer_group_describe, describe_groups, list_groups, offset_fetch
-from tierlog.protocol.primitives import MalformedFrame
-from tierlog.protocol.schema import Int32, Message, String, Struct, struct, versions
 from tierlog.rest.cluster import Cluster, of_each
 from tierlog.rest.errors import NO_GROUP, RestError
 from tierlog.rest.reader import LATEST, READ_UNCOMMITTED, offsets_at
@@ -175,7 +173,7 @@ async def _describe_classic(cluster: Cluster, group: str) -> Group | None:
                 member_id=each.member_id,
                 instance_id=each.group_instance_id,
                 client_id=each.client_id,
-                partitions=_assigned(each.member_assignment) if is_consumer else [],
+                partitions=assigned_partitions(each.member_assignment) if is_consumer else [],
             )
             for each in found.members
         ],
@@ -185,29 +183,3 @@ async def _describe_classic(cluster: Cluster, group: str) -> Group | None:
 def _state(text: str) -> str:
     """PreparingRebalance -> PREPARING_REBALANCE."""
     return "".join(f"_{one}" if one.isupper() and at else one for at, one in enumerate(text)).upper()
-
-
-@struct
-class _AssignedTopic(Struct):
-    topic: String = versions(0, 0)
-    partitions: list[Int32] = versions(0, 0)
-
-
-@struct
-class _ConsumerAssignment(Message):
-    """The beginning of ConsumerProtocolAssignment, after the version. All its versions begin like this."""
-
-    VERSIONS = (0, 0)
-
-    topics: list[_AssignedTopic] = versions(0, 0)
-
-
-def _assigned(assignment: bytes | memoryview) -> list[TopicPartition]:
-    """The partitions in a classic member's assignment; none if the bytes are not a consumer's."""
-    try:
-        found = decode_from(_ConsumerAssignment, 0, bytes(assignment), 2)[0]
-    except MalformedFrame:
-        return []
-    return sorted(
-        TopicPartition(topic.topic, number) for topic in found.topics for number in topic.partitions
-    )
