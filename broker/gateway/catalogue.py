@@ -13,6 +13,10 @@ from enum import StrEnum
 PARTITION = ("topic", "partition")
 CLIENT = ("user", "client_id")
 GROUP_PARTITION = ("consumergroup", *PARTITION)
+GROUP_MANAGER = "kafka_coordinator_group_groupmetadatamanager_"
+GROUP_STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
+"""States for which Kafka has metrics: none for a group of the consumer protocol that is moving partitions."""
+
 GROUPS_OF_BROKER = "Covers the groups that this broker coordinates; at most 5 seconds old"
 TOPICS = "kafka_server_brokertopicmetrics_"
 ALL_TOPICS = "without a topic label: all topics"
@@ -223,6 +227,11 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _gauge(
             "tierlog_group_records_skipped",
             "Records of __consumer_offsets that could not be decoded when their partition was last loaded",
+        ),
+        _gauge(f"{GROUP_MANAGER}numgroups", "Groups that this broker coordinates, of both protocols"),
+        *(
+            _gauge(f"{GROUP_MANAGER}numgroups{state.lower()}", f"Those of them in the state {state}")
+            for state in GROUP_STATES
         ),
         _gauge(
             "kafka_consumergroup_current_offset",

@@ -13,6 +13,7 @@ from tierlog.base.types import NO_LEADER
 from tierlog.broker.audit.entries import EVENTS
 from tierlog.broker.audit.log import DROP_REASONS, AuditCounts, AuditLog
 from tierlog.broker.audit.topic_queue import TOPIC_DROP_REASONS, TopicQueue
+from tierlog.broker.gateway.catalogue import GROUP_MANAGER, GROUP_STATES
 from tierlog.broker.gateway.cluster_views import Condition, conditions
 from tierlog.broker.gateway.exposition import PAUSE, Family, Sample, exposition, single, slices
 from tierlog.broker.gateway.node import Node, Serving
@@ -186,6 +187,10 @@ def _connection_families(
 def _group_families(groups: GroupService) -> Iterator[Family]:
     yield "tierlog_group_member_bytes", single(groups.member_bytes)
     yield "tierlog_group_records_skipped", single(groups.shards.skipped_records)
+    states = Counter(state for _, _, state, _ in groups.list_groups()[1])
+    yield f"{GROUP_MANAGER}numgroups", single(states.total())
+    for state in GROUP_STATES:
+        yield f"{GROUP_MANAGER}numgroups{state.lower()}", single(states[state])
 
 
 def group_lag_families(lag: GroupLag) -> Iterator[Family]:

@@ -36,6 +36,10 @@ NATIVE = (
     "kafka_log_log_logstartoffset",
     "kafka_log_log_size",
     "kafka_server_delayedoperationpurgatory_purgatorysize",
+    *(
+        f"{_GROUPS}numgroups{state}"
+        for state in ("", "stable", "preparingrebalance", "completingrebalance", "empty", "dead")
+    ),
     f"{_CONTROLLER}activecontrollercount",
     f"{_CONTROLLER}globalpartitioncount",
     f"{_CONTROLLER}globaltopiccount",
@@ -71,8 +75,6 @@ RECORDED = {
     "kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent_total": _IDLE,
     "kafka_server_replicafetchermanager_maxlag": "max by (job, instance) (max by (job, topic, partition) "
     "(kafka_log_log_logendoffset) - on (job, topic, partition) group_right () kafka_log_log_logendoffset)",
-    f"{_GROUPS}numgroups": "count by (job, instance) (count by (job, instance, consumergroup) "
-    "(kafka_consumergroup_current_offset))",
 }
 
 RECORDED_QUANTILES = tuple(f"{_REQUESTS}{part}timems" for part in ("total", "local", "remote"))
@@ -90,14 +92,12 @@ BESIDE_DASHBOARDS = frozenset(
 )
 """Series of kafka_exporter for which its dashboard does not ask. They count in no share."""
 
-_STATES = ("stable", "preparingrebalance", "completingrebalance", "empty", "dead")
 MISSING = {
     f"{_TOPICS}totalproducerequestspersec": "requests are counted by API, not by topic",
     f"{_TOPICS}totalfetchrequestspersec": "requests are counted by API, not by topic",
     "kafka_controller_controllerstats_uncleanleaderelectionspersec": "not counted; the log has each",
     "kafka_server_replicafetchermanager_minfetchrate": "not measured",
     f"{_CONNECTIONS}connections": "connections are not counted by client software",
-    **{f"{_GROUPS}numgroups{state}": "`tierlog group list` shows states" for state in _STATES},
 }
 SENSELESS = {
     "kafka_network_requestchannel_requestqueuesize": "one event loop, no queue between threads",
