@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -108,6 +109,44 @@ def test_records_have_the_bytes_and_partitions_of_a_java_client(
     places = {one.value(): (one.partition(), one.offset()) for one in written}
     for at, row in enumerate(answer.body["records"]):
         assert places[b'{"number":%d}' % at] == (row["partition"], row["offset"])
+
+
+@pytest.mark.parametrize("timestamp", [2**62, "9999-12-31T23:59:59-01:00"])
+def test_timestamps_that_no_response_can_name_are_refused(
+    timestamp: int | str, rest: RestProcess, base: str
+) -> None:
+    topic = f"rest-future-{isinstance(timestamp, str)}"
+    create(rest, topic, 1, message_timestamp_after_max_ms=str(2**63 - 1))
+    rows = [{"value": {"data": 1}, **given} for given in ({}, {"timestamp": timestamp}, {})]
+    answer = rest.post(f"{base}/topics/{topic}/records", "\n".join(map(json.dumps, rows)).encode())
+    assert [row["error_code"] for row in answer.body] == [200, 40002, 200]
+
+
+def test_a_body_that_is_not_in_its_encoding_is_refused(rest: RestProcess, base: str) -> None:
+    create(rest, "rest-encoding", 1)
+    for path in ("/v1/topics/rest-encoding/produce", f"{base}/topics/rest-encoding/records"):
+        answer = rest.post(path, b"no gzip", Content_Encoding="gzip")
+        assert answer.status == 400 and "cannot be read" in answer.body["message"]
+
+
+def test_head_of_a_stream_is_refused(rest: RestProcess) -> None:
+    """Its lines would be taken for the response to the next request of the connection."""
+    create(rest, "rest-head", 1)
+    assert rest.post("/v1/topics/rest-head/produce", {"records": [{"value": 1}]}).status == 200
+    assert rest.call("HEAD", "/v1/topics/rest-head/consume").status == 405
+    assert rest.call("HEAD", rest.cluster_path()).status == 200
+
+
+def test_many_small_records_count_as_memory(tierlog_session_broker: TierlogBroker, tmp_path: Path) -> None:
+    with RestProcess(tmp_path, tierlog_session_broker.bootstrap, "--memory", "64") as rest:
+        create(rest, "rest-small", 1)
+        body = b'{"records": [%s]}' % b",".join([b"{}"] * 100_000)
+        with ThreadPoolExecutor(8) as pool:
+            statuses = list(
+                pool.map(lambda _: rest.post("/v1/topics/rest-small/produce", body).status, range(8))
+            )
+        assert 200 in statuses and set(statuses) <= {200, 503}
+        assert rest.peak_memory_bytes() < 400 << 20
 
 
 def test_stream_of_records_has_a_response_for_each_in_order(rest: RestProcess, base: str) -> None:

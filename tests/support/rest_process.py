@@ -60,8 +60,15 @@ class RestProcess:
 
     def memory_bytes(self) -> int:
         """Resident memory of the process."""
+        return self._memory("VmRSS:")
+
+    def peak_memory_bytes(self) -> int:
+        """The most that it had since its start."""
+        return self._memory("VmHWM:")
+
+    def _memory(self, name: str) -> int:
         status = Path(f"/proc/{self.pid}/status").read_text()
-        return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+        return int(status.partition(name)[2].split()[0]) * 1024
 
     def metric(self, name: str) -> float:
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as response:

@@ -10,7 +10,6 @@ import base64
 import binascii
 import io
 import json
-import re
 import struct
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -30,8 +29,6 @@ DEPTH_MAX = 64
 REGISTRY_CALLS_MAX = 16
 """Requests to the registry at a time, each in a thread."""
 
-_SPACE = re.compile(rb'("(?:[^"\\]|\\.)*")|[ \t\r\n]+', re.DOTALL)
-_ANY_SPACE = re.compile(rb"[ \t\r\n]")
 _STATUS_NOT_FOUND = 404
 
 
@@ -81,7 +78,7 @@ class Values:
         if _is_null(data) and kind is not Format.AVRO:
             return None
         if kind is Format.JSON:
-            return minified(data)
+            return _as_record(data, name)
         if kind is not Format.AVRO:
             return _from_text(kind, data, name)
         if _is_null(data) and choice == SchemaChoice(subject=choice.subject):
@@ -156,9 +153,16 @@ Decoder: TypeAlias = Callable[[bytes], msgspec.Raw]
 
 
 def minified(data: msgspec.Raw) -> bytes:
-    """JSON without the white space between its tokens."""
-    text = bytes(data)
-    return _SPACE.sub(rb"\1", text) if _ANY_SPACE.search(text) else text
+    """JSON without the white space between its tokens. Raises msgspec.DecodeError, and RecursionError for one
+    that is too deep."""
+    return msgspec.json.format(bytes(data), indent=-1)
+
+
+def _as_record(data: msgspec.Raw, name: str) -> bytes:
+    try:
+        return minified(data)
+    except (msgspec.DecodeError, RecursionError) as wrong:
+        raise RestError(BAD_REQUEST, f"{name}: {wrong}") from None
 
 
 def _is_null(data: msgspec.Raw) -> bool:
@@ -178,10 +182,9 @@ def _from_text(kind: Format, data: msgspec.Raw, name: str) -> bytes:
 def _json_decoded(value: bytes) -> msgspec.Raw:
     try:
         value.decode()
-        msgspec.json.decode(value, type=msgspec.Raw)
+        return msgspec.Raw(minified(msgspec.Raw(value)))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise Unreadable("not JSON") from None
-    return msgspec.Raw(minified(msgspec.Raw(value)))
 
 
 def _string_decoded(value: bytes) -> msgspec.Raw:

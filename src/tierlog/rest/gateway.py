@@ -28,7 +28,8 @@ class Limits:
     """`memory_bytes`: of all requests together. `body_bytes`: of a request that is no stream. `record_bytes`:
     of a record in a stream. `window_bytes`: of a stream's records that wait for the broker.
     `write_timeout_s`: a client that takes nothing for so long is disconnected; while others wait for memory,
-    after `short_write_timeout_s`."""
+    after `short_write_timeout_s`. `idle_timeout_s`: between two requests of a connection, the headers of the
+    second included; longer than load balancers keep theirs."""
 
     memory_bytes: int = 64 * MIB
     body_bytes: int = 16 * MIB
@@ -38,6 +39,7 @@ class Limits:
     write_timeout_s: float = 60.0
     short_write_timeout_s: float = 2.0
     body_timeout_s: float = 60.0
+    idle_timeout_s: float = 75.0
     stop_timeout_s: float = 10.0
 
 

@@ -36,8 +36,14 @@ from tierlog.rest.routes import Route, decoded, refuse_unknown
 
 MULTI_STATUS = 207
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TIMESTAMP_MAX_MS = 253_402_300_799_999
+"""The end of the year 9999: the last time that RFC 3339 can name."""
+
 RECORDS_MAX = 100_000
 """Records of a request that is no stream."""
+
+RECORD_MEMORY_BYTES = 768
+"""Memory of a record until its response, besides its bytes."""
 
 WINDOW_RECORDS = 1_000
 """Records of a stream that wait for the broker."""
@@ -61,6 +67,17 @@ async def produce(call: Call) -> web.StreamResponse:
         raise RestError(BAD_REQUEST, "records: expected at least one")
     if len(body.records) > RECORDS_MAX:
         raise RestError(BAD_REQUEST, f"records: more than {RECORDS_MAX}: send several requests, or a stream")
+    budget = call.gateway.budget
+    # not more than there is, so that it fits when it is alone
+    held = min(len(body.records) * RECORD_MEMORY_BYTES, max(0, budget.most - len(call.body)))
+    budget.reserve_now(held)
+    try:
+        return await _produce(call, body)
+    finally:
+        budget.release(held)
+
+
+async def _produce(call: Call, body: models.ProduceRequest) -> web.StreamResponse:
     topic = call.part("topic")
     partitions = _Partitions(len((await call.cluster.topic(topic)).partitions), call)
     key_format = format_of(body.key_format, "key_format")
@@ -116,6 +133,18 @@ class _Partitions:
                 raise UnknownPartition(topic, wanted, self._count)
             return wanted
         return self._sticky if key is None else partition_of(key, self._count)
+
+
+def _ms(given: str | int) -> int:
+    """ms since 1970. Raises RestError."""
+    if isinstance(given, int):
+        return given
+    try:
+        moment = datetime.fromisoformat(given)
+    except ValueError:
+        raise RestError(BAD_REQUEST, f"timestamp: {given[:40]!r} is not in RFC 3339") from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0, (moment - EPOCH) // timedelta(milliseconds=1))
 
 
 async def _headers(values: Values, given: list[models.RecordHeader], where: str) -> list[Header]:
@@ -253,7 +282,7 @@ class _RecordStream:
             await self._flush()
             await self._write_error(wrong if isinstance(wrong, RestError) else of_failure(wrong))
             return
-        held = size_of(prepared.record)
+        held = size_of(prepared.record) + RECORD_MEMORY_BYTES
         while self._waiting and (
             self._bytes + held > self._gateway.limits.window_bytes or len(self._waiting) >= WINDOW_RECORDS
         ):
@@ -283,16 +312,11 @@ class _RecordStream:
         return kind, await self._gateway.values.encoded(kind, given.data, choice, f"{name}.data")
 
     def _timestamp(self, given: str | int | None) -> int:
-        if given is None:
-            return self._gateway.clock.now_ms()
-        if isinstance(given, int):
-            return given
-        try:
-            moment = datetime.fromisoformat(given)
-        except ValueError:
-            raise RestError(BAD_REQUEST, f"timestamp: {given[:40]!r} is not in RFC 3339") from None
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return max(0, (moment - EPOCH) // timedelta(milliseconds=1))
+        """Raises RestError, also for one that the response could not name."""
+        found = self._gateway.clock.now_ms() if given is None else _ms(given)
+        if found > TIMESTAMP_MAX_MS:
+            raise RestError(BAD_REQUEST, "timestamp: it is after the year 9999")
+        return found
 
     async def _flush(self) -> None:
         while self._waiting:

@@ -60,7 +60,10 @@ class RestServer:
         routes = all_routes()
         self._openapi = document(routes)
         application = web.Application(middlewares=(self._answered,), client_max_size=0)
-        application.add_routes([web.route(one.method, one.path, self._served(one)) for one in routes])
+        for one in routes:
+            # a stream writes its lines, which must not follow the headers that HEAD gets
+            options = {"allow_head": not one.lines} if one.method == hdrs.METH_GET else {}
+            application.add_routes([web.route(one.method, one.path, self._served(one), **options)])
         application.add_routes(
             [
                 web.get("/health", self._health),
@@ -72,6 +75,7 @@ class RestServer:
             application,
             access_log=None,
             shutdown_timeout=gateway.limits.stop_timeout_s,
+            keepalive_timeout=gateway.limits.idle_timeout_s,
             max_field_size=HEADER_BYTES_MAX,
             max_line_size=HEADER_BYTES_MAX,
         )
@@ -113,7 +117,7 @@ class RestServer:
         """Turn failures into responses, and count."""
         began = time.monotonic()
         try:
-            _check_host(request, self._gateway)
+            check_host(request, self._gateway)
             response = await handler(request)
         except RestError as failure:
             response = self._refused(failure)
@@ -123,6 +127,9 @@ class RestServer:
             response = response_of(RestError(failure.status, failure.reason))
             if "Allow" in failure.headers:
                 response.headers["Allow"] = failure.headers["Allow"]
+        except web.RequestPayloadError as wrong:  # such as a body that is not in its Content-Encoding
+            response = self._refused(RestError(BAD_REQUEST, f"the body cannot be read: {wrong}"))
+            response.force_close()
         except ConnectionError:  # the client is gone, or takes nothing
             if request.transport is not None:
                 request.transport.abort()
@@ -199,13 +206,16 @@ async def _received(request: web.Request, gateway: Gateway) -> AsyncIterator[byt
         gateway.budget.release(held)
 
 
-def _check_host(request: web.Request, gateway: Gateway) -> None:
+def check_host(request: web.Request, gateway: Gateway) -> None:
     """A request without Host is accepted: it comes from an HTTP/1.0 health check, not from a browser."""
     host = request.headers.get(hdrs.HOST)
     if host is None or request.path == "/health":
         return
     try:
         name = (urlsplit(f"//{host}").hostname or "").rstrip(".").lower()
+    except ValueError:  # such as `[`
+        name = ""
+    try:
         ip_address(name.partition("%")[0])
     except ValueError:
         is_own = name == "localhost" or name.endswith(".localhost") or name in gateway.hosts

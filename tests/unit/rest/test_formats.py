@@ -2,6 +2,7 @@
 
 import io
 import json
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,6 +55,24 @@ def test_white_space_between_tokens_disappears_and_nothing_else(value: object, i
         minified(msgspec.Raw(json.dumps(value, indent=indent, ensure_ascii=False).encode()))
         == compact.encode()
     )
+
+
+@pytest.mark.parametrize("part", [b"x y ", b'\\" x'])
+def test_long_strings_cost_no_more_memory_than_their_bytes(part: bytes) -> None:
+    text = b'"' + part * (1 << 20 >> 2) + b'"'
+    tracemalloc.start()
+    assert minified(msgspec.Raw(text)) == text
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 * len(text)
+
+
+async def test_json_that_is_too_deep_is_refused() -> None:
+    deep = "[ " * 100_000 + "]" * 100_000
+    with pytest.raises(RestError, match="recursion"):
+        await encoded(Format.JSON, deep)
+    with pytest.raises(Unreadable):
+        (await Values(None).decoder(Format.JSON, []))(deep.encode())
 
 
 async def test_numbers_keep_their_text() -> None:
