@@ -39,6 +39,8 @@ REQUEST_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 10.0
 """Time between SIGTERM and SIGKILL for a command that has run for too long."""
 
+END_POLL_S = 0.05
+
 OUTPUT_LINES = 15
 """Last lines of a command's output that an error has."""
 
@@ -179,7 +181,7 @@ class RolloutRun:
             log.write(f"==== {step.name}: {command}\n".encode())
             log.flush()
             begin = log.seek(0, os.SEEK_END)
-            code = _run(command, log, self._command_timeout_s)
+            code = run_command(command, log, self._command_timeout_s)
             log.seek(begin)
             output = log.read().decode(errors="replace").splitlines()[-OUTPUT_LINES:]
         if code == 0:
@@ -226,7 +228,7 @@ def _require(doubts: Collection[Doubt]) -> None:
         raise as_error([*doubts])
 
 
-def _run(command: str, output: Any, timeout_s: float) -> int | None:
+def run_command(command: str, output: Any, timeout_s: float) -> int | None:
     """Exit code of a shell command; None if it took too long and was ended, with its children."""
     process = subprocess.Popen(
         ["/bin/sh", "-c", command],
@@ -244,6 +246,17 @@ def _run(command: str, output: Any, timeout_s: float) -> int | None:
             for number in (signal.SIGTERM, signal.SIGKILL):
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, number)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(END_TIMEOUT_S)
+                if _has_ended(process, END_TIMEOUT_S):
                     break
+
+
+def _has_ended(process: "subprocess.Popen[bytes]", timeout_s: float) -> bool:
+    """Whether the process and its children end in time: the shell may end before a command of it."""
+    deadline = time.monotonic() + timeout_s
+    with suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            process.poll()
+            os.killpg(process.pid, 0)
+            time.sleep(END_POLL_S)
+        return False
+    return True

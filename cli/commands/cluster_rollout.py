@@ -131,6 +131,7 @@ def rollout(
 
     Exit codes: 5 at a doubt, 1 if a command fails.
     """
+    from tierlog.cli.cluster_watch import interruptible
     from tierlog.cli.rollout import cluster_doubts
     from tierlog.cli.rollout_run import RolloutRun, StateFile
     from tierlog.cli.targets import announce_target
@@ -159,7 +160,8 @@ def rollout(
                 allow_unavailable=allow_unavailable,
                 tell=tell,
             )
-            stopped = _run(run.steps(), tell)
+            with interruptible():  # so that its command ends with it
+                stopped = _run(run.steps(), tell)
         _finish(done, file, stopped, as_json=as_json)
 
 
