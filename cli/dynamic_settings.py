@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tierlog.cli.errors import usage
+from tierlog.cli.options import INT32_MAX
 from tierlog.cli.yaml_text import InvalidYaml, Mappings, read_mappings, yaml_text
 from tierlog.client.properties import parse_properties, properties_text
 from tierlog.config.definitions import InvalidSetting, find_setting
@@ -25,6 +26,7 @@ Document = dict[Scope, dict[str, str]]
 FORMATS = ("yaml", "properties")
 _ALL, _SINGLE = "cluster", "brokers"
 _OF_BROKER = re.compile(r"broker\.([0-9]+)\.(.+)")
+_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 FILE_HINT = "`tierlog cluster config export` writes a file of the right form."
 
 
@@ -124,10 +126,15 @@ def _from_yaml(top: Mappings) -> Document:
         raise InvalidSetting(f"unknown part {name!r}: expected {_ALL} and {_SINGLE}")
     document: Document = {None: _settings(_ALL, top.get(_ALL, {}))}
     for broker, settings in _mapping(_SINGLE, top.get(_SINGLE, {})).items():
-        if not (broker.isascii() and broker.isdecimal()):
-            raise InvalidSetting(f"{_SINGLE}: {broker!r} is not the id of a broker")
-        document[int(broker)] = _settings(f"{_SINGLE}.{broker}", settings)
+        document[_broker_id(broker)] = _settings(f"{_SINGLE}.{broker}", settings)
     return document
+
+
+def _broker_id(text: str) -> int:
+    """Raises InvalidSetting. An id has one form, so that no broker is there twice."""
+    if _ID.fullmatch(text) is None or int(text) > INT32_MAX:
+        raise InvalidSetting(f"{_SINGLE}: {text[:40]!r} is not the id of a broker")
+    return int(text)
 
 
 def _mapping(name: str, found: str | Mappings) -> Mappings:
@@ -151,6 +158,6 @@ def _from_properties(text: str) -> Document:
     document: Document = {None: {}}
     for name, value in parse_properties(text).items():
         found = _OF_BROKER.fullmatch(name)
-        scope, name = (None, name) if found is None else (int(found[1]), found[2])
+        scope, name = (None, name) if found is None else (_broker_id(found[1]), found[2])
         document.setdefault(scope, {})[name] = value
     return document

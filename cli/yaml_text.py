@@ -31,6 +31,8 @@ def read_mappings(text: str) -> Mappings:
         raise InvalidYaml(f"line {mark.line + 1 if mark else 1}: {error.problem}") from None
     except yaml.YAMLError as error:
         raise InvalidYaml(f"line 1: {error}") from None
+    except RecursionError:
+        raise InvalidYaml("line 1: its parts are too deep within each other") from None
     return {} if top is None else _mapping(top, DEPTH_MAX)
 
 

@@ -65,7 +65,9 @@ def test_a_file_that_others_can_change_is_refused(configuration: Path) -> None:
     assert ended.code == ExitCode.USAGE and "chmod 600" in ended.stderr
 
 
-@pytest.mark.parametrize("text", ["- a\n", "profiles:\n  p:\n    bootstrop: x\n", "profiles:\n  p: x\n"])
+@pytest.mark.parametrize(
+    "text", ["- a\n", "profiles:\n  p:\n    bootstrop: x\n", "profiles:\n  p: x\n", "[" * 5_000]
+)
 def test_a_damaged_file_is_named(text: str, configuration: Path) -> None:
     create("prod", "-b", CLOSED)
     file = configuration / "tierlog" / "profiles.yaml"

@@ -74,6 +74,9 @@ def test_changes_that_no_broker_accepts_are_refused(name: str, value: str, messa
         "brokers:\n  one:\n    a: b\n",
         "cluster:\n  a:\n    b: c\n",
         "- a\n",
+        "cluster: " + "[" * 5_000,
+        "brokers:\n  01:\n    a: b\n",
+        f"brokers:\n  {2**31}:\n    a: b\n",
     ],
 )
 def test_a_file_of_another_form_is_an_error(text: str, tmp_path: Path) -> None:
@@ -82,3 +85,10 @@ def test_a_file_of_another_form_is_an_error(text: str, tmp_path: Path) -> None:
     with pytest.raises(CliError) as refused:
         read_document(file, None)
     assert str(file) in refused.value.message and "export" in refused.value.hint
+
+
+def test_the_id_of_a_broker_in_properties_has_bounds(tmp_path: Path) -> None:
+    file = tmp_path / "settings.properties"
+    file.write_text(f"broker.{'9' * 5_000}.max.connections=1\n")
+    with pytest.raises(CliError, match="is not the id of a broker"):
+        read_document(file, None)
