@@ -186,4 +186,4 @@ def _notes(load: Load, hosts: int) -> Iterable[str]:
     if load.replicas < REPLICAS:
         yield "Fewer than three replicas: records are lost with the hosts that have them, before the upload."
     if load.local_hours > load.days * 24:
-        yield "Everything is local: the retention is shorter than --local-hours."
+        yield "Everything is local: the retention is shorter than --local."

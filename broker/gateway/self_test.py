@@ -50,6 +50,7 @@ class SelfTestRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def self_test_routes(node: Node) -> list[web.AbstractRouteDef]:
     running: set[str] = set()
+    whole = asyncio.Lock()
     threads = DaemonThreads("self-test", 1)
 
     async def self_test(request: web.Request) -> web.Response:
@@ -57,10 +58,12 @@ def self_test_routes(node: Node) -> list[web.AbstractRouteDef]:
         if not 0 < body.seconds <= SECONDS_MAX or not 0 < body.disk_bytes <= DISK_BYTES_MAX:
             limits = f"seconds up to {SECONDS_MAX:g}, disk_bytes up to {DISK_BYTES_MAX}"
             raise http_error(web.HTTPBadRequest, f"out of bounds: {limits}")
-        if running:
-            raise http_error(web.HTTPConflict, f"a self-test runs, or hangs: {', '.join(sorted(running))}")
-        disks = await _disks(node, body, running, threads) if DISK in body.tests else []
-        store = await _store(node, body.seconds) if STORE in body.tests else None
+        if running or whole.locked():
+            where = f": {', '.join(sorted(running))}" if running else ""
+            raise http_error(web.HTTPConflict, f"a self-test runs, or hangs{where}")
+        async with whole:
+            disks = await _disks(node, body, running, threads) if DISK in body.tests else []
+            store = await _store(node, body.seconds) if STORE in body.tests else None
         return web.json_response({"node": node.settings.node_id, "disks": disks, "store": store})
 
     return [web.post("/v1/self-test", self_test)]

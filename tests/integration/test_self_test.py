@@ -3,11 +3,14 @@
 import json
 import os
 import signal
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from cli_inline import Ended, call
+from waiting import until
 
 from tierlog.cli.admin import AdminApi
 from tierlog.cli.errors import CliError, ExitCode
@@ -78,6 +81,33 @@ def test_a_store_that_is_down_is_named(
     ended = self_test("--bootstrap", broker.bootstrap, "-t", "store", "--json")
     assert ended.code == ExitCode.UNAVAILABLE
     assert any(line["where"] == "object store" and line["problem"] for line in lines(ended))
+
+
+def test_a_second_test_is_refused_while_the_store_is_measured(
+    tierlog_broker_factory: TierlogBrokerFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "unused")
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
+        url = f"s3://bucket/prefix?endpoint=http://127.0.0.1:{silent.getsockname()[1]}&region=x"
+        broker = tierlog_broker_factory({"object.store.url": url})
+        body = {"tests": ["store"], "seconds": 0.1}
+        words = (AdminApi(broker.admin_url, timeout_s=60).post, "/v1/self-test", body)
+        with ThreadPoolExecutor() as pool:
+            first = pool.submit(*words)
+            until(lambda: first.done() or _is_refused(broker.admin_url), "the first test is under way")
+            assert not first.done()
+            assert first.result()["store"]["error"]
+    assert not _is_refused(broker.admin_url)
+
+
+def _is_refused(url: str) -> bool:
+    try:
+        AdminApi(url).post("/v1/self-test", {"tests": []})
+    except CliError as failure:
+        assert failure.status == 409
+        return True
+    return False
 
 
 def test_a_paused_node_does_not_hold_up_the_test(tierlog_broker_factory: TierlogBrokerFactory) -> None:
