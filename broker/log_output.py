@@ -16,6 +16,9 @@ from tierlog.broker.log_events.catalogue import EVENTS
 from tierlog.broker.log_events.event import Event
 from tierlog.config.telemetry import JSON_LINES
 
+_LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+"""Levels that lines can have. Libraries may define others between them."""
+
 _log = structlog.get_logger("tierlog")
 
 
@@ -51,13 +54,13 @@ class _LibraryMessages(logging.Handler):
     """Passes the messages of the standard library's loggers to the node's log."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        _log.log(
-            record.levelno,
-            "library.message",
-            library=record.name,
-            text=record.getMessage(),
-            exc_info=record.exc_info,
-        )
+        """A message that cannot be formatted must not raise in the library."""
+        try:
+            level = max((one for one in _LEVELS if one <= record.levelno), default=logging.INFO)
+            text = record.getMessage()
+            _log.log(level, "library.message", library=record.name, text=text, exc_info=record.exc_info)
+        except Exception:
+            self.handleError(record)
 
 
 class _LogStream:

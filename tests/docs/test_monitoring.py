@@ -11,6 +11,7 @@ from docs_pages import ROOT
 from documented_metrics import NAME, known_metrics
 
 from tierlog.broker.gateway.catalogue import METRICS
+from tierlog.broker.log_events.catalogue import EVENTS
 from tierlog.config.node import NODE_SETTINGS
 from tierlog.config.topic import TOPIC_SETTINGS
 from tierlog.monitoring import kafka_names
@@ -82,7 +83,7 @@ def test_all_metrics_exist() -> None:
 def test_all_settings_exist() -> None:
     texts = [*(panel.look for panel in PANELS), *(alert.description for alert in RULES)]
     settings = {name for text in texts for name in SETTING.findall(text)}
-    assert settings - NODE_SETTINGS.keys() - TOPIC_SETTINGS.keys() - CLIENT_SETTINGS == set()
+    assert settings - NODE_SETTINGS.keys() - TOPIC_SETTINGS.keys() - CLIENT_SETTINGS - EVENTS.keys() == set()
 
 
 def test_queries_select_by_labels_that_the_metrics_have() -> None:

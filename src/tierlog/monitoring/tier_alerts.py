@@ -113,8 +113,8 @@ TIER_ALERTS = Group(
             severity=WARNING,
             summary="{{ $labels.instance }}: {{ $value }} segments in the bucket could not be checked, "
             "although the object store responds",
-            description="Their offsets may not be readable. The log line `a segment in the bucket cannot "
-            "be checked` has the reason: access denied, or archived.",
+            description="Their offsets may not be readable. The log has the reason with the event "
+            "`bucket.segment.unchecked`: access denied, or archived.",
             page="runbooks/damaged-object.md",
         ),
         Alert(
@@ -131,8 +131,8 @@ TIER_ALERTS = Group(
             lasting="30m",
             severity=WARNING,
             summary="{{ $labels.instance }}: {{ $value }} deletions or documents fail in the object store",
-            description="Deleted data stays in the bucket. The log line `cleanup of an object fails, "
-            "others continue` has the reason of each.",
+            description="Deleted data stays in the bucket. The log has the reason of each with the event "
+            "`cleanup.object.failed`.",
             page="runbooks/wrong-clock.md",
         ),
         Alert(
@@ -141,8 +141,8 @@ TIER_ALERTS = Group(
             lasting="30m",
             severity=WARNING,
             summary="the oldest deletion in the object store is overdue for {{ $value | humanizeDuration }}",
-            description="Deleted data stays in the bucket. Check the log for `cleanup of remote storage "
-            "failed` and `cleanup of an object fails, others continue`.",
+            description="Deleted data stays in the bucket. Check the log for the events `cleanup.failed` and "
+            "`cleanup.object.failed`.",
             page="runbooks/wrong-clock.md",
         ),
         Alert(

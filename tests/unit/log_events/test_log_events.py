@@ -16,6 +16,7 @@ from tierlog.broker.log_events.catalogue import EVENTS, SECTIONS
 from tierlog.cli.main import app
 from tierlog.config.definitions import SettingType
 from tierlog.config.node import NODE_SETTINGS
+from tierlog.monitoring.alerts import ALERTS
 
 ROOT = Path(__file__).parents[3]
 CALLS = log_calls()
@@ -103,6 +104,13 @@ def test_doctor_names_events_that_exist() -> None:
     assert len(named) >= 5 and set(named) <= set(EVENTS)
 
 
+def test_alerts_name_events_and_not_their_words() -> None:
+    told = " ".join(one.description for group in ALERTS for one in group.alerts)
+    quoted = set(re.findall(r"`([^`]*)`", told))
+    assert len(quoted & set(EVENTS)) >= 3
+    assert quoted & {event.says for event in EVENTS.values()} == set()  # those words may change
+
+
 def paths_of(command: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
     children = getattr(command, "commands", None) or {}
     return [path] + [found for name, child in children.items() for found in paths_of(child, (*path, name))]
@@ -114,6 +122,8 @@ from tierlog.broker.log_output import configure_logging
 configure_logging("{format}")
 logging.getLogger("asyncio").error("task %s", "7", exc_info=ValueError("broken"))
 logging.getLogger("aiohttp").info("not shown")
+logging.getLogger("other").log(35, "between %s", "levels")
+logging.getLogger("wrong").error("%d", "no number")
 warnings.warn("old")
 """
 
@@ -125,7 +135,10 @@ def lines_of(line_format: str) -> list[str]:
 
 
 def test_messages_of_libraries_are_json_too() -> None:
-    left, old = map(json.loads, lines_of("json"))
+    left, between, *wrong, old = lines_of("json")
+    assert "Logging error" in wrong[0]  # as the standard library reports its own faults
+    left, between, old = map(json.loads, (left, between, old))
+    assert (between["level"], between["text"]) == ("warning", "between levels")
     assert list(left)[:4] == ["timestamp", "level", "event", "message"]
     assert (left["level"], left["event"], left["library"]) == ("error", "library.message", "asyncio")
     assert left["text"] == "task 7" and "ValueError: broken" in left["exception"]
@@ -133,6 +146,6 @@ def test_messages_of_libraries_are_json_too() -> None:
 
 
 def test_text_has_one_line_for_each_event_too() -> None:
-    left, old = lines_of("text")
+    left, _, *_, old = lines_of("text")
     assert " level='error' event='library.message' " in left and "broken" in left
     assert " level='warning' event='library.message' " in old
