@@ -56,7 +56,7 @@ class LagHistory:
 
     def oldest(self, group: str) -> tuple[int, int] | None:
         """Age in milliseconds, as of the newest sample, and lag of the group's oldest sample."""
-        series = self.of(group)
-        if not series or series[0][1] is None:
-            return None
-        return self._times_ms[-1] - series[0][0], series[0][1]
+        for at, lag in zip(self._times_ms, self._lags.get(group, ()), strict=False):
+            if lag != UNKNOWN:
+                return self._times_ms[-1] - at, lag
+        return None

@@ -127,7 +127,9 @@ def test_search_of_topics(cluster: dict[str, Any]) -> None:
     assert "No topic matches." in get(admin(cluster, 1) + "/ui/topics?search=%3Cb%3E").text
 
 
-@pytest.mark.parametrize("path", ["/ui/topic?name=missing", "/ui/topic", "/ui/group?name=missing"])
+@pytest.mark.parametrize(
+    "path", ["/ui/topic?name=missing", "/ui/topic", "/ui/group?name=missing", "/ui/group"]
+)
 def test_missing_names_have_a_page(cluster: dict[str, Any], path: str) -> None:
     with pytest.raises(urllib.error.HTTPError, match="404") as raised:
         urllib.request.urlopen(admin(cluster, 1) + path, timeout=60)

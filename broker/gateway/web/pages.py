@@ -139,7 +139,9 @@ class _Pages:
 
     async def group(self, request: web.Request) -> Page:
         name = request.query.get("name", "")
-        path = path_of("/v1/groups") + path_of("", group=name)
+        if not name:
+            return error_page(404, "Name a group.", "Groups")
+        path = path_of("/v1/groups", group=name)
         found = await self._ask_brokers(request, path)
         views = found.of(path)
         if not views:
