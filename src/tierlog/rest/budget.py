@@ -7,7 +7,7 @@ them when they are written to the other end. Those that have to wait get their t
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from tierlog.rest.errors import OVERLOADED, RETRY_AFTER_S, RestError
 
@@ -51,7 +51,8 @@ class Budget:
             if turn.done() and not turn.cancelled():
                 self.release(count)
             else:
-                self._waiting.remove(entry)
+                with suppress(ValueError):  # a release in the meantime may have passed over it
+                    self._waiting.remove(entry)
                 self._give_turns()
             raise
 

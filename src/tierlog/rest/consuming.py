@@ -213,6 +213,8 @@ class _Stream:
                         return "end"
                 elif self._has_deadline and time.monotonic() >= deadline:
                     return "timeout"
+                elif self._call.is_gone:
+                    raise ConnectionResetError("the client is gone")
                 self._next.update(reader.positions)
         self._next.update(reader.positions)
         return "end"

@@ -12,6 +12,7 @@ import io
 import json
 import struct
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -27,7 +28,8 @@ NULL = msgspec.Raw(b"null")
 SCHEMAS_MAX = 256
 DEPTH_MAX = 64
 REGISTRY_CALLS_MAX = 16
-"""Requests to the registry at a time, each in a thread."""
+"""Requests to the registry at a time, each in a thread. Logins need the threads of the event loop, which a
+registry that hangs must not hold."""
 
 _STATUS_NOT_FOUND = 404
 
@@ -70,7 +72,7 @@ class Values:
 
     def __init__(self, address: RegistryAddress | None) -> None:
         self._address = address
-        self._calls = asyncio.Semaphore(REGISTRY_CALLS_MAX)
+        self._threads = ThreadPoolExecutor(REGISTRY_CALLS_MAX, "registry")
         self._written: dict[SchemaChoice, tuple[int, str]] = {}
 
     async def encoded(self, kind: Format, data: msgspec.Raw, choice: SchemaChoice, name: str) -> bytes | None:
@@ -137,15 +139,15 @@ class Values:
         return self._address
 
     async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        async with self._calls:
-            try:
-                return await asyncio.to_thread(function, *arguments)
-            except RegistryError as failure:
-                if failure.status == _STATUS_NOT_FOUND:
-                    raise RestError(NO_SCHEMA, str(failure)) from None
-                if 400 <= failure.status < 500:
-                    raise RestError(BAD_REQUEST, str(failure)) from None
-                raise RestError(REGISTRY_FAILED, str(failure)) from None
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._threads, function, *arguments)
+        except RegistryError as failure:
+            if failure.status == _STATUS_NOT_FOUND:
+                raise RestError(NO_SCHEMA, str(failure)) from None
+            if 400 <= failure.status < 500:
+                raise RestError(BAD_REQUEST, str(failure)) from None
+            raise RestError(REGISTRY_FAILED, str(failure)) from None
 
 
 Decoder: TypeAlias = Callable[[bytes], msgspec.Raw]

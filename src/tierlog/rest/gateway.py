@@ -111,6 +111,12 @@ class Call:
         """A part of the path."""
         return self.request.match_info[name]
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client has closed the connection. A stream that writes nothing must ask."""
+        transport = self.request.transport
+        return transport is None or transport.is_closing()
+
     async def cluster_id(self) -> str:
         """The cluster's id. Raises RestError if the path names another one."""
         found = (await self.cluster.metadata([])).cluster_id or ""

@@ -1,5 +1,6 @@
-"""Splits a stream of JSON objects into them: `{"a":1}{"b":2}`, or one per line."""
+"""Splits a stream of JSON objects into them: `{"a":1}{"b":2}`, or one per line. Counts objects in a body."""
 
+import asyncio
 import re
 from collections.abc import Iterator
 
@@ -8,6 +9,9 @@ from tierlog.rest.errors import INVALID_JSON, TOO_LARGE, RestError
 _OF_VALUE = re.compile(rb'["{}\[\]]')
 _OF_STRING = re.compile(rb'["\\]')
 _NOT_SPACE = re.compile(rb"[^ \t\r\n]")
+
+TOKENS_PER_TURN = 5_000
+"""Tokens that are counted in one turn of the event loop: some milliseconds."""
 
 
 class JsonSplitter:
@@ -73,3 +77,34 @@ class JsonSplitter:
                         item = bytes(self._buffer[self._start : self._at])
                         self._start = self._at
                         return item
+
+
+async def has_more_objects(body: bytes, depth: int, most: int) -> bool:
+    """Whether more than `most` objects begin within `depth` arrays and objects. An object has two bytes or
+    more in the body and takes hundreds once it is decoded, so that they are counted before."""
+    if body.count(b"{") <= most:
+        return False
+    at = level = count = tokens = 0
+    while (token := _OF_VALUE.search(body, at)) is not None:
+        at, tokens = token.end(), tokens + 1
+        if tokens % TOKENS_PER_TURN == 0:
+            await asyncio.sleep(0)
+        match token[0]:
+            case b'"':
+                at = _end_of_string(body, at)
+            case b"{" | b"[":
+                count += level == depth and token[0] == b"{"
+                level += 1
+                if count > most:
+                    return True
+            case _:
+                level -= 1
+    return False
+
+
+def _end_of_string(body: bytes, at: int) -> int:
+    while (token := _OF_STRING.search(body, at)) is not None:
+        if token[0] == b'"':
+            return token.end()
+        at = token.end() + 1
+    return len(body)

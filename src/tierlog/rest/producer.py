@@ -29,6 +29,9 @@ TIMEOUT_MS = 30_000
 BATCH_BYTES = 512 << 10  # well below the default of max.message.bytes (1 MiB)
 BATCH_RECORDS = 5_000
 MAX_SEQUENCE = 2**31
+WRITERS_MAX = 10_000
+"""Writers of a session from which idle ones are forgotten."""
+
 RECORD_OVERHEAD = 32
 """Bytes of a record besides key, value and headers, at most."""
 
@@ -78,6 +81,7 @@ class Producer:
         self._identity: _Identity | None = None
         self._lock = asyncio.Lock()
         self._next = 0
+        self._most = WRITERS_MAX
 
     def sticky(self, count: int) -> int:
         """Partition for the records without a key of one request."""
@@ -88,11 +92,20 @@ class Producer:
         """Send a record. The result, or its exception (ClientError), says what became of it."""
         writer = self._writers.get((topic, partition))
         if writer is None:
+            self._make_space()
             writer = self._writers[topic, partition] = _Writer(self, self._cluster, topic, partition)
         waiting = _Waiting(record, size_of(record), asyncio.get_running_loop().create_future())
         if writer.add(waiting):
             self._tasks.spawn(f"write {topic}-{partition}", writer.run())
         return waiting.done
+
+    def _make_space(self) -> None:
+        """Forget idle writers. Their sequence numbers are lost, so that new ones get another producer id."""
+        if len(self._writers) < self._most:
+            return
+        self._writers = {name: writer for name, writer in self._writers.items() if writer.is_running}
+        self._most = max(WRITERS_MAX, 2 * len(self._writers))
+        self._identity = None
 
     async def identity(self, lost: _Identity | None) -> _Identity:
         """The producer id; another one than `lost`. Raises ClientError."""
@@ -120,7 +133,7 @@ class _Writer:
         self._topic = topic
         self._partition = partition
         self._waiting: deque[_Waiting] = deque()
-        self._is_running = False
+        self.is_running = False
         self._identity: _Identity | None = None
         self._lost: _Identity | None = None
         self._sequence = 0
@@ -128,7 +141,7 @@ class _Writer:
     def add(self, waiting: _Waiting) -> bool:
         """Queue a record. Returns whether `run` has to be started."""
         self._waiting.append(waiting)
-        starts, self._is_running = not self._is_running, True
+        starts, self.is_running = not self.is_running, True
         return starts
 
     async def run(self) -> None:
@@ -138,7 +151,7 @@ class _Writer:
             while self._waiting:
                 await self._send(self._next_batch())
         finally:
-            self._is_running = False
+            self.is_running = False
             for waiting in self._waiting:  # only when the gateway stops
                 waiting.done.cancel()
             self._waiting.clear()

@@ -7,6 +7,7 @@ other languages find it in the same partition. Records of one request keep their
 import asyncio
 from collections import deque
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -17,6 +18,7 @@ from tierlog.client.partitioner import partition_of
 from tierlog.records.record import Header
 from tierlog.records.writer import NewRecord
 from tierlog.rest import models
+from tierlog.rest.budget import Budget
 from tierlog.rest.errors import (
     BAD_REQUEST,
     JSON,
@@ -29,7 +31,7 @@ from tierlog.rest.errors import (
 )
 from tierlog.rest.formats import Format, SchemaChoice, Values, format_of
 from tierlog.rest.gateway import Call
-from tierlog.rest.json_stream import JsonSplitter
+from tierlog.rest.json_stream import JsonSplitter, has_more_objects
 from tierlog.rest.models import encode
 from tierlog.rest.producer import Written, size_of
 from tierlog.rest.routes import Route, decoded, refuse_unknown
@@ -41,12 +43,21 @@ TIMESTAMP_MAX_MS = 253_402_300_799_999
 
 RECORDS_MAX = 100_000
 """Records of a request that is no stream."""
+RECORD_DEPTH = 2
+"""A record is within the object of the request and its array of records."""
+
+RECORDS_PER_TURN = 500
+"""Records that are encoded in one turn of the event loop: some milliseconds."""
 
 RECORD_MEMORY_BYTES = 768
 """Memory of a record until its response, besides its bytes."""
 
 WINDOW_RECORDS = 1_000
 """Records of a stream that wait for the broker."""
+
+SMALL_BYTES = 64 << 10
+"""Bytes of an incomplete record that are not counted, as those in the buffer of its connection: many streams
+have some, and must not end because others wait for memory."""
 
 
 class _Prepared(NamedTuple):
@@ -62,11 +73,11 @@ class _Prepared(NamedTuple):
 
 async def produce(call: Call) -> web.StreamResponse:
     refuse_unknown(call.request.query, ())
+    if await has_more_objects(call.body, RECORD_DEPTH, RECORDS_MAX):
+        raise RestError(BAD_REQUEST, f"records: more than {RECORDS_MAX}: send several requests, or a stream")
     body: models.ProduceRequest = decoded(call.body, models.ProduceRequest)
     if not body.records:
         raise RestError(BAD_REQUEST, "records: expected at least one")
-    if len(body.records) > RECORDS_MAX:
-        raise RestError(BAD_REQUEST, f"records: more than {RECORDS_MAX}: send several requests, or a stream")
     budget = call.gateway.budget
     # not more than there is, so that it fits when it is alone
     held = min(len(body.records) * RECORD_MEMORY_BYTES, max(0, budget.most - len(call.body)))
@@ -86,6 +97,8 @@ async def _produce(call: Call, body: models.ProduceRequest) -> web.StreamRespons
     value_schema = _v1_choice(body.value_schema, f"{topic}-value")
     values, prepared = call.gateway.values, []
     for at, given in enumerate(body.records):
+        if at % RECORDS_PER_TURN == RECORDS_PER_TURN - 1:
+            await asyncio.sleep(0)
         where = f"records[{at}]"
         key = await values.encoded(key_format, given.key, key_schema, f"{where}.key")
         value = await values.encoded(value_format, given.value, value_schema, f"{where}.value")
@@ -217,8 +230,8 @@ class _RecordStream:
         try:
             await self._read()
         finally:
-            for _, held, _ in self._waiting:
-                self._gateway.budget.release(held)
+            for _, held, sent in self._waiting:  # the producer has the records until their results are there
+                sent.add_done_callback(partial(_release, self._gateway.budget, held))
             self._waiting.clear()
             self._gateway.budget.release(self._pending)
         if self._response is None:
@@ -238,6 +251,7 @@ class _RecordStream:
                 if not data:
                     break
                 for item in splitter.feed(data):
+                    self._hold_pending(0)
                     await self._take(item)
                 self._hold_pending(splitter.pending)
             splitter.finish()
@@ -251,8 +265,9 @@ class _RecordStream:
             await self._fail(RestError(TIMED_OUT, "no data within the time limit"))
 
     def _hold_pending(self, count: int) -> None:
-        """Count the bytes of a record that has not arrived completely. Raises RestError if they are too many
-        now."""
+        """Count the bytes of a record that has not arrived completely, unless they are few. Raises RestError
+        if they are too many now."""
+        count = count if count > SMALL_BYTES else 0
         if count > self._pending:
             self._gateway.budget.reserve_now(count - self._pending)
         else:
@@ -344,7 +359,7 @@ class _RecordStream:
             await self._write(b"\n".join(rows), is_one=len(rows) == 1)
 
     def _row(self, prepared: _Prepared, written: Written) -> models.V3Written:
-        moment = datetime.fromtimestamp(written.timestamp / 1000, UTC)
+        moment = EPOCH + timedelta(milliseconds=written.timestamp)
         parts = [
             None if kind is None else models.WrittenData(kind.value, len(data or b""))
             for kind, data in zip(prepared.kinds, (prepared.record.key, prepared.record.value), strict=True)
@@ -393,6 +408,10 @@ class _RecordStream:
         finally:
             if self._response is not None:
                 self._response.force_close()
+
+
+def _release(budget: Budget, count: int, _: "asyncio.Future[Written]") -> None:
+    budget.release(count)
 
 
 def producing_routes() -> list[Route]:

@@ -35,8 +35,8 @@ MAX_WAIT_MS = 5_000
 """How long a Fetch waits at the broker for records."""
 
 END_FETCH_BYTES = 16 << 10
-"""Bytes of a Fetch at the end of the log, where thousands of streams wait, and while the budget is half used,
-so that slow clients cannot hold all of it."""
+"""Bytes of a Fetch at the end of the log, where thousands of streams wait, and of other Fetches while the
+budget is half used, so that slow clients cannot hold all of it."""
 FETCH_BYTES = 512 << 10
 """Bytes of other Fetches. A larger batch comes nevertheless."""
 BATCH_MAX_BYTES = 64 << 20  # decompressed; protects against decompression bombs
@@ -149,11 +149,11 @@ class Reader:
                     leader = pending.pop(task)
                     held, found = task.result()
                     try:
-                        had_records = False
+                        served: set[int] = set()
                         for data in found:
                             batches = self._batches(data)
                             for batch in batches:
-                                had_records = True
+                                served.add(data.partition_index)
                                 unpacked = batches.unpacked_bytes
                                 self.budget.resize(0, unpacked)
                                 try:
@@ -162,9 +162,13 @@ class Reader:
                                     self.budget.release(unpacked)
                     finally:
                         self.budget.release(held)
-                    leader.is_at_end = not had_records
-                    leader.partitions = [one for one in leader.partitions if one in set(self.remaining())]
-                    if not had_records and leader.partitions:
+                    leader.is_at_end = not served
+                    # a leader fills its response in the order of the request: the others come first now
+                    left = set(self.remaining()).intersection(leader.partitions)
+                    leader.partitions = sorted(
+                        (one for one in leader.partitions if one in left), key=served.__contains__
+                    )
+                    if not served and leader.partitions:
                         yield []
                     if leader.partitions:
                         pending[self._start(leader, wait_ms)] = leader
@@ -182,9 +186,11 @@ class Reader:
                 self.budget.release(result[0])
 
     async def _fetch(self, leader: _Leader, wait_ms: int) -> tuple[int, list[PartitionData]]:
-        """The bytes that are reserved for the response, and the response."""
+        """The bytes that are reserved for the response, and the response. Only at the end of the log does a
+        Fetch wait for records. It reserves nothing then, as thousands of streams may wait there."""
         is_small = leader.is_at_end or self.budget.used > self.budget.most // 2
         most = END_FETCH_BYTES if is_small else FETCH_BYTES
+        wait_ms = wait_ms if leader.is_at_end else 0
         wanted = [
             FetchPartition(
                 partition=partition, fetch_offset=self.positions[partition], partition_max_bytes=most
@@ -198,8 +204,9 @@ class Reader:
             isolation_level=self.isolation,
             topics=[FetchTopic(topic=self.topic, partitions=wanted)],
         )
-        await self.budget.reserve(most)
-        held = most
+        held = 0 if leader.is_at_end else most
+        if held:
+            await self.budget.reserve(held)
         try:
             response = await leader.connection.call(request, wait_ms / 1000 + TIMEOUT_S)
             raise_for(response.error_code, None, f"fetch from {self.topic}")

@@ -77,3 +77,16 @@ async def test_response_that_is_larger_than_reserved_delays_others() -> None:
     budget.release(500)
     await waiting
     assert budget.used == 10
+
+
+async def test_release_passes_over_a_reservation_that_is_being_cancelled() -> None:
+    """The task has been cancelled, and has not run since."""
+    budget = Budget(100)
+    budget.reserve_now(100)
+    waiting = asyncio.ensure_future(budget.reserve(80))
+    await turns()
+    waiting.cancel()
+    budget.release(100)
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert budget.used == 0 and not budget.is_short

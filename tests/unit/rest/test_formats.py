@@ -1,9 +1,12 @@
 """Formats of keys and values: bytes of records from JSON and back, and data that does not fit."""
 
+import asyncio
 import io
 import json
+import threading
 import tracemalloc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import fastavro
@@ -210,3 +213,20 @@ async def test_registry_that_does_not_respond_is_no_fault_of_the_client(
     with pytest.raises(RestError) as missing:
         await encoded(Format.AVRO, "{}", SchemaChoice(subject="nowhere"), values)
     assert missing.value.code == 40407
+
+
+async def test_registry_that_hangs_does_not_hold_the_threads_of_logins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr("tierlog.client.registry.schema_of_id", lambda *_: str(ended.wait()))
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(4))
+    values = Values(RegistryAddress(url="http://127.0.0.1:1"))
+    wanted = [FRAME.pack(0, number) for number in range(64)]
+    calls = [asyncio.ensure_future(values.decoder(Format.AVRO, [value])) for value in wanted]
+    await asyncio.sleep(0)
+    try:
+        assert await asyncio.wait_for(asyncio.to_thread(len, wanted), 60) == 64
+    finally:
+        ended.set()
+    await asyncio.gather(*calls)

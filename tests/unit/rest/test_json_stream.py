@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tierlog.rest.errors import RestError
-from tierlog.rest.json_stream import JsonSplitter
+from tierlog.rest.json_stream import JsonSplitter, has_more_objects
 
 VALUES = st.none() | st.integers() | st.text() | st.lists(st.text(max_size=5) | st.booleans(), max_size=5)
 OBJECTS = st.dictionaries(st.text(), VALUES | st.dictionaries(st.text(), VALUES, max_size=3), max_size=5)
@@ -53,3 +53,19 @@ def test_open_string_spans_pieces() -> None:
     assert list(splitter.feed(b'"}"}  {"b":[')) == [b'{"a":"x\\"}"}']
     assert list(splitter.feed(b"]} ")) == [b'{"b":[]}']
     splitter.finish()
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ('{"records":[]}', 0),
+        ('{"records":[{},{"value":{"a":[{}]}},{"headers":[{"name":"h"}]}]}', 3),
+        ('{"key_schema":{"schema":"{{\\"{"},"records":[{"key":"\\\\"},{"key":"{{{"},{}]}', 3),
+        ('{"records":[{},{', 2),
+        ('{"records":["{', 0),
+    ],
+)
+async def test_objects_at_a_depth_are_counted(text: str, count: int) -> None:
+    body = text.encode()
+    assert not await has_more_objects(body, 2, count)
+    assert count == 0 or await has_more_objects(body, 2, count - 1)
