@@ -9,6 +9,8 @@ busy machine may starve one of them. The end of the run lists every rerun (ADR 0
 
 A test fails if its output, or the log or command line of a broker, has a secret of the tests (`canaries`).
 
+Commands find no profile of the developer, whose cluster the tests would change.
+
 A crash of a pytest-xdist worker fails its test without a rerun and ends the run.
 """
 
@@ -44,6 +46,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(here).parts[0] in REAL_PROCESSES:
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+TARGETS = ("TIERLOG_PROFILE", "TIERLOG_BOOTSTRAP", "TIERLOG_ADMIN", "TIERLOG_CLIENT_CONFIG")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_target_of_the_developer(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, None, None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        for name in TARGETS:
+            patch.delenv(name, raising=False)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from cli_inline import call, commands
 
+from tierlog.cli import profiles
+
 
 def tierlog(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tierlog.cli.main", *words]
@@ -37,6 +39,11 @@ def test_object_store_of_the_environment_replaces_the_default_of_dev(
     assert refused.returncode == 2 and "ftp://host/of/the/environment" in refused.stderr
     refused = tierlog(*dev, "--object-store", "ftp://host/of/the/option")
     assert refused.returncode == 2 and "ftp://host/of/the/option" in refused.stderr
+
+
+def test_commands_of_tests_do_not_see_the_profiles_of_the_developer() -> None:
+    assert not profiles.file().is_relative_to(Path.home() / ".config")
+    assert not profiles.load().by_name
 
 
 def test_every_command_has_json_output() -> None:
