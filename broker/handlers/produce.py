@@ -12,10 +12,11 @@ from functools import partial
 from tierlog.base.types import TopicPartition
 from tierlog.broker.handlers.audit_topic import may_write
 from tierlog.broker.handlers.audited import record_denial
-from tierlog.broker.handlers.context import CLOSE, WHOLE_FRAME, Handler, Pending, Reply, RequestContext
+from tierlog.broker.handlers.context import CLOSE, WHOLE_FRAME, Handler, Pending, Reply, RequestContext, Where
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.leaders import add_current_leaders
 from tierlog.broker.handlers.purgatory import Write
+from tierlog.broker.handlers.refused_batches import error_of_earlier, note_refusal
 from tierlog.broker.handlers.validated_produce import UnvalidatedBatch, append_validated, keep_bytes
 from tierlog.broker.handlers.verification import Verifying, append_verified, produce_error
 from tierlog.broker.replication.leader_role import AppendResult
@@ -35,7 +36,15 @@ from tierlog.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from tierlog.records.batch import ATTRIBUTES_AT, CODEC_MASK, HEADER_SIZE, MAGIC, TRANSACTIONAL, read_header
+from tierlog.records.batch import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    HEADER_SIZE,
+    MAGIC,
+    TRANSACTIONAL,
+    Buffer,
+    read_header,
+)
 from tierlog.records.codecs import Codec
 
 ACKS_ALL, ACKS_LEADER, ACKS_NONE = -1, 1, 0
@@ -124,18 +133,20 @@ def _appender(
             key = topic.topic_id if by_id else topic.name
             results = []
             for data in topic.partition_data:
-                found = deps.find_leader(key, data.index)
+                found, where = deps.find_leader(key, data.index), (key, data.index)
                 if isinstance(found, Replica):
                     if found.name.topic in closed and not _may_write(deps, context, found.name, data):
                         found = ErrorCode.INVALID_TOPIC_EXCEPTION
                     else:
-                        found = _refusal(context, found, data, verifying) or found
+                        found = _refusal(deps, context, where, found, data, verifying) or found
                 result = (
                     _append(deps, found, data, request.acks, now_ms, pending, unvalidated, verifying)
                     if isinstance(found, Replica)
                     else _error_response(data.index, found)
                 )
-                failed = failed or result.error_code != ErrorCode.NONE
+                if result.error_code != ErrorCode.NONE:
+                    failed = True
+                    _note_refusal(deps, context, where, data.records, result)
                 results.append(result)
             response.responses.append(
                 TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=results)
@@ -161,7 +172,7 @@ def _appender(
             pending[:] = [item for item in pending if not item.is_complete()]
             return _finish(deps, context, request, response, pending, any(_codes(response)))
 
-        append = partial(_append_validated, deps, request.acks, pending, verifying)
+        append = partial(_append_validated, deps, context, request.acks, pending, verifying)
         kept_bytes = keep_bytes(request, unvalidated)
         appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         work = append_validated(deps.batch_validator, unvalidated, appended, append, respond)
@@ -218,12 +229,18 @@ def _may_write(
 
 
 def _refusal(
-    context: RequestContext, replica: Replica, data: PartitionProduceData, verifying: Verifying | None
+    deps: Dependencies,
+    context: RequestContext,
+    where: Where,
+    replica: Replica,
+    data: PartitionProduceData,
+    verifying: Verifying | None,
 ) -> ErrorCode | None:
     if context.version < ZSTD_FROM and _is_zstd(data):
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     if verifying is None:
-        return None
+        refused = context.connection.refused
+        return error_of_earlier(refused, where, data.records, deps.clock.monotonic_ms()) if refused else None
     if replica.name not in verifying.begun:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER  # it has become the leader since
     error = verifying.refused.get(replica.name)
@@ -271,6 +288,7 @@ def _append(
 
 def _append_validated(
     deps: Dependencies,
+    context: RequestContext,
     acks: int,
     pending: list[_UnacknowledgedBatch],
     verifying: Verifying | None,
@@ -295,6 +313,20 @@ def _append_validated(
     batch.validation = result.validation
     if result.validation is None:
         _fill_in(deps, batch.response, replica, result, acks, pending)
+    if result.error != ErrorCode.NONE:
+        key = replica.topic_id if context.version >= TOPIC_IDS_FROM else replica.name.topic
+        _note_refusal(deps, context, (key, replica.name.partition), batch.records, batch.response)
+
+
+def _note_refusal(
+    deps: Dependencies,
+    context: RequestContext,
+    where: Where,
+    records: Buffer | None,
+    response: PartitionProduceResponse,
+) -> None:
+    refused, now_ms = context.connection.refused, deps.clock.monotonic_ms()
+    note_refusal(refused, where, records, ErrorCode(response.error_code), now_ms)
 
 
 def _fill_in(
