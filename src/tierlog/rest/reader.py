@@ -34,6 +34,10 @@ TIMEOUT_MS = 30_000
 MAX_WAIT_MS = 5_000
 """How long a Fetch waits at the broker for records."""
 
+CONNECTION_AGE_S = 600.0
+"""How long a stream keeps its connections, so that a password that was changed ends it. Longer than for
+requests, because thousands of streams log in again."""
+
 END_FETCH_BYTES = 16 << 10
 """Bytes of a Fetch at the end of the log, where thousands of streams wait, and of other Fetches while the
 budget is half used, so that slow clients cannot hold all of it."""
@@ -137,6 +141,7 @@ class Reader:
         for partition in self.remaining():
             groups.setdefault(await self.cluster.leader(self.topic, partition), []).append(partition)
         pending: dict[asyncio.Task[tuple[int, list[PartitionData]]], _Leader] = {}
+        renew_at = time.monotonic() + CONNECTION_AGE_S
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._abandon, pending)
             for node, partitions in groups.items():
@@ -172,6 +177,8 @@ class Reader:
                         yield []
                     if leader.partitions:
                         pending[self._start(leader, wait_ms)] = leader
+                if time.monotonic() > renew_at:  # abandons the fetches that wait
+                    return
 
     def _start(self, leader: _Leader, wait_ms: int) -> "asyncio.Task[tuple[int, list[PartitionData]]]":
         return asyncio.get_running_loop().create_task(self._fetch(leader, wait_ms))
