@@ -13,6 +13,7 @@ import asyncio
 import logging
 import random
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -27,8 +28,10 @@ from tierlog.config.node import NodeSettings
 CLOSE_TIMEOUT_S = 2.0
 """How long the stop of a node waits for the export of the last spans."""
 
-QUIET_LOGGERS = ("opentelemetry.exporter", "opentelemetry.sdk._shared_internal")
-"""They log every attempt and every dropped span; `_Exporter` logs once."""
+EXPORT_LOGGER, QUEUE_LOGGER = "opentelemetry.exporter", "opentelemetry.sdk._shared_internal"
+"""They log every attempt and every dropped span; `_Exporter` logs once, with the last reason."""
+
+REASON_CHARACTERS = 500
 
 _log = structlog.get_logger("tierlog")
 
@@ -59,8 +62,10 @@ class Traces:
         from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        for name in QUIET_LOGGERS:
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+        reasons = _Reasons()
+        logging.getLogger(QUEUE_LOGGER).setLevel(logging.CRITICAL)
+        logging.getLogger(EXPORT_LOGGER).addHandler(reasons)
+        logging.getLogger(EXPORT_LOGGER).propagate = False
         resource = Resource(
             {
                 "service.name": "tierlog",
@@ -70,7 +75,7 @@ class Traces:
             }
         )
         self.begun = 0
-        self._exporter = _Exporter(OTLPSpanExporter())
+        self._exporter = _Exporter(OTLPSpanExporter(), reasons)
         self._processor = BatchSpanProcessor(self._exporter)
         provider = TracerProvider(
             resource=resource.merge(OTELResourceDetector().detect()),
@@ -160,12 +165,30 @@ class _Span:
         self._span.end()
 
 
+class _Reasons(logging.Handler):
+    """Keeps the last messages of the exporter in place of logging them: the error, and that it gave up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._messages: deque[str] = deque(maxlen=2)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(Exception):
+            self._messages.append(record.getMessage()[:REASON_CHARACTERS])
+
+    def take(self) -> str:
+        taken = " ".join(self._messages)
+        self._messages.clear()
+        return taken
+
+
 class _Exporter:
     """Passes spans on to the collector, in the processor's thread. Counts them, and logs when the collector
     begins to refuse them and when it accepts them again."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Any, reasons: _Reasons) -> None:
         self._inner = inner
+        self._reasons = reasons
         self._fails = False
         self.exported = 0
 
@@ -176,7 +199,7 @@ class _Exporter:
             if self._fails:
                 _log.info("traces.exported")
         elif not self._fails:
-            _log.warning("traces.export_failed")
+            _log.warning("traces.export_failed", why=self._reasons.take())
         self._fails = result.name != "SUCCESS"
         return result
 

@@ -1,6 +1,7 @@
 """Traces of a real broker, received by a real collector over HTTP."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -140,6 +141,7 @@ def test_a_collector_that_is_down_costs_one_log_line_and_no_request(
         until(lambda: "'traces.exported'" in broker.log_tail(), "the end is logged", within_s=TIMEOUT_S)
     log = broker.log_tail()
     assert log.count("traces.export_failed") == 1 and "library.message" not in log
+    assert re.search(r"event='traces.export_failed' .* why=['\"]\w", log)
     begun, exported = (metric(broker, f"tierlog_trace_spans{part}_total") for part in ("", "_exported"))
     assert 0 < exported < begun
 
