@@ -24,8 +24,9 @@ ALL_HOSTS, ALL_NODES = "hosts", "nodes"
 """Words of --hosts: each host of the cluster, or each node by itself."""
 
 PLACEHOLDERS = ("host", "nodes", "version")
-SAFE = re.compile(r"[\w.:+-]+", re.ASCII)
-"""Values of placeholders: a shell gives these characters no other meaning, inside of quotes or outside."""
+SAFE = re.compile(r"[\w:][\w.:+-]*", re.ASCII)
+"""Values of placeholders: a shell gives these characters no other meaning, inside of quotes or outside. No
+program takes such a value for an option."""
 
 COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
@@ -100,6 +101,10 @@ class Rollout(msgspec.Struct, kw_only=True):
         begun = [step for step in left if step.has_begun]
         others = [step for step in left if leader not in step.nodes]
         return next(iter([*begun, *others, *left]), None)
+
+    def begun(self) -> list[Step]:
+        """The steps whose nodes may be down."""
+        return [step for step in self.steps if step.has_begun and not step.has_ended]
 
     def order(self, leader: int | None) -> list[Step]:
         """The steps in the order in which they run if the quorum keeps its leader."""
@@ -228,7 +233,7 @@ def _groups(hosts: Sequence[str], nodes: Mapping[int, Node]) -> dict[str, list[N
 
 def _safe(value: str) -> str:
     if SAFE.fullmatch(value) is None:
-        raise usage(f"{value!r} cannot stand in a command: it has characters that a shell interprets")
+        raise usage(f"{value!r} cannot stand in a command, where a shell or program would interpret it")
     return value
 
 
@@ -248,7 +253,11 @@ def cluster_doubts(
     ]
     if seen.brokers is None and not found:
         found.append(Doubt("no node says which brokers and partitions there are", "Run it again."))
-    formats = {node: found["format"] for node, found in answers.of(VERSIONS).items() if node not in absent}
+    versions = {node: told for node, told in answers.of(VERSIONS).items() if node not in absent}
+    if silent := sorted(answers.documents.keys() - versions.keys() - {*absent}):
+        what = f"node {listed([*map(str, silent)])} does not tell its version and when it started"
+        found.append(Doubt(what, "Run it again."))
+    formats = {node: told["format"] for node, told in versions.items()}
     if len(set(formats.values())) > 1:
         values = ", ".join(f"{version} at node {node}" for node, version in sorted(formats.items()))
         what = f"an upgrade is being finalised: tierlog.format is {values}"
@@ -286,6 +295,15 @@ def stop_doubts(
     return found
 
 
+def member_doubts(step: Step, nodes: Mapping[int, Node]) -> list[Doubt]:
+    """Nodes of the step that have left the cluster since the plan was made."""
+    gone = [str(one) for one in step.nodes if one not in nodes]
+    if not gone:
+        return []
+    what = f"node {listed(gone)} of {step.name} is no longer in the cluster"
+    return [Doubt(what, "Begin again with --start-over, and with the hosts that are left to do.")]
+
+
 def not_back(step: Step, nodes: Mapping[int, Node], answers: Answers, version: str | None) -> list[Doubt]:
     """Nodes of the step that have not restarted yet, or run another version."""
     found = []
@@ -309,11 +327,22 @@ def wrong_version(node: Node, version: str) -> Doubt:
 
 def wrong_versions(step: Step, nodes: Mapping[int, Node], version: str | None) -> list[Doubt]:
     """Nodes that have restarted with another version: waiting does not change that."""
+    return [wrong_version(node, version) for node in restarted_wrongly(step, nodes, version) if version]
+
+
+def restarted_wrongly(step: Step, nodes: Mapping[int, Node], version: str | None) -> list[Node]:
+    """Nodes of the step that are another process than before, of another version than this."""
     return [
-        wrong_version(node, version)
+        node
         for node in (nodes[one] for one in step.nodes if one in nodes)
         if version is not None and node.version and _has_restarted(step, node) and not node.runs(version)
     ]
+
+
+def is_untouched(step: Step, nodes: Mapping[int, Node], answers: Answers) -> bool:
+    """Whether no node of the step has stopped since it began."""
+    running = answers.of(VERSIONS)
+    return all(one in running and one in nodes and not _has_restarted(step, nodes[one]) for one in step.nodes)
 
 
 def _has_restarted(step: Step, node: Node) -> bool:
@@ -328,7 +357,7 @@ def _without(seen: Observation, absent: Collection[int]) -> Observation:
     """The observation without what the absence of these nodes explains."""
     if not absent:
         return seen
-    quorum = {node: response for node, response in seen.quorum.items() if node not in absent}
+    quorum = {node: one for node, one in seen.quorum.items() if one is not None or node not in absent}
     if seen.brokers is None or seen.unhealthy is None:
         return replace(seen, quorum=quorum)
     explained: list[Mapping[str, Any]] = []

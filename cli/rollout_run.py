@@ -11,12 +11,19 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from tierlog.broker.diagnosis.evidence import HEALTH_PATHS, Answers, observation_of
+from tierlog.broker.diagnosis.evidence import (
+    HEALTH_PATHS,
+    UNHEALTHY_PARTITIONS,
+    Answers,
+    newest_first,
+    observation_of,
+)
 from tierlog.cli.admin import AdminApi
 from tierlog.cli.cluster_files import replace_file, state_directory
 from tierlog.cli.errors import CliError
@@ -28,13 +35,19 @@ from tierlog.cli.rollout import (
     Step,
     as_error,
     cluster_doubts,
+    is_untouched,
+    member_doubts,
     nodes_of,
     not_back,
+    restarted_wrongly,
     stop_doubts,
     wrong_versions,
 )
 
 POLL_INTERVAL_S = 1.0
+CHECKS = 3
+"""A check that raises a doubt is repeated: a busy node may respond late once."""
+
 REQUEST_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 10.0
 """Time between SIGTERM and SIGKILL for a command that has run for too long."""
@@ -129,18 +142,35 @@ class RolloutRun:
             yield step
         self._file.remove()
 
+    def doubts(self) -> list[Doubt]:
+        """Why the rollout would not continue now. Nothing is changed."""
+        answers = _with_all_unhealthy(self._ask())
+        begun = self.rollout.begun()
+        absent = [node for step in begun for node in step.nodes]
+        found = cluster_doubts(answers, absent, self._ignored)
+        steps = begun or [step for step in self.rollout.steps if not step.has_ended]
+        if found or self._allow_unavailable or not steps:
+            return found
+        partitions = self._request(steps[0], "GET", "/v1/partitions")["partitions"]
+        return [one for step in steps for one in stop_doubts(step, nodes_of(answers), partitions)]
+
     def _restart(self, step: Step) -> None:
         answers = self._ask()
         nodes = nodes_of(answers)
         has_begun = step.has_begun
         if has_begun and not not_back(step, nodes, answers, self.rollout.version):
             return  # an operator has brought it back
-        _require(cluster_doubts(answers, step.nodes if has_begun else (), self._ignored))
+        answers = self._require_whole(step.nodes if has_begun else ())
+        nodes = nodes_of(answers)
+        _require(member_doubts(step, nodes))
         if not self._allow_unavailable:
             partitions = self._request(step, "GET", "/v1/partitions")["partitions"]
             _require(stop_doubts(step, nodes, partitions))
         if not has_begun:
             step.before = {one: (nodes[one].started, nodes[one].epoch) for one in step.nodes}
+        for node in restarted_wrongly(step, nodes, self.rollout.version):  # it must restart again
+            step.before = {**(step.before or {}), node.id: (node.started, node.epoch)}
+            step.commands = 0
         if step.commands == len(self.rollout.commands):
             step.commands = 0  # they succeeded, and the nodes did not come back
         self._file.save(self.rollout)
@@ -169,6 +199,9 @@ class RolloutRun:
 
     def _run_commands(self, step: Step) -> None:
         while step.commands < len(self.rollout.commands):
+            answers = self._ask()
+            if is_untouched(step, nodes_of(answers), answers):
+                self._require_whole(step.nodes)  # another broker may have failed since the last check
             command = self.rollout.command(step.commands, step)
             self._tell(f"{step.name}: {command}")
             self._run_command(step, command)
@@ -205,22 +238,46 @@ class RolloutRun:
                 self._tell(f"{step.name}: waiting, {reported}")
             time.sleep(POLL_INTERVAL_S)
 
+    def _require_whole(self, absent: Collection[int]) -> Answers:
+        """The responses of all nodes. Raises CliError if the cluster is not whole, apart from `absent`."""
+        for number in range(CHECKS):
+            time.sleep(POLL_INTERVAL_S if number else 0)
+            answers = self._ask()
+            if absent:
+                answers = _with_all_unhealthy(answers)
+            if not (doubts := cluster_doubts(answers, absent, self._ignored)):
+                return answers
+        raise as_error(doubts)
+
     def _ask(self) -> Answers:
         answers = ask(sorted(self._urls), HEALTH_PATHS)
         self._urls.update(answers.urls.values())
         return answers
 
     def _request(self, step: Step, method: str, path: str) -> Any:
-        """The response of the first node that answers, if possible none of the step. Raises CliError."""
+        """The response of the node with the newest metadata, if possible none of the step. Raises
+        CliError."""
         answers = self._ask()
         failure = CliError("no node responds")
-        for node in sorted(answers.documents, key=lambda node: (node in step.nodes, node)):
+        for node in sorted(newest_first(observation_of(answers)), key=lambda node: node in step.nodes):
             api = AdminApi(answers.urls[node], timeout_s=REQUEST_TIMEOUT_S)
             try:
                 return api.get(path) if method == "GET" else api.post(path, {})
             except CliError as failed:
                 failure = failed
         raise failure
+
+
+def _with_all_unhealthy(answers: Answers) -> Answers:
+    """The responses with all unhealthy partitions: a broker that is down may explain more than those that are
+    usually requested."""
+    documents = dict(answers.documents)
+    for node, found in answers.of(UNHEALTHY_PARTITIONS).items():
+        if found.get("total", 0) > len(found["partitions"]):
+            api = AdminApi(answers.urls[node], timeout_s=REQUEST_TIMEOUT_S)
+            with suppress(CliError):  # what is missing stays a doubt
+                documents[node] = {**documents[node], UNHEALTHY_PARTITIONS: api.get(UNHEALTHY_PARTITIONS)}
+    return replace(answers, documents=documents)
 
 
 def _require(doubts: Collection[Doubt]) -> None:

@@ -1,5 +1,6 @@
 """`tierlog cluster rollout`: a rolling restart, upgrade or replacement of hosts, one after the other."""
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -132,7 +133,6 @@ def rollout(
     Exit codes: 5 at a doubt, 1 if a command fails.
     """
     from tierlog.cli.cluster_watch import interruptible
-    from tierlog.cli.rollout import cluster_doubts
     from tierlog.cli.rollout_run import RolloutRun, StateFile
     from tierlog.cli.targets import announce_target
 
@@ -146,9 +146,8 @@ def rollout(
     with file.lock():
         before = None if start_over else file.load()
         done = _planned(names, _texts(commands, steps), to_version, answers, cluster_id, before)
-        if dry_run:
-            _show_plan(done, answers, cluster_doubts(answers, _begun(done), ignored), as_json=as_json)
-            return
+        if before is not None:
+            _say_that_it_continues(done, file)
         with _progress(done) as tell:
             run = RolloutRun(
                 done,
@@ -160,8 +159,12 @@ def rollout(
                 allow_unavailable=allow_unavailable,
                 tell=tell,
             )
+            doubts = run.doubts() if dry_run else []
             with interruptible():  # so that its command ends with it
-                stopped = _run(run.steps(), tell)
+                stopped = None if dry_run else _run(run.steps(), tell)
+        if dry_run:
+            _show_plan(done, answers, doubts, as_json=as_json)
+            return
         _finish(done, file, stopped, as_json=as_json)
 
 
@@ -176,6 +179,14 @@ def _run(steps: "Iterator[Step]", tell: "Tell") -> CliError | None:
         print_status(f"interrupted. {GO_ON}")
         raise
     return None
+
+
+def _say_that_it_continues(done: "Rollout", file: "StateFile") -> None:
+    """Steps that are done are not done again, which may surprise after a long time."""
+    ended = sum(step.has_ended for step in done.steps)
+    then = time.strftime("%Y-%m-%d %H:%M", time.localtime(file.path.stat().st_mtime))
+    progress = f"{ended} of {counted(len(done.steps), 'step')} done"
+    print_status(f"continues the rollout of {then}: {progress}. --start-over begins again.")
 
 
 def _finish(done: "Rollout", file: "StateFile", stopped: CliError | None, *, as_json: bool) -> None:
@@ -279,11 +290,6 @@ def _rules(given: list[str]) -> list[str]:
         if rule not in IGNORABLE_RULES:
             raise usage(f"--ignore cannot be {rule!r}", hint=f"Use one of {', '.join(IGNORABLE_RULES)}.")
     return given
-
-
-def _begun(done: "Rollout") -> list[int]:
-    """Nodes that may be down, because their step has begun."""
-    return [node for step in done.steps if step.has_begun and not step.has_ended for node in step.nodes]
 
 
 def _row(step: "Step") -> dict[str, Any]:

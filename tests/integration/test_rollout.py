@@ -141,6 +141,7 @@ def test_a_node_that_does_not_come_back_stops_it_and_the_same_command_continues(
     assert AdminApi(cluster.admin[third]).get("/v1/versions")["started_at_ms"] == before[third][1]
 
     code, document, said = roll(*words)  # it runs the commands again, of which the first fails
+    assert "continues the rollout of" in said and "1 of 3 steps done. --start-over" in said
     assert code == 1 and f"node {second} is not running" in document["stopped"]["what"], said
     restarted = AdminApi(cluster.admin[first]).get("/v1/versions")["started_at_ms"]
 
@@ -193,6 +194,8 @@ def test_it_refuses_to_begin_in_a_cluster_that_is_not_whole(cluster: RolledClust
     succeed("topic", "create", "single", "-p", "3", "-r", "1")
     code, document, _ = roll(*NODES, *given(f"touch {ran}.{{nodes}}"))
     assert code == 5 and "would not take records with acks=all: single-" in document["stopped"]["what"]
+    code, document, _ = roll(*NODES, "--dry-run", *given("touch {nodes}"))
+    assert code == 5 and "would not take records with acks=all: single-" in document["doubts"][0]
     succeed("topic", "delete", "single", "--yes")
 
     succeed("cluster", "kill", "3")

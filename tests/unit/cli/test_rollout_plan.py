@@ -19,6 +19,7 @@ from tierlog.cli.rollout import (
     Rollout,
     Step,
     cluster_doubts,
+    member_doubts,
     nodes_of,
     not_back,
     plan,
@@ -164,7 +165,7 @@ def test_voters_of_one_host_do_not_stop_at_once(monkeypatch: pytest.MonkeyPatch)
         ([], None, "no command given"),
         (["restart-all"], None, "the same for each host"),
         (["ssh {host} upgrade {version}"], None, "no version is given"),
-        (["ssh {host} upgrade {version}"], "1; rm -r /", "a shell interprets"),
+        (["ssh {host} upgrade {version}"], "1; rm -r /", "a shell or program would"),
     ],
 )
 def test_wrong_commands_are_refused(commands: list[str], version: str | None, message: str) -> None:
@@ -174,7 +175,13 @@ def test_wrong_commands_are_refused(commands: list[str], version: str | None, me
 
 def test_host_that_a_shell_would_interpret_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(URLS, 21, "http://a;b:9644")
-    with pytest.raises(CliError, match="a shell interprets"):
+    with pytest.raises(CliError, match="a shell or program would"):
+        planned("hosts")
+
+
+def test_host_that_a_program_would_take_for_an_option_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(URLS, 21, "http://-v:9644")
+    with pytest.raises(CliError, match="'-v' cannot stand in a command"):
         planned("hosts")
 
 
@@ -216,6 +223,13 @@ def test_absence_of_the_steps_nodes_explains_their_part_only() -> None:
     assert cluster_doubts(answers(silent=(21, 3)), absent=[21])
 
 
+def test_nodes_of_the_step_that_still_run_may_lead_the_quorum() -> None:
+    """It comes last. After a command has failed there, the next run must not miss the leader."""
+    assert cluster_doubts(answers(leader=1), absent=[1]) == []
+    drained = answers(leader=11, brokers={11: {"stopping": True}})
+    assert cluster_doubts(drained, absent=[11, 12]) == []
+
+
 def test_ignored_rules_raise_no_doubt_and_redundancy_cannot_be_ignored() -> None:
     expiring = answers()
     row = {"listener": "SSL", "days_left": 3, "reload_error": None}
@@ -225,6 +239,17 @@ def test_ignored_rules_raise_no_doubt_and_redundancy_cannot_be_ignored() -> None
     assert len(cluster_doubts(expiring)) == 1
     assert cluster_doubts(expiring, ignored=["certificate"]) == []
     assert HEALTH_RULES.keys() - IGNORABLE_RULES == {"quorum", "node", "partitions"}
+
+
+def test_node_that_does_not_tell_when_it_started_raises_a_doubt() -> None:
+    """Otherwise each process of it would count as another one than before the step."""
+    seen = answers()
+    documents = {node: {**found} for node, found in seen.documents.items()}
+    del documents[21][VERSIONS]
+    seen = Answers(urls=URLS, documents=documents)
+    [doubt] = cluster_doubts(seen)
+    assert doubt.what == "node 21 does not tell its version and when it started"
+    assert cluster_doubts(seen, absent=[21]) == []
 
 
 def test_partitions_that_would_not_take_records_are_named() -> None:
@@ -347,6 +372,98 @@ def test_commands_of_a_file(tmp_path: Path) -> None:
     assert _texts(None, steps) == ["ssh {host} stop", "ssh {host} start"]
     with pytest.raises(CliError, match="twice"):
         _texts(["ssh {host}"], steps)
+
+
+# ---- a run
+
+
+class ScriptedRun(rollout_run.RolloutRun):
+    """A run that gets these responses, one after the other, and the last again and again."""
+
+    def __init__(self, rollout: Rollout, file: StateFile, *seen: Answers) -> None:
+        super().__init__(rollout, file, [], wait_s=10, command_timeout_s=60, tell=lambda _: None)
+        self._seen = [*seen]
+
+    def _ask(self) -> Answers:
+        return self._seen.pop(0) if len(self._seen) > 1 else self._seen[0]
+
+    def _request(self, step: Step, method: str, path: str) -> Any:
+        return {"partitions": [], "leads": 0}
+
+
+@pytest.fixture
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout_run, "POLL_INTERVAL_S", 0.0)
+
+
+def with_command(made: Rollout, command: str) -> Rollout:
+    made.commands = (command,)
+    return made
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_a_broker_that_fails_after_the_checks_keeps_the_commands_from_running(
+    file: StateFile, tmp_path: Path
+) -> None:
+    ran = tmp_path / "ran"
+    made = with_command(planned("21"), f"touch {ran}.{{nodes}}")
+    fenced = answers(silent=(12,), brokers={12: {"fenced": True}})
+    with pytest.raises(CliError, match="node 12: it does not respond"):
+        list(ScriptedRun(made, file, answers(), answers(), answers(), fenced).steps())
+    assert made.steps[0].has_begun and not list(tmp_path.glob("ran*"))
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_a_node_that_responds_late_once_does_not_stop_it(file: StateFile) -> None:
+    made = with_command(planned("21"), "true {nodes}")
+    new = answers(builds={21: {"started_at_ms": 5000}})
+    run = ScriptedRun(made, file, answers(), *[answers(silent=(3,))] * 2, *[answers()] * 3, new)
+    assert [step.name for step in run.steps()] == ["21"]
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_after_a_wrong_version_the_commands_run_again_and_wait_for_another_process(
+    file: StateFile, tmp_path: Path
+) -> None:
+    made = planned("21", version="1.2.0")
+    made.commands = (f"echo stop {{nodes}} >> {tmp_path}/ran", f"echo start {{nodes}} >> {tmp_path}/ran")
+    made.steps[0].before, made.steps[0].commands = {21: (1021, 7)}, 1
+    wrong = answers(builds={21: {"started_at_ms": 5000}})
+    right = answers(builds={21: {"started_at_ms": 6000, "version": "1.2.0"}})
+    assert len(list(ScriptedRun(made, file, *[wrong] * 9, right).steps())) == 1
+    assert (tmp_path / "ran").read_text() == "stop 21\nstart 21\n"
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_a_node_that_has_left_the_cluster_is_a_doubt(file: StateFile) -> None:
+    made = planned("21")
+    made.steps[0].nodes = (99,)
+    assert member_doubts(made.steps[0], nodes_of(answers()))
+    with pytest.raises(CliError, match="node 99 of 21 is no longer in the cluster"):
+        list(ScriptedRun(made, file, answers()).steps())
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_a_run_continues_though_its_broker_explains_more_partitions_than_are_requested_at_once(
+    file: StateFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [partition(number, [11, 21], [11], "under-replicated") for number in range(20)]
+    down = answers(silent=(21,), unhealthy=rows, brokers={21: {"fenced": True}})
+    for found in down.documents.values():
+        found[UNHEALTHY_PARTITIONS] = {"total": 20, "partitions": rows[:10]}  # type: ignore[index]
+
+    class AllRows:
+        def __init__(self, url: str, timeout_s: float) -> None:
+            pass
+
+        def get(self, path: str) -> Any:
+            return {"total": 20, "partitions": rows}
+
+    monkeypatch.setattr(rollout_run, "AdminApi", AllRows)
+    made = with_command(planned("21"), "true {nodes}")
+    made.steps[0].before = {21: (1021, 7)}
+    back = answers(builds={21: {"started_at_ms": 5000}})
+    assert len(list(ScriptedRun(made, file, *[down] * 5, back).steps())) == 1
 
 
 # ---- commands
