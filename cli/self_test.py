@@ -19,9 +19,16 @@ from tierlog.client.connection import OpenSocket
 
 MB = 1_000_000
 DISK, STORE, NETWORK = TESTS = ("disk", "store", "network")
-MARGIN_S = 25.0
-"""Time for what a node tests beyond its seconds: late disks and stores, and the removal of objects."""
+LATE_S = 12.0
+"""A node ends the test of a directory or store so long after its seconds, or a little earlier."""
 
+MARGIN_S = 25.0
+"""Time beyond that for the removal of objects and for the response."""
+
+DIRECTORIES_UNKNOWN = 2
+"""Directories of a node that does not list them, for its time."""
+
+NONE_LISTED: Mapping[int, int] = {}
 ROUND_TRIPS = 50
 CONNECT_TIMEOUT_S = 3.0
 _API_VERSIONS = struct.pack(">hhih", 18, 0, 0, -1)
@@ -83,14 +90,21 @@ class Line:
 
 
 def measure_nodes(
-    urls: Mapping[int, str], responding: Container[int], tests: Sequence[str], seconds: float, disk_bytes: int
+    urls: Mapping[int, str],
+    responding: Container[int],
+    tests: Sequence[str],
+    seconds: float,
+    disk_bytes: int,
+    directories: Mapping[int, int] = NONE_LISTED,
 ) -> Iterator[Line]:
-    """The nodes measure themselves, all at once. `responding`: nodes that are asked."""
+    """The nodes measure themselves, all at once. `responding`: nodes that are asked. `directories`: how many
+    each has, which it measures one after the other."""
     own = [test for test in (DISK, STORE) if test in tests]
     if not own:
         return
     body = {"tests": own, "seconds": seconds, "disk_bytes": disk_bytes}
-    limit_s = (seconds + MARGIN_S) * len(own)
+    usual = max(directories.values(), default=DIRECTORIES_UNKNOWN)
+    limits_s = {node: time_limit_s(own, seconds, directories.get(node, usual)) for node in urls}
     failures: dict[int, str] = {}
 
     def measure(node: int) -> dict[str, Any] | None:
@@ -98,7 +112,7 @@ def measure_nodes(
             failures[node] = "the node does not respond"
             return None
         try:
-            found: dict[str, Any] = AdminApi(urls[node], timeout_s=limit_s).post("/v1/self-test", body)
+            found: dict[str, Any] = AdminApi(urls[node], timeout_s=limits_s[node]).post("/v1/self-test", body)
             return found
         except CliError as failure:
             is_older = failure.status == NOT_FOUND
@@ -106,8 +120,9 @@ def measure_nodes(
             return None
 
     nodes = sorted(urls)
+    longest_s = max(limits_s.values(), default=0.0)
     answers = in_parallel(
-        measure, nodes, deadline_s=limit_s, on_late=lambda node: failures.update({node: _late(limit_s)})
+        measure, nodes, deadline_s=longest_s, on_late=lambda node: failures.update({node: _late(longest_s)})
     )
     for node, answer in zip(nodes, answers, strict=True):
         if answer is None:
@@ -120,6 +135,12 @@ def measure_nodes(
             )
         else:
             yield from _lines_of_node(node, answer)
+
+
+def time_limit_s(tests: Sequence[str], seconds: float, directories: int) -> float:
+    """Time in which a node with so many directories has tested them and its store."""
+    count = (directories if DISK in tests else 0) + (STORE in tests)
+    return (seconds + LATE_S) * count + MARGIN_S
 
 
 def _lines_of_node(node: int, answer: Mapping[str, Any]) -> Iterator[Line]:

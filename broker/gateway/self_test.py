@@ -36,6 +36,9 @@ SECONDS_MAX = 30.0
 LATE_S = 10.0
 """A directory or store may exceed the seconds of its test by so much before it counts as hanging."""
 
+HANGING_MAX = 64
+"""Directories that may hang at once: each keeps its thread."""
+
 DISK, STORE = "disk", "store"
 T = TypeVar("T")
 
@@ -51,7 +54,7 @@ class SelfTestRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def self_test_routes(node: Node) -> list[web.AbstractRouteDef]:
     running: set[str] = set()
     whole = asyncio.Lock()
-    threads = DaemonThreads("self-test", 1)
+    threads = DaemonThreads("self-test", HANGING_MAX)
 
     async def self_test(request: web.Request) -> web.Response:
         body = await decode_body(request, SelfTestRequest)
@@ -76,12 +79,9 @@ async def _disks(
     node: Node, body: SelfTestRequest, running: set[str], threads: DaemonThreads
 ) -> list[dict[str, Any]]:
     """One directory after the other: several may be on one disk. A thread in a directory that hangs stays,
-    and until it ends no other test begins."""
-    settings = node.settings
-    own = settings.log_dirs if node.is_broker else ()
-    directories = dict.fromkeys([*own, str(settings.metadata_directory)])
+    and until it ends no other test begins. The other directories have threads of their own."""
     found = []
-    for directory in directories:
+    for directory in _directories(node):
         running.add(directory)
 
         def measure(path: str = directory) -> dict[str, Any]:
@@ -99,6 +99,11 @@ async def _disks(
             measured = {"error": failure.strerror or str(failure)}
         found.append({"directory": str(Path(directory).absolute()), **measured})
     return found
+
+
+def _directories(node: Node) -> list[str]:
+    own = node.settings.log_dirs if node.is_broker else ()
+    return list(dict.fromkeys([*own, str(node.settings.metadata_directory)]))
 
 
 def measure_disk(directory: Path, size: int, seconds: float) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def _measure(
     seconds: float,
     disk_bytes: int,
 ) -> "list[Line]":
-    from tierlog.broker.diagnosis.evidence import BROKERS, QUORUM
+    from tierlog.broker.diagnosis.evidence import BROKERS, DIRECTORIES
     from tierlog.cli.admin import admin_target, split_urls
     from tierlog.cli.client_config import socket_opener
     from tierlog.cli.observation import ask
@@ -86,7 +86,7 @@ def _measure(
 
     target = admin_target(admin, bootstrap)
     urls = split_urls(target)
-    answers = ask(urls, [QUORUM])
+    answers = ask(urls, [DIRECTORIES])
     if not answers.documents:
         raise unreachable(", ".join(urls), "no node responds")
     announce_target(target)
@@ -97,7 +97,8 @@ def _measure(
             code=ExitCode.NOT_FOUND,
         )
     nodes = {one: url for one, url in answers.urls.items() if not only or one in only}
-    lines = list(measure_nodes(nodes, answers.documents, tests, seconds, disk_bytes))
+    directories = {one: len(found["directories"]) + 1 for one, found in answers.of(DIRECTORIES).items()}
+    lines = list(measure_nodes(nodes, answers.documents, tests, seconds, disk_bytes, directories))
     if NETWORK not in tests:
         return lines
     rows = {row["id"]: row for found in answers.of(BROKERS).values() for row in found["brokers"]}
