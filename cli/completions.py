@@ -3,6 +3,7 @@
 Called by typer in a process of its own, while a user waits at the prompt.
 """
 
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 TIME_MAX_S = 1.0
 NAMES_MAX = 200
+PLAIN = re.compile(r"[\w.@%+=,/-]+", re.ASCII)
+"""Names that are completed. Clients choose the ids of groups. A shell puts completions into the command line
+without quotes, and zsh evaluates the text in which it gets them: another name could run a command."""
 
 
 def profiles(incomplete: str) -> list[str]:
@@ -92,7 +96,7 @@ def _bounded(names: Callable[[], list[str]], incomplete: str) -> list[str]:
 
     def collect() -> None:
         try:
-            found.extend(name for name in names() if name.startswith(incomplete))
+            found.extend(name for name in names() if name.startswith(incomplete) and PLAIN.fullmatch(name))
         except (Exception, SystemExit):
             return  # a shell shows whatever is printed
 

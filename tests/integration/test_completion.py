@@ -36,6 +36,29 @@ def test_names_of_the_cluster_are_completed(tierlog_session_broker: TierlogBroke
     assert complete("group", "describe", *at, "compl") == (["completed-readers"], "")
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a;b",
+        "a b",
+        "a$(b)",
+        "a\\$(b)",
+        "a`b`",
+        "a'b",
+        'a"b',
+        "a\nb",
+        "a\x1b[2J",
+        "a*",
+        "a>b",
+        "~a",
+        "a\u202eb",
+    ],
+)
+def test_names_that_a_shell_would_interpret_are_not_completed(name: str) -> None:
+    """Any client may choose the id of a group."""
+    assert completions._bounded(lambda: [name, "a-b"], "") == ["a-b"]
+
+
 def test_settings_are_completed_without_a_cluster() -> None:
     found, _ = complete("cluster", "config", "get", "log.retention.")
     assert found == ["log.retention.bytes", "log.retention.ms"]
