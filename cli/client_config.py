@@ -140,8 +140,9 @@ def accept_challenge(url: str, challenges: Iterable[str]) -> bool:
 
 
 def _login_of_profile(profile: "Profile", url: str) -> dict[str, str]:
-    """Its login for the admin API, or else that for brokers once the API has asked."""
-    if not _is_trusted(url):
+    """Its login for the admin API, or else that for brokers once the API has asked. A node that names an
+    address of this machine gets it over TLS only: at that port may be the process of another user."""
+    if not _is_trusted(url) or not (url.startswith("https:") or profile.is_of_this_machine):
         return {}
     if token := profile.secret("admin-token"):
         return {"Authorization": f"Bearer {token}"}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tierlog.cli.errors import CliError, ExitCode, usage
+from tierlog.client.admin import is_confidential
 
 if TYPE_CHECKING:
     from tierlog.cli.yaml_text import Mappings
@@ -59,6 +60,13 @@ class Profile:
         """How clients log in, for people."""
         user, mechanism = self.values.get("user"), self.values.get("mechanism")
         return f"{user} by {mechanism}" if user else "certificate" if "certificate" in self.values else "none"
+
+    @property
+    def is_of_this_machine(self) -> bool:
+        """Whether all of its addresses are those of this machine."""
+        given = (self.admin or self.bootstrap or "").split(",")
+        addresses = [one.strip().rpartition("://")[2] for one in given]
+        return all(is_confidential(f"http://{address}") for address in addresses)
 
     def client_properties(self, *, with_secrets: bool = True) -> dict[str, str]:
         """Settings of Kafka's clients. Raises CliError for a secret that cannot be read."""

@@ -131,6 +131,29 @@ def test_an_admin_login_goes_only_where_the_profile_says(monkeypatch: pytest.Mon
     assert variable("TIERLOG_ADMIN_CA") is None
 
 
+@pytest.mark.parametrize(
+    ("addresses", "is_sent"),
+    [
+        (("-b", "prod.example:9092"), False),
+        (("-a", "https://prod.example:9644,http://127.0.0.1:9644"), False),
+        (("-b", CLOSED), True),
+        (("-b", "prod.example:9092", "-a", "http://localhost:9644"), True),
+        (("-a", "http://[::1]:9644"), True),
+    ],
+)
+def test_a_remote_cluster_cannot_send_the_login_to_a_port_of_this_machine(
+    addresses: tuple[str, ...], is_sent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes name the addresses of each other, and another user of this machine may have bound that port."""
+    monkeypatch.setenv("TOKEN", "bearer of news")
+    create("prod", *addresses, "--admin-token", "env:TOKEN")
+    client_config.choose_profile("prod", [])
+    try:
+        assert bool(client_config.admin_login("http://127.0.0.1:9644")) is is_sent
+    finally:
+        client_config.remember(None)
+
+
 def test_a_reference_without_a_value_is_named(tmp_path: Path) -> None:
     create("prod", "-b", CLOSED, "--user", "ada", "--password", f"file:{tmp_path}/missing")
     ended = call("topic", "list", "--profile", "prod")
