@@ -124,11 +124,16 @@ def _with_profile(invoke: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def invoke_with_profile(context: Any) -> Any:
         from tierlog.cli.client_config import choose_profile
 
-        is_named = _source(context, "profile") == "COMMANDLINE"
-        choose_profile(context.meta[PROFILE_VARIABLE] if is_named else None, list(_given(context)))
+        choose_profile(typed_profile(context), list(_given(context)))
         return invoke(context)
 
     return invoke_with_profile
+
+
+def typed_profile(context: Any) -> str | None:
+    """The profile that the command line names."""
+    is_typed = _source(context, "profile") == "COMMANDLINE"
+    return context.meta.get(PROFILE_VARIABLE) if is_typed else None
 
 
 def _given(context: Any) -> Iterator[str]:

@@ -81,12 +81,13 @@ def _client(context: typer.Context) -> "KafkaClient":
 
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.client_config import choose_profile, remember
+    from tierlog.cli.command_tree import typed_profile
 
     bootstrap = context.params.get("bootstrap") or os.environ.get("TIERLOG_BOOTSTRAP")
     file = context.params.get("client_config") or os.environ.get("TIERLOG_CLIENT_CONFIG")
     remember(Path(file) if file else None)
     given = [name for name, value in (("--bootstrap", bootstrap), ("--client-config", file)) if value]
-    choose_profile(None, given)
+    choose_profile(typed_profile(context), given)
     return KafkaClient(bootstrap, timeout_s=TIME_MAX_S)
 
 

@@ -59,6 +59,15 @@ def test_names_that_a_shell_would_interpret_are_not_completed(name: str) -> None
     assert completions._bounded(lambda: [name, "a-b"], "") == ["a-b"]
 
 
+def test_names_are_those_of_the_profile_that_is_typed(tierlog_session_broker: TierlogBroker) -> None:
+    at = ("--bootstrap", tierlog_session_broker.bootstrap)
+    assert call("topic", "create", "typed-a", "-p", "1", *at).code == 0
+    assert call("profile", "create", "other", "--bootstrap", "127.0.0.1:1", "--use").code == 0
+    assert call("profile", "create", "this", *at).code == 0
+    assert complete("topic", "describe", "typed") == ([], "")
+    assert complete("topic", "describe", "--profile", "this", "typed") == (["typed-a"], "")
+
+
 def test_settings_are_completed_without_a_cluster() -> None:
     found, _ = complete("cluster", "config", "get", "log.retention.")
     assert found == ["log.retention.bytes", "log.retention.ms"]
