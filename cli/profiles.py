@@ -187,6 +187,14 @@ def load() -> Profiles:
         raise usage(f"{path}: {wrong}", hint="Correct the file, or remove it.") from None
 
 
+def name_in_use() -> str:
+    """The profile of commands that name none; empty without one, or if the file cannot be read."""
+    try:
+        return os.environ.get(VARIABLE) or load().current
+    except CliError:
+        return ""
+
+
 def save(profiles: Profiles) -> None:
     """Replace the file. Only its owner can read it."""
     from tierlog.cli.yaml_text import yaml_text

@@ -124,6 +124,8 @@ def _print_started(directory: Path, plan: "ClusterPlan", *, detached: bool) -> N
         print_status(login_message(directory))
     if detached:
         print_status(next_steps(directory, plan))
+    if warning := profile_warning(plan):
+        print_status(warning)
 
 
 def _warn_of_even_voters(voters: int) -> None:
@@ -150,6 +152,19 @@ def login_message(directory: Path) -> str:
         f"It needs TLS and a login. Client settings of the administrator: {file}\n"
         "Commands with your account use this file by themselves. Kafka's tools take it as --command-config, "
         f"and commands of others need: export TIERLOG_CLIENT_CONFIG={file}"
+    )
+
+
+def profile_warning(plan: "ClusterPlan") -> str:
+    """Commands go to the cluster of the profile in use, not to this one. Empty without a profile."""
+    from tierlog.cli.profiles import name_in_use
+
+    name = name_in_use()
+    if not name:
+        return ""
+    return (
+        f"The profile {name} is in use: commands without addresses go to its cluster. For this one, "
+        f"give --bootstrap {plan.bootstrap} or set TIERLOG_BOOTSTRAP."
     )
 
 

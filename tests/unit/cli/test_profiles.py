@@ -7,6 +7,7 @@ import pytest
 from cli_inline import call, json_output
 
 from tierlog.cli import client_config, cluster_files, profiles
+from tierlog.cli.commands.cluster_local import profile_warning
 from tierlog.cli.errors import CliError, ExitCode
 from tierlog.client.admin import variable
 
@@ -103,6 +104,21 @@ def test_a_profile_in_use_comes_before_the_local_cluster(tmp_path: Path) -> None
     assert target() == f"{CLOSED} (profile prod)"
     health = call("cluster", "health")
     assert health.code == ExitCode.UNREACHABLE and CLOSED in health.stderr
+
+
+def test_a_local_cluster_says_that_commands_go_to_the_profile_in_use(
+    configuration: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = cluster_files.new_plan(1)
+    assert profile_warning(plan) == ""
+    create("prod", "-b", CLOSED, "--use")
+    warning = profile_warning(plan)
+    assert "The profile prod is in use" in warning and f"--bootstrap {plan.bootstrap}" in warning
+    monkeypatch.setenv("TIERLOG_PROFILE", "other")
+    assert "profile other" in profile_warning(plan)
+    monkeypatch.delenv("TIERLOG_PROFILE")
+    (configuration / "tierlog" / "profiles.yaml").write_text("- damaged")
+    assert profile_warning(plan) == "", "the cluster runs all the same"
 
 
 def test_client_settings_leave_the_profile_out(tmp_path: Path) -> None:
