@@ -6,6 +6,7 @@ another: addresses or client settings of the command line or the environment lea
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ _ADMIN = {
     "admin-certificate": "TIERLOG_ADMIN_CERTIFICATE",
     "admin-key": "TIERLOG_ADMIN_KEY",
 }
+_REFERENCE = re.compile(r"(env|file):.")
 REFERENCE_HINT = "Give env:VARIABLE, or file:/path of a file that only you can read."
 LIST_HINT = "List the profiles with `tierlog profile list`."
 
@@ -136,9 +138,9 @@ def checked(name: str, values: Mapping[str, str]) -> Profile:
 
 
 def _reference(field: str, text: str) -> str:
-    kind, _, where = text.partition(":")
-    if kind not in ("env", "file") or not where:
+    if not _REFERENCE.match(text):
         raise usage(f"--{field} is no reference: a profile keeps no secrets", hint=REFERENCE_HINT)
+    kind, _, where = text.partition(":")
     return f"file:{Path(where).expanduser().absolute()}" if kind == "file" else text
 
 
@@ -229,7 +231,7 @@ def _profiles(top: "Mappings") -> Profiles:
         for field in values.keys() - set(FIELDS):
             raise ValueError(f"profile {name} has the unknown field {field!r}")
         for field in SECRETS:
-            if field in texts:
-                _reference(field, texts[field])
+            if field in texts and not _REFERENCE.match(texts[field]):
+                raise ValueError(f"profile {name}: {field} is no reference: {REFERENCE_HINT}")
         found[name] = Profile(name, texts)
     return Profiles(current if isinstance(current, str) else "", found)

@@ -77,6 +77,16 @@ def test_a_damaged_file_is_named(text: str, configuration: Path) -> None:
     assert ended.code == ExitCode.USAGE and str(file) in ended.stderr
 
 
+def test_a_secret_in_the_file_is_refused_with_the_names_of_file_and_profile(configuration: Path) -> None:
+    create("prod", "-b", CLOSED)
+    file = configuration / "tierlog" / "profiles.yaml"
+    file.write_text("profiles:\n  stage:\n    password: sesame\n")
+    ended = call("profile", "list")
+    assert ended.code == ExitCode.USAGE
+    assert f"{file}: profile stage: password is no reference" in ended.stderr
+    assert "sesame" not in ended.stderr
+
+
 def test_precedence_of_options_variables_and_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
     directory = Path.cwd()
     assert target("--bootstrap", CLOSED) == CLOSED
