@@ -14,12 +14,13 @@ from tierlog.base.histogram import Histogram
 from tierlog.base.tasks import TaskGroup
 from tierlog.rest.budget import Budget
 from tierlog.rest.cluster import Cluster
-from tierlog.rest.errors import NO_CLUSTER, RETRY_AFTER_S, TOO_MANY, RestError
+from tierlog.rest.errors import JSON, NO_CLUSTER, RETRY_AFTER_S, TOO_MANY, RestError
 from tierlog.rest.formats import Values
 from tierlog.rest.producer import Producer
 from tierlog.rest.sessions import Session, Sessions
 
 MIB = 1 << 20
+PART_BYTES = 64 << 10
 DURATIONS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
@@ -140,6 +141,17 @@ class Call:
             writing.result()
         finally:
             writing.cancel()
+
+    async def respond(self, status: int, body: bytes) -> web.StreamResponse:
+        """A long response of JSON, in parts, so that it ends if the client takes nothing. Raises
+        ConnectionError."""
+        response = web.StreamResponse(status=status, headers={"Content-Type": JSON})
+        response.content_length = len(body)
+        await response.prepare(self.request)
+        for first in range(0, len(body), PART_BYTES):
+            await self.write(response, body[first : first + PART_BYTES])
+        await response.write_eof()
+        return response
 
     def url(self, *parts: object) -> str:
         """URL of a resource of this gateway, under /v3."""

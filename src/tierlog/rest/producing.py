@@ -114,7 +114,7 @@ async def _produce(call: Call, body: models.ProduceRequest) -> web.StreamRespons
         return response_of(failures[0])
     rows = [_v1_row(result) for result in results]
     body_out = encode(models.ProduceResponse(rows, len(failures)))
-    return web.Response(status=MULTI_STATUS if failures else 200, body=body_out, content_type=JSON)
+    return await call.respond(MULTI_STATUS if failures else 200, body_out)
 
 
 def _v1_choice(given: models.SchemaOf | None, subject: str) -> SchemaChoice:
