@@ -65,6 +65,8 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path, self.log = path, path.with_name(path.name + ".log")
+        self.command = path.with_name(path.name + ".command")
+        """Names the process of the command that runs, for the run after one that was killed."""
 
     @staticmethod
     def default(cluster_id: str) -> "StateFile":
@@ -86,6 +88,18 @@ class StateFile:
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
+
+    def check_command(self) -> None:
+        """Raises CliError while the command of a run that was killed still runs: it may stop its node at any
+        time."""
+        try:
+            text = self.command.read_text()
+        except FileNotFoundError:
+            return
+        process_id = text.partition(" ")[0]
+        if process_id.isdecimal() and text == _process(int(process_id)):
+            hint = f"Wait until it has ended, or end it with its children: kill -TERM -- -{process_id}"
+            raise CliError(f"a command of a rollout that was killed still runs: {process_id}", hint=hint)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -133,6 +147,7 @@ class RolloutRun:
     def steps(self) -> Iterator[Step]:
         """Carry out the steps; yields each when it has ended. Raises CliError at the first doubt, and if a
         command fails."""
+        self._file.check_command()
         while step := self.rollout.next_step(observation_of(self._ask()).leader):
             began = time.monotonic()
             self._restart(step)
@@ -214,7 +229,7 @@ class RolloutRun:
             log.write(f"==== {step.name}: {command}\n".encode())
             log.flush()
             begin = log.seek(0, os.SEEK_END)
-            code = run_command(command, log, self._command_timeout_s)
+            code = run_command(command, log, self._command_timeout_s, self._file.command)
             log.seek(begin)
             output = log.read().decode(errors="replace").splitlines()[-OUTPUT_LINES:]
         if code == 0:
@@ -285,8 +300,9 @@ def _require(doubts: Collection[Doubt]) -> None:
         raise as_error([*doubts])
 
 
-def run_command(command: str, output: Any, timeout_s: float) -> int | None:
-    """Exit code of a shell command; None if it took too long and was ended, with its children."""
+def run_command(command: str, output: Any, timeout_s: float, record: Path) -> int | None:
+    """Exit code of a shell command; None if it took too long and was ended, with its children. `record`: file
+    that names its process meanwhile."""
     process = subprocess.Popen(
         ["/bin/sh", "-c", command],
         stdin=subprocess.DEVNULL,
@@ -295,6 +311,7 @@ def run_command(command: str, output: Any, timeout_s: float) -> int | None:
         start_new_session=True,
     )
     try:
+        record.write_text(_process(process.pid))
         return process.wait(timeout_s)
     except subprocess.TimeoutExpired:
         return None
@@ -305,6 +322,17 @@ def run_command(command: str, output: Any, timeout_s: float) -> int | None:
                     os.killpg(process.pid, number)
                 if _has_ended(process, END_TIMEOUT_S):
                     break
+        record.unlink(missing_ok=True)
+
+
+def _process(process_id: int) -> str:
+    """The process, by its id and when it started, since ids are used again. Without /proc by its id; empty if
+    it does not run."""
+    try:
+        fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[0] == "Z" else f"{process_id} {fields[19]}"
+    except FileNotFoundError:
+        return str(process_id) if not Path("/proc/self").exists() else ""
 
 
 def _has_ended(process: "subprocess.Popen[bytes]", timeout_s: float) -> bool:
