@@ -72,8 +72,10 @@ class Prices:
         return self._number(item, "capacity")
 
     def hosts(self, item: str, load: Load) -> int:
-        """In each zone as many as in the others."""
-        return ZONES * math.ceil(load.mb_per_s / self.capacity(item) / ZONES)
+        """In each zone as many as in the others. The rates of the table are those with three replicas, and
+        each further one costs as much as a follower of them."""
+        rate = load.mb_per_s * max(1, load.replicas / REPLICAS)
+        return ZONES * math.ceil(rate / self.capacity(item) / ZONES)
 
     def _number(self, item: str, column: str) -> float:
         for row in self.rows:
@@ -119,7 +121,8 @@ def history_cost(prices: Prices, load: Load) -> float:
 
 def traffic_cost(prices: Prices, load: Load, *, replication: bool) -> float:
     """Producers in any zone, replicas in other zones. Consumers read from a replica in their own."""
-    copies = (ZONES - 1) / ZONES + (min(load.replicas, ZONES) - 1 if replication else 0)
+    followers = load.replicas - math.ceil(load.replicas / ZONES)  # in other zones than the leader
+    copies = (ZONES - 1) / ZONES + (followers if replication else 0)
     return load.gb_per_month * copies * prices.usd("traffic between zones both directions")
 
 

@@ -42,6 +42,13 @@ def test_the_largest_need_decides(load: Load, partitions: int, limit: str) -> No
     assert found.hosts * 45 >= load.mb_per_s
 
 
+def test_more_replicas_need_more_hosts_and_traffic() -> None:
+    three, six = (plan(Load(400, 7, local_hours=1, replicas=count), read_prices()) for count in (3, 6))
+    assert six.limited_by == three.limited_by == "rate" and six.hosts == 2 * three.hosts
+    traffic = [plan(Load(50, 7, replicas=count), read_prices()).usd_per_month["traffic"] for count in (3, 9)]
+    assert traffic[1] / traffic[0] == pytest.approx((2 / 3 + 6) / (2 / 3 + 2))
+
+
 def test_cost_is_that_of_the_page() -> None:
     """`docs/explanation/aws-costs.md` is made from the same table."""
     page = (ROOT / "docs/explanation/aws-costs.md").read_text(encoding="utf-8")
