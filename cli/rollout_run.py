@@ -301,8 +301,8 @@ def _require(doubts: Collection[Doubt]) -> None:
 
 
 def run_command(command: str, output: Any, timeout_s: float, record: Path) -> int | None:
-    """Exit code of a shell command; None if it took too long and was ended, with its children. `record`: file
-    that names its process meanwhile."""
+    """Exit code of a shell command; None if it took too long and was ended, with its children. `record`: the
+    file for its process id while it runs."""
     process = subprocess.Popen(
         ["/bin/sh", "-c", command],
         stdin=subprocess.DEVNULL,

@@ -42,7 +42,7 @@ async def test_connection_without_a_whole_request_is_closed(address: tuple[str, 
     writer.close()
 
 
-async def test_response_that_nobody_reads_ends() -> None:
+async def test_unread_response_ends() -> None:
     tasks = TaskGroup(lambda name, failure: None)
     limits = Limits(write_timeout_s=0.2, short_write_timeout_s=0.1)
     gateway = Gateway(Sessions([], KafkaSecurity(), tasks), Values(None), limits, SystemClock(), tasks)
