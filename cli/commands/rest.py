@@ -204,8 +204,17 @@ def _registry(url: str | None, login: Path | None) -> "RegistryAddress | None":
             "--registry is not a URL of HTTP without a login",
             hint="For example: --registry https://registry:8081 --registry-login FILE",
         )
-    user = None if login is None else login.read_text(encoding="utf-8").strip()
-    return RegistryAddress(url=url.rstrip("/"), user=user)
+    return RegistryAddress(url=url.rstrip("/"), user=None if login is None else _login_of(login))
+
+
+def _login_of(file: Path) -> str:
+    try:
+        login = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as wrong:
+        raise usage(f"--registry-login: cannot read {file}: {wrong}", hint="It has USER:PASSWORD.") from None
+    if ":" not in login:
+        raise usage(f"--registry-login: {file} has no USER:PASSWORD", hint="It has one such line.")
+    return login
 
 
 def _is_loopback(host: str) -> bool:

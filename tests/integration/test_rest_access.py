@@ -171,3 +171,15 @@ def test_gateway_serves_tls_and_may_require_client_certificates(
             check=True,
         )
         assert b"KafkaClusterList" in found.stdout
+
+
+@pytest.mark.parametrize("content", [b"", b"user", b"user:\xff"])
+def test_file_without_a_login_for_the_registry_is_refused(content: bytes, tmp_path: Path) -> None:
+    from cli_inline import call
+
+    file = tmp_path / "login"
+    file.write_bytes(content)
+    registry = ("--registry", "http://127.0.0.1:1", "--registry-login", str(file))
+    ended = call("rest", "--bootstrap", "127.0.0.1:1", "--port", "0", *registry)
+    assert ended.code == ExitCode.USAGE
+    assert f"{file}" in ended.stderr and "USER:PASSWORD" in ended.stderr
