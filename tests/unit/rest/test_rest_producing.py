@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from aiohttp import web
 
 from tierlog.base.clock import SystemClock
 from tierlog.records.writer import NewRecord
@@ -49,6 +50,11 @@ class BrokenContent:
         return False
 
 
+class StubCall(Call):
+    async def respond(self, status: int, body: bytes) -> web.StreamResponse:
+        return web.Response(status=status, body=body)
+
+
 def call_with(body: bytes, producer: StubProducer) -> Call:
     gateway = SimpleNamespace(
         values=Values(None),
@@ -60,7 +66,9 @@ def call_with(body: bytes, producer: StubProducer) -> Call:
     )
     request = SimpleNamespace(query={}, match_info={"topic": "t"}, content=BrokenContent())
     session = SimpleNamespace(cluster=StubCluster(), producer=producer)
-    return Call(gateway=cast(Any, gateway), request=cast(Any, request), session=cast(Any, session), body=body)
+    return StubCall(
+        gateway=cast(Any, gateway), request=cast(Any, request), session=cast(Any, session), body=body
+    )
 
 
 def body_of(count: int) -> bytes:
