@@ -8,7 +8,7 @@ import json
 import re
 from base64 import b64decode
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,10 @@ import aiohttp
 
 LIMIT_S = 60.0
 KEYS = {"Tab": 9, "Enter": 13, "Escape": 27}
+
+
+class Navigated(Exception):
+    """The page has been replaced while a script ran in it."""
 
 
 class Browser:
@@ -34,6 +38,9 @@ class Browser:
             while True:
                 received = json.loads((await self._socket.receive()).data)
                 if received.get("id") == self._last:
+                    failure = received.get("error", {}).get("message", "")
+                    if "navigated" in failure or "context was destroyed" in failure:
+                        raise Navigated(failure)
                     assert "error" not in received, received
                     result: dict[str, Any] = received["result"]
                     return result
@@ -49,13 +56,16 @@ class Browser:
         return found["result"].get("value")
 
     async def until(self, script: str) -> None:
-        """Wait until the expression is true in the page, which may replace its content in that time."""
+        """Wait until the expression is true in the page, which may be replaced in that time."""
         poll = f"""new Promise(done => {{
             const look = () => ({script}) ? done(true) : setTimeout(look, 20);
             look();
         }})"""
         async with asyncio.timeout(LIMIT_S):
-            await self.evaluate(poll)
+            while True:
+                with suppress(Navigated):
+                    await self.evaluate(poll)
+                    return
 
     async def open(self, url: str) -> None:
         await self.call("Page.navigate", url=url)
