@@ -104,8 +104,10 @@ async def turns(count: int = 5) -> None:
 
 
 async def all_released(cache: ChunkCache) -> None:
-    """Wait until nothing refers to a buffer: the thread of a failed write drops it a moment later."""
-    async with asyncio.timeout(30):
+    """Wait until nothing refers to a buffer: the thread of a failed write drops it a moment later. As a load
+    that waits for memory does, or no release would be reported."""
+    cache._loop = asyncio.get_running_loop()
+    async with asyncio.timeout(120):
         while True:
             cache._released.clear()
             if not cache.pool.used_bytes:
