@@ -11,7 +11,7 @@ CHAOS = Path(__file__).parent / "chaos.py"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(450)
 @pytest.mark.parametrize(
     ("fault", "shape", "security"),
     [
@@ -25,7 +25,7 @@ def test_a_short_round(fault: str, shape: tuple[str, ...], security: str, tmp_pa
     words = ["--rounds", "1", "--faults", fault, "--baseline-seconds", "3", "--fault-seconds", "5"]
     words += [*(f"--{name}" for name in shape), "--security", security]
     command = [sys.executable, str(CHAOS), *words, "--directory", str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     result = json.loads(ended.stdout.splitlines()[-1])
     assert result["passed"] and result["rounds"] == 1 and result["acknowledged"] >= 1000
