@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from tierlog.cli.commands import topic_trim
+from tierlog.cli.commands import topic_analyze, topic_trim
 from tierlog.cli.errors import usage
 from tierlog.cli.options import (
     INT16_MAX,
@@ -229,3 +229,4 @@ def add_partitions(
 
 
 app.command()(topic_trim.trim)
+app.command()(topic_analyze.analyze)

@@ -163,6 +163,13 @@ topic trim there --timestamp yesterday
 topic trim there --offset 5 --partition 9
 topic trim nowhere --offset 5 --yes
 topic list --output xml
+topic analyze
+topic analyze nowhere
+topic analyze there --since yesterday
+topic analyze there --since 1h --until 2h
+topic analyze there --partition 9
+topic analyze there --top 0
+topic analyze there --sample-mib 0
 topic add-partitions there
 topic add-partitions there 0
 topic add-partitions there 1
