@@ -178,6 +178,7 @@ READING = {
     "tier verify",
     "token describe",
     "token list",
+    "topic analyze",
     "topic describe",
     "topic list",
     "txn describe",
