@@ -16,6 +16,7 @@ from tierlog.cli.options import DEFAULT_ADMIN
 from tierlog.cli.output import print_status
 from tierlog.cli.targets import Target, announce_target, local_target
 from tierlog.client.admin import admin_credentials, admin_tls, variable
+from tierlog.client.racing import NoneResponded, first_to_respond
 
 PROBE_TIMEOUT_S = 3.0
 """Time to wait for a node's response: a paused node accepts connections and never responds."""
@@ -247,17 +248,24 @@ def admin_api(
 
     `changes`: the command changes the cluster, so it prints its target.
     """
-    target, failure = admin_target(admin, bootstrap), CliError("no admin API responds")
-    for url in split_urls(target):
-        try:
-            AdminApi(url, timeout_s=PROBE_TIMEOUT_S).get("/v1/quorum")
-        except CliError as failed:
-            failure = failed
-        else:
-            if changes:
-                announce_target(Target(url, target.found))
-            return AdminApi(url, timeout_s=timeout_s)
-    raise failure
+    target = admin_target(admin, bootstrap)
+    url, _ = _first_api(split_urls(target), "/v1/quorum")
+    if changes:
+        announce_target(Target(url, target.found))
+    return AdminApi(url, timeout_s=timeout_s)
+
+
+def _first_api(urls: list[str], path: str) -> tuple[str, Any]:
+    """The first of these admin APIs that responds, and its response to a request. Raises CliError that names
+    all of them."""
+    try:
+        return first_to_respond(lambda url: AdminApi(url, timeout_s=PROBE_TIMEOUT_S).get(path), urls)
+    except NoneResponded as none:
+        failures = [(url, failure) for url, failure in none.failures]
+        for _, failure in failures:
+            if len(failures) == 1 or not isinstance(failure, CliError) or failure.status:
+                raise failure from None  # a node that refuses the request says more
+    raise unreachable(f"any of {len(failures)} admin APIs", "; ".join(str(one) for _, one in failures))
 
 
 def _admin_urls_of(bootstrap: str) -> list[str]:
@@ -268,17 +276,16 @@ def _admin_urls_of(bootstrap: str) -> list[str]:
 
     with KafkaClient(bootstrap, timeout_s=PROBE_TIMEOUT_S) as client:
         voters = [url for host, port in client.voters() for url in _urls(host, port)]
-    for url in voters:
-        try:
-            brokers = AdminApi(url, timeout_s=PROBE_TIMEOUT_S).get("/v1/cluster")["brokers"]
-        except CliError:
-            continue
-        return [*(one["admin_url"] for one in brokers if one["admin_url"] and not one["fenced"]), url]
-    raise CliError(
-        f"no admin API of the cluster at {bootstrap} responds",
-        hint="Give one with --admin or TIERLOG_ADMIN.",
-        code=ExitCode.UNREACHABLE,
-    )
+    try:
+        url, cluster = _first_api(voters, "/v1/cluster")
+    except CliError as failure:
+        raise CliError(
+            f"no admin API of the cluster at {bootstrap} responds: {failure.message}",
+            hint="Give one with --admin or TIERLOG_ADMIN.",
+            code=ExitCode.UNREACHABLE,
+        ) from None
+    brokers = cluster["brokers"]
+    return [*(one["admin_url"] for one in brokers if one["admin_url"] and not one["fenced"]), url]
 
 
 def _urls(host: str, port: int) -> list[str]:

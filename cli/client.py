@@ -6,6 +6,7 @@ A command says which cluster it changes, and what it waits for when a response i
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tierlog.cli.client_config import socket_opener
@@ -22,7 +23,7 @@ from tierlog.protocol.messages import describe_quorum
 if TYPE_CHECKING:
     from tierlog.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 
-__all__ = ["SLOW_S", "KafkaClient", "TimedOut", "is_retriable", "raise_for", "until_final"]
+__all__ = ["SLOW_S", "KafkaClient", "TimedOut", "is_retriable", "of_each_broker", "raise_for", "until_final"]
 
 CLIENT_ID = "tierlog-cli"
 METADATA_TOPIC = "__cluster_metadata"
@@ -85,9 +86,11 @@ class KafkaClient:
             return self._cluster.metadata(names)
 
     def voters(self) -> list[Address]:
-        """Admin API addresses of the metadata quorum's voters."""
+        """Admin API addresses of the metadata quorum's voters, as far as a broker knows them if there is no
+        leader."""
         response = self.call(_quorum_request())
-        raise_for(response.error_code, response.error_message, "voters of the metadata quorum")
+        if not response.nodes:
+            raise_for(response.error_code, response.error_message, "voters of the metadata quorum")
         return [(listener.host, listener.port) for node in response.nodes for listener in node.listeners]
 
     def require_quorum(self, problem: str) -> None:
@@ -155,6 +158,40 @@ def until_final(client: KafkaClient, send: Callable[[], T], error: Callable[[T],
             if error(response) not in COORDINATOR_MOVES or time.monotonic() > deadline:
                 return response
         time.sleep(RETRY_PAUSE_S)
+
+
+class _BrokerLeft(Exception):
+    """The broker does not respond, and is not in the latest metadata: others have what it coordinated."""
+
+
+def of_each_broker(client: KafkaClient, request: Any, subject: str) -> list[tuple[int, Any]]:
+    """The responses of all brokers, by node id. All are asked again if one of them turns out to be fenced.
+    Raises CliError; `subject`: what the request is about."""
+
+    def live() -> list[int]:
+        return [broker.node_id for broker in client.metadata([]).brokers]
+
+    def send(broker: int) -> Any:
+        try:
+            return client.call(request, broker)
+        except CliError as failure:
+            if failure.code == ExitCode.UNREACHABLE and broker not in live():
+                raise _BrokerLeft from None
+            raise
+
+    deadline = time.monotonic() + client.timeout_s
+    while True:
+        found = []
+        try:
+            for broker in live():
+                response = until_final(client, partial(send, broker), lambda response: response.error_code)
+                raise_for(response.error_code, None, f"{subject} of broker {broker}")
+                found.append((broker, response))
+        except _BrokerLeft:
+            if time.monotonic() < deadline:
+                continue
+            raise CliError(f"brokers leave while their {subject} are requested", hint=LOG_HINT) from None
+        return found
 
 
 def raise_for(code: int, message: str | None, subject: str, *, hint: str = "") -> None:

@@ -5,11 +5,10 @@ DescribeGroups. Requests go to the group's coordinator; while it moves or loads,
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from tierlog.base.types import TopicPartition, numbers_by_topic
-from tierlog.cli.client import KafkaClient, raise_for, until_final
+from tierlog.cli.client import KafkaClient, of_each_broker, raise_for, until_final
 from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.output import counted, listed
 from tierlog.client.assignment import assigned_partitions
@@ -64,17 +63,14 @@ def rows(client: KafkaClient, *, states: Sequence[str] = (), types: Sequence[str
     """The groups of all coordinators that match, by id."""
     request = list_groups.ListGroupsRequest(states_filter=list(states), types_filter=list(types))
     found: list[Row] = []
-    for broker in client.metadata([]).brokers:
-        send = partial(client.call, request, broker.node_id)
-        response = until_final(client, send, lambda response: response.error_code)
-        raise_for(response.error_code, None, f"groups of broker {broker.node_id}")
+    for broker, response in of_each_broker(client, request, "groups"):
         found += [
             {
                 "group": each.group_id,
                 "type": each.group_type or None,
                 "state": each.group_state or None,
                 "protocol_type": each.protocol_type,
-                "coordinator": broker.node_id,
+                "coordinator": broker,
             }
             for each in response.groups
         ]

@@ -7,11 +7,10 @@ no coordinator knows, hangs: it holds back all readers of committed records (KIP
 
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from tierlog.base.clock import SystemClock
-from tierlog.cli.client import KafkaClient, is_retriable, raise_for, until_final
+from tierlog.cli.client import KafkaClient, is_retriable, of_each_broker, raise_for, until_final
 from tierlog.cli.errors import CliError, ExitCode
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages import (
@@ -45,14 +44,11 @@ def rows(
         transactional_id_pattern=pattern,
     )
     found = []
-    for broker in client.metadata([]).brokers:
-        send = partial(client.call, request, broker.node_id)
-        response = until_final(client, send, lambda response: response.error_code)
-        raise_for(response.error_code, None, f"transactions of broker {broker.node_id}")
+    for broker, response in of_each_broker(client, request, "transactions"):
         found += [
             {
                 "transactional_id": each.transactional_id,
-                "coordinator": broker.node_id,
+                "coordinator": broker,
                 "producer_id": each.producer_id,
                 "state": each.transaction_state,
             }

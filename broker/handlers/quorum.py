@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.metadata.quorum.status import NodeStatus, PeerStatus
+from tierlog.metadata.quorum.peers import MetadataUnavailable
+from tierlog.metadata.quorum.status import NodeStatus, ObserverStatus, PeerStatus
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -24,6 +25,8 @@ from tierlog.protocol.schema import ZERO_UUID
 METADATA_TOPIC = "__cluster_metadata"
 LISTENER = "CONTROLLER"
 UNKNOWN = -1
+LEADER_TIMEOUT_S = 2.5
+"""Time for the leader's response. Commands that look for the cause of an outage wait little longer."""
 
 
 def describe_quorum_handler(deps: Dependencies) -> Handler:
@@ -35,7 +38,10 @@ def describe_quorum_handler(deps: Dependencies) -> Handler:
         ]
         if requested != [(METADATA_TOPIC, [0])]:
             return _no_such_partitions(requested)
-        return described(await deps.metadata.quorum())
+        try:
+            return described(await deps.metadata.quorum(LEADER_TIMEOUT_S))
+        except MetadataUnavailable as unavailable:
+            return without_leader(deps.metadata.status(), str(unavailable))
 
     return handle
 
@@ -72,6 +78,16 @@ def described(status: NodeStatus) -> DescribeQuorumResponse:
         error_message=None,
         topics=[TopicDataResponse(topic_name=METADATA_TOPIC, partitions=[partition])],
         nodes=[Node(node_id=member.node_id, listeners=_listeners(member.url)) for member in voters],
+    )
+
+
+def without_leader(status: NodeStatus | ObserverStatus, problem: str) -> DescribeQuorumResponse:
+    """An error, with the addresses of the voters that this node knows: their admin APIs show the cause."""
+    return DescribeQuorumResponse(
+        error_code=ErrorCode.NOT_CONTROLLER,
+        error_message=problem,
+        topics=[],
+        nodes=[Node(node_id=one, listeners=_listeners(url)) for one, url in sorted(status.voters.items())],
     )
 
 

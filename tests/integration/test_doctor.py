@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import s3_servers
-from cli_inline import Ended, call
+from cli_inline import Ended, call, json_output
 from confluent_kafka.admin import AdminClient, NewTopic
 from scraping import scraped
 from waiting import until
@@ -84,6 +84,18 @@ def test_a_killed_a_paused_and_all_nodes_are_found_live_and_in_a_bundle(
         report = tar.extractfile("bundle/report.txt")
         assert report is not None and b"UNAVAILABLE: the quorum has no leader" in report.read()
     assert {"bundle/metrics/1.txt", "bundle/logs/node-1.log", "bundle/logs/node-3.log"} <= names
+
+    # by addresses, as from another machine: no quorum describes itself, and one node responds
+    bootstrap = ",".join(node["bootstrap"] for node in json_output("cluster", "status")[0])
+    code, same = found("--bootstrap", bootstrap)
+    assert code == 6 and same.keys() >= {"node", "quorum"}
+    assert call("cluster", "health", "--bootstrap", bootstrap).code == 6
+    bundled = json_output("debug", "bundle", "-b", bootstrap, "-o", tmp_path / "other.tar.gz")[0]
+    assert {"node 2 does not respond", "node 3 does not respond"} <= {*bundled["not_read"]}
+    quick = ("--seconds", "0.2", "--disk-mib", "1")
+    [tested] = json_output("cluster", "self-test", "-b", bootstrap, *quick, code=6)
+    problems = {line["node"]: line["problem"] for line in tested["lines"] if line["what"] == "disk and store"}
+    assert problems == dict.fromkeys((2, 3), "the node does not respond")
 
     succeed("cluster", "resume", "2")
     succeed("cluster", "start", "3")

@@ -2,11 +2,14 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from tierlog.client.connection import Address, Connection, ConnectionOptions
 from tierlog.client.errors import (
+    AuthenticationFailed,
     ClientError,
     InvalidAddress,
     NotAvailable,
@@ -16,6 +19,7 @@ from tierlog.client.errors import (
     is_retriable,
     raise_for,
 )
+from tierlog.client.racing import NoneResponded, first_to_respond
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from tierlog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -24,9 +28,9 @@ if TYPE_CHECKING:
     from tierlog.protocol.messages.metadata import MetadataResponseTopic
 
 RETRY_PAUSE_S = 0.1
-PROBE_TIMEOUT_S = 5.0
-"""Timeout of the first response if there are several bootstrap brokers: a paused broker accepts connections
-and never responds."""
+CONNECT_TIMEOUT_S = 10.0
+"""Timeout of each step until a broker has said what it supports. Other bootstrap brokers are tried at the
+same time, so it may be long enough for a login at an overloaded broker."""
 
 RESPONSE_TIMEOUT_FACTOR = 1.5
 """How long to wait for a response, as a multiple of the request's own timeout. When that ends, a broker
@@ -178,22 +182,31 @@ class Cluster:
         self._coordinators.pop((kind, key), None)
 
     def _any_connection(self) -> Connection:
+        """A connection that is open, or else one to the first of the known brokers that responds."""
         if self._connections:
             return next(iter(self._connections.values()))
-        failure: ClientError | None = None
         known = list(dict.fromkeys((*self._seeds, *self._nodes.values())))
-        for seed in known:
-            try:
-                return self._connection(seed, PROBE_TIMEOUT_S if len(known) > 1 else None)
-            except ClientError as refused:
-                failure = refused
-        raise failure or InvalidAddress("no broker address given")
+        if len(known) == 1:
+            return self._connection(known[0])
+        quiet = replace(self._options, on_slow=None)  # another broker may respond
+        try:
+            address, opened = first_to_respond(
+                partial(self._open, options=quiet), known, discard=Connection.close
+            )
+        except NoneResponded as none:
+            raise _no_seed(none) from None
+        opened.options = self._options
+        self._connections[address] = opened
+        return opened
 
-    def _connection(self, address: Address, first_timeout_s: float | None = None) -> Connection:
+    def _connection(self, address: Address) -> Connection:
         if address not in self._connections:
-            timeout_s = self.timeout_s * RESPONSE_TIMEOUT_FACTOR
-            self._connections[address] = Connection(address, timeout_s, first_timeout_s, self._options)
+            self._connections[address] = self._open(address, self._options)
         return self._connections[address]
+
+    def _open(self, address: Address, options: ConnectionOptions) -> Connection:
+        timeout_s = self.timeout_s * RESPONSE_TIMEOUT_FACTOR
+        return Connection(address, timeout_s, min(timeout_s, CONNECT_TIMEOUT_S), options)
 
     def _drop(self, connection: Connection) -> None:
         connection.close()
@@ -206,6 +219,19 @@ def parse_address(text: str) -> Address:
     if not host or not colon or not port.isdecimal() or int(port) > 65_535:
         raise InvalidAddress(f"{text!r} is not HOST:PORT")
     return host.strip("[]"), int(port)
+
+
+def _no_seed(none: NoneResponded[Address]) -> Exception:
+    """One error for the failures of all brokers; a refused login, or a fault of this program, is the error
+    itself."""
+    for _, failure in none.failures:
+        if isinstance(failure, AuthenticationFailed) or not isinstance(failure, ClientError):
+            return failure
+    reasons = [
+        f"{host}:{port}: {failure.reason if isinstance(failure, Unreachable) else failure}"
+        for (host, port), failure in none.failures
+    ]
+    return Unreachable(f"any of {len(reasons)} brokers", "; ".join(reasons))
 
 
 def _pause(deadline: float, problem: str) -> None:

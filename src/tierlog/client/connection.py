@@ -57,20 +57,23 @@ class Connection:
         first_timeout_s: float | None = None,
         options: ConnectionOptions | None = None,
     ) -> None:
-        """`timeout_s`: default time for a response; `first_timeout_s`: for the first one. Raises
-        Unreachable and TimedOut."""
+        """`timeout_s`: default time for a response. `first_timeout_s`: for each step until the broker has
+        said what it supports; nothing has been asked of it by then. Raises Unreachable."""
         self.address = address
         self.name = f"{address[0]}:{address[1]}"
-        self._options = options or ConnectionOptions()
+        self.options = options or ConnectionOptions()
         self._timeout_s = timeout_s
         self._correlation_id = 0
         try:
-            self._socket = self._options.open_socket(address, first_timeout_s or timeout_s)
+            self._socket = self.options.open_socket(address, first_timeout_s or timeout_s)
         except OSError as failure:
             raise Unreachable(self.name, failure.strerror or failure) from None
         request = ApiVersionsRequest()
         try:
             versions = cast(ApiVersionsResponse, self._exchange(api_of(request), 0, request))
+        except TimedOut as silent:
+            self._socket.close()
+            raise Unreachable(self.name, f"it accepts connections, but {silent}") from None
         except Exception:
             self._socket.close()
             raise
@@ -95,7 +98,7 @@ class Connection:
         """The newest version of an API that both sides support. A field of a newer one is not sent."""
         api = BY_NAME[name]
         broker_min, broker_max = self._versions.get(api.key, (1, 0))
-        version = min(broker_max, api.max_version, self._options.max_versions.get(api.key, api.max_version))
+        version = min(broker_max, api.max_version, self.options.max_versions.get(api.key, api.max_version))
         return version if version >= max(broker_min, api.min_version) else None
 
     def close(self) -> None:
@@ -104,7 +107,7 @@ class Connection:
     def _exchange(self, api: Api, version: int, request: Any) -> Any:
         self._correlation_id += 1
         try:
-            sent = encode_request(api, version, self._correlation_id, self._options.client_id, request)
+            sent = encode_request(api, version, self._correlation_id, self.options.client_id, request)
         except ValueError as invalid:  # for example text that is not UTF-8
             raise InvalidRequest(f"invalid value in {api.name} request: {invalid}") from None
         try:
@@ -128,8 +131,8 @@ class Connection:
         """Call `on_slow` if there is no response for `slow_s`."""
         timeout_s, slow_s, on_slow = (
             self._socket.gettimeout() or 0.0,
-            self._options.slow_s,
-            self._options.on_slow,
+            self.options.slow_s,
+            self.options.on_slow,
         )
         if on_slow and timeout_s > slow_s and not select.select([self._socket], [], [], slow_s)[0]:
             on_slow(api.name, self.name, timeout_s)

@@ -13,6 +13,7 @@ from tierlog.client import (
     InvalidAddress,
     TimedOut,
     UnknownTopic,
+    Unreachable,
     cluster,
 )
 from tierlog.client.cluster import CoordinatorType, parse_address
@@ -111,6 +112,30 @@ def test_next_bootstrap_broker_is_tried() -> None:
         assert client.leader("t", 0) == 1
     with Cluster(refused) as client, pytest.raises(ClientError, match="cannot reach"):
         client.metadata()
+
+
+def test_silent_bootstrap_broker_is_not_waited_for() -> None:
+    """As a paused process, or a host that drops packets."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        seed = f"127.0.0.1:{silent.getsockname()[1]}"
+        with broker(lambda _, port: metadata(port, 1)) as address, Cluster(f"{seed},{address}") as client:
+            assert client.leader("t", 0) == 1
+            assert client.addresses()[0] == parse_address(address)
+
+
+def test_all_bootstrap_brokers_that_do_not_respond_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "CONNECT_TIMEOUT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        refused = f"127.0.0.1:{closed.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        seed = f"127.0.0.1:{silent.getsockname()[1]}"
+        with Cluster(f"{seed},{refused}") as client, pytest.raises(Unreachable) as unreachable:
+            client.metadata()
+        with Cluster(seed) as client, pytest.raises(Unreachable, match="accepts connections, but"):
+            client.metadata()
+    message = str(unreachable.value)
+    assert message.startswith("cannot reach any of 2 brokers: ")
+    assert f"{seed}: it accepts connections" in message and f"{refused}: Connection refused" in message
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:70000", "host:x"])

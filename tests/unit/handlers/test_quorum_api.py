@@ -7,6 +7,7 @@ import pytest
 from admin_cluster import AdminCluster
 
 from tierlog.broker.handlers.quorum import described
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.quorum.status import FollowerContacts, NodeStatus, PeerStatus
 from tierlog.protocol.errors import ErrorCode as E
 
@@ -53,6 +54,19 @@ async def test_only_the_metadata_partition_is_described(cluster: AdminCluster, v
         assert reported == topics
         codes = {one.error_code for topic in answer.topics for one in topic.partitions}
         assert codes == {E.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+async def test_without_a_leader_the_addresses_of_the_voters_are_in_the_error(
+    cluster: AdminCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unavailable(timeout_s: float = 30.0) -> NodeStatus:
+        raise MetadataUnavailable("no quorum", applied_unknown=False)
+
+    monkeypatch.setattr(cluster.metadata, "quorum", unavailable)
+    answer = await ask(cluster, 2, (TOPIC, [0]))
+    assert (answer.error_code, answer.error_message) == (E.NOT_CONTROLLER, "no quorum")
+    assert [(node.node_id, node.listeners[0].host) for node in answer.nodes] == [(1, "one")]
+    assert (await ask(cluster, 0, (TOPIC, [0]))).error_code == E.NOT_CONTROLLER
 
 
 def test_members_are_described_as_the_leader_sees_them() -> None:

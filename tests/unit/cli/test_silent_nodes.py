@@ -1,0 +1,55 @@
+"""Commands beside nodes that refuse connections, or accept them and never respond, as paused processes do."""
+
+import socket
+from typing import Any
+
+import pytest
+from scripted_broker import broker
+
+from tierlog.cli import admin, groups
+from tierlog.cli.client import KafkaClient
+from tierlog.cli.errors import CliError, ExitCode
+from tierlog.client import cluster
+from tierlog.protocol.messages.list_groups import ListedGroup, ListGroupsResponse
+from tierlog.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
+
+
+def test_all_admin_apis_that_do_not_respond_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "PROBE_TIMEOUT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        refused = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        silent = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(CliError) as failed:
+            admin.admin_api(f"{silent},{refused}")
+        with pytest.raises(admin.NoResponse):
+            admin.admin_api(silent)
+    assert failed.value.code is ExitCode.UNREACHABLE
+    assert failed.value.message.startswith("cannot reach any of 2 admin APIs: ")
+    assert f"{silent} did not respond within 0.1 s" in failed.value.message
+    assert f"{refused}: " in failed.value.message and "refused" in failed.value.message
+
+
+def test_groups_of_a_broker_that_is_paused_are_listed_once_it_is_fenced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster, "CONNECT_TIMEOUT_S", 0.1)
+    requests: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as paused:
+
+        def respond(name: str, port: int) -> Any:
+            requests.append(name)
+            if name == "ListGroups":
+                moved = ["of 2"] if requests.count("ListGroups") > 1 else []
+                found = [ListedGroup(group_id=name, protocol_type="") for name in ["of 1", *moved]]
+                return ListGroupsResponse(groups=found)
+            ports = [port] if requests.count("Metadata") > 1 else [port, paused.getsockname()[1]]
+            nodes = [
+                MetadataResponseBroker(node_id=one, host="127.0.0.1", port=at)
+                for one, at in enumerate(ports, 1)
+            ]
+            return MetadataResponse(brokers=nodes, topics=[])
+
+        with broker(respond) as address, KafkaClient(address) as client:
+            assert [row["group"] for row in groups.rows(client)] == ["of 1", "of 2"]
+    assert requests == ["Metadata", "ListGroups", "Metadata", "Metadata", "ListGroups"]

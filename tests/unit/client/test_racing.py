@@ -1,0 +1,54 @@
+"""Staggered attempts: the first server that responds is used, and all are named if none does."""
+
+import threading
+
+import pytest
+
+from tierlog.client import racing
+from tierlog.client.racing import NoneResponded, first_to_respond
+
+
+def test_silent_server_is_not_waited_for_and_its_late_result_is_discarded() -> None:
+    release, discarded = threading.Event(), threading.Event()
+
+    def attempt(server: str) -> str:
+        if server == "silent":
+            release.wait()
+        return server
+
+    def discard(server: str) -> None:
+        assert server == "silent"
+        discarded.set()
+
+    assert first_to_respond(attempt, ["silent", "live"], discard=discard) == ("live", "live")
+    release.set()
+    assert discarded.wait(10)
+
+
+def test_next_server_is_tried_at_once_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(racing, "STAGGER_S", 3600.0)
+    monkeypatch.setattr(racing, "SPREAD_MAX_S", 7200.0)
+
+    def attempt(server: str) -> str:
+        if server != "live":
+            raise ConnectionRefusedError(server)
+        return server
+
+    assert first_to_respond(attempt, ["a", "b", "live"]) == ("live", "live")
+
+
+def test_all_failures_are_named_in_the_order_of_the_servers() -> None:
+    later = threading.Event()
+
+    def attempt(server: str) -> None:
+        if server == "a":
+            later.wait()
+        later.set()
+        raise ConnectionError(f"{server} is down")
+
+    with pytest.raises(NoneResponded, match=r"a: a is down; b: b is down"):
+        first_to_respond(attempt, ["a", "b"])
+
+
+def test_first_server_wins_while_it_responds() -> None:
+    assert first_to_respond(lambda server: server, [1, 2, 3]) == (1, 1)
