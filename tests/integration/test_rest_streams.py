@@ -62,6 +62,20 @@ def test_record_that_comes_in_parts_does_not_wait_for_its_own_memory(small: Rest
         assert client.recv(100).startswith(b"HTTP/1.1 200")
 
 
+def test_slow_sender_holds_only_the_bytes_that_it_has_sent(small: RestProcess) -> None:
+    create(small, "rest-slow")
+    url, path = urlsplit(small.url), "/v1/topics/rest-slow/produce"
+    head = f"POST {path} HTTP/1.1\r\nHost: {url.netloc}\r\nContent-Type: application/json\r\n"
+    body = json.dumps({"records": [{"value": "x" * 900_000}]}).encode()
+    with socket.create_connection((url.hostname, url.port), timeout=120) as client:
+        client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body[:1_000])
+        until(lambda: small.metric("tierlog_rest_memory_bytes") == 1_000, "the first part is there")
+        assert small.call("POST", path, body).status == 200
+        client.sendall(body[1_000:])
+        assert client.recv(100).startswith(b"HTTP/1.1 200")
+    assert small.metric("tierlog_rest_memory_bytes") == 0
+
+
 def test_followed_stream_ends_with_its_connection_while_no_record_comes(small: RestProcess) -> None:
     create(small, "rest-gone")
     url = urlsplit(small.url)

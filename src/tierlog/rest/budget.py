@@ -1,7 +1,8 @@
 """Budget of bytes: bounds the memory of all requests of the gateway together.
 
-A request reserves the bytes of its body, and a stream those that it fetches, before they arrive, and releases
-them when they are written to the other end. Those that have to wait get their turns in the order of arrival.
+A request reserves the bytes of its body as they arrive, and a stream those that it fetches before they do.
+Both release them when they are written to the other end. Those that have to wait get their turns in the order
+of arrival.
 """
 
 import asyncio
@@ -26,16 +27,21 @@ class Budget:
         """Whether a request waits for bytes, or more are held than may be."""
         return bool(self._waiting) or self.used > self.most
 
-    def reserve_now(self, count: int) -> None:
-        """Reserve at once. Raises RestError if that is too much now."""
-        if self._waiting or not self._fits(count):
+    def reserve_now(self, count: int, *, beside: int = 0) -> None:
+        """Reserve at once. `beside`: bytes that the same request has reserved before; it continues while
+        others wait, because they wait for it too. Raises RestError if that is too much now."""
+        self.check(count, beside=beside)
+        self.used += count
+
+    def check(self, count: int, *, beside: int = 0) -> None:
+        """Raises RestError if `reserve_now` would."""
+        if (self._waiting and not beside) or not self._fits(count, beside):
             self.refused += 1
             raise RestError(
                 OVERLOADED,
                 f"the gateway holds {self.used} of {self.most} bytes now",
                 retry_after_s=RETRY_AFTER_S,
             )
-        self.used += count
 
     async def reserve(self, count: int) -> None:
         """Reserve once there is space."""
@@ -74,8 +80,8 @@ class Budget:
         finally:
             self.release(count)
 
-    def _fits(self, count: int) -> bool:
-        return self.used + count <= self.most or not self.used
+    def _fits(self, count: int, beside: int = 0) -> bool:
+        return self.used + count <= self.most or self.used <= beside
 
     def _give_turns(self) -> None:
         while self._waiting and self._fits(self._waiting[0][0]):

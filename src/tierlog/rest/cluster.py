@@ -1,7 +1,10 @@
 """Cluster as one principal sees it: its connections, partition leaders and coordinators.
 
-All requests with the same credentials share one. A connection is replaced before its login expires, and when
-it is CONNECTION_AGE_S old, so that a password that was changed is refused soon.
+All requests with the same credentials share one connection to each broker, except those that may wait there
+for other brokers (Produce, and changes of metadata): responses leave in the order of the requests, so that
+others would wait behind them. Those go through lanes, a few more connections with the same login. A
+connection is replaced before its login expires, and when it is CONNECTION_AGE_S old, so that a password that
+was changed is refused soon.
 """
 
 import asyncio
@@ -9,6 +12,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tierlog.base.tasks import TaskGroup
@@ -26,7 +30,11 @@ from tierlog.client.errors import (
     raise_for,
 )
 from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.create_partitions import CreatePartitionsRequest
+from tierlog.protocol.messages.create_topics import CreateTopicsRequest
+from tierlog.protocol.messages.delete_topics import DeleteTopicsRequest
 from tierlog.protocol.messages.find_coordinator import FindCoordinatorRequest
+from tierlog.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from tierlog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tierlog.rest.connection import RESPONSE_TIMEOUT_S, Connection, Login, connect
 
@@ -49,16 +57,49 @@ RETRY_PAUSE_S = 0.1
 TIMEOUT_S = 30.0
 """How long to wait for leaders and coordinators."""
 
+CHANGES = (
+    CreateTopicsRequest,
+    CreatePartitionsRequest,
+    DeleteTopicsRequest,
+    IncrementalAlterConfigsRequest,
+)
+"""Requests that wait until the metadata quorum has committed them, and until the broker has applied that."""
+
 T = TypeVar("T")
 
 
+LANES, LANES_MAX = 4, 16
+"""Lanes to one broker for a principal, and how many there are at most while none of the others moves."""
+
+HELD_UP_S = 0.5
+"""A lane whose first request has waited for longer does not move: a follower is slow, or has stopped."""
+
+STAGGER_S = 0.25
+"""After this time without a response the next bootstrap broker is tried too: the first one may be paused."""
+
+
 class _Pooled:
-    """The shared connection to one broker, and the lock under which it is opened."""
+    """A connection to one broker, and the lock under which it is opened. `waiting`: when the requests that
+    wait for a response were sent, the oldest first; counted for lanes only."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.connection: Connection | None = None
         self.renew_at = 0.0
+        self.waiting: list[float] = []
+
+
+def _lane(lanes: list[_Pooled]) -> _Pooled:
+    """An idle one, else a new one if there may be more, else that whose first request has waited for the
+    shortest time."""
+    idle = next((lane for lane in lanes if not lane.waiting), None)
+    if idle is not None:
+        return idle
+    newest = max(lanes, key=lambda lane: lane.waiting[0], default=None)
+    is_held_up = newest is None or newest.waiting[0] < time.monotonic() - HELD_UP_S
+    if newest is None or len(lanes) < (LANES_MAX if is_held_up else LANES):
+        lanes.append(newest := _Pooled())
+    return newest
 
 
 class Cluster:
@@ -72,6 +113,7 @@ class Cluster:
         self._tls = tls
         self._tasks = tasks
         self._pool: dict[Address, _Pooled] = {}
+        self._lanes: dict[Address, list[_Pooled]] = {}
         self._retired: list[Connection] = []
         self._nodes: dict[int, Address] = {}
         self._topics: dict[str, tuple[float, MetadataResponseTopic]] = {}
@@ -82,30 +124,45 @@ class Cluster:
         await self._any()
 
     def close(self) -> None:
-        for pooled in self._pool.values():
+        for pooled in chain(self._pool.values(), *self._lanes.values()):
             if pooled.connection is not None:
                 pooled.connection.close()
         for connection in self._retired:
             connection.close()
         self._pool.clear()
+        self._lanes.clear()
         self._retired.clear()
 
     async def call(self, request: Any, node_id: int | None = None) -> Any:
         """Send a request to one node, or to any. It is repeated once if the connection broke, and may have
         been executed twice. Raises ClientError."""
-        for attempt in (1, 2):
-            connection = await self.shared(node_id)
-            try:
-                return await connection.call(request)
-            except Unreachable:
-                if attempt == 2:
-                    raise
-        raise NotAvailable("no response")
+        send = self.call_in_lane if isinstance(request, CHANGES) else self._call_shared
+        try:
+            return await send(request, node_id)
+        except Unreachable:
+            return await send(request, node_id)
+
+    async def call_in_lane(self, request: Any, node_id: int | None = None) -> Any:
+        """Send a request that may wait at the broker, so that no other request of this principal waits behind
+        it. It is sent once. Raises ClientError."""
+        address = self._nodes.get(node_id) if node_id is not None else None
+        if address is None:
+            address = (await self._any()).address
+        lane = _lane(self._lanes.setdefault(address, []))
+        sent_at = time.monotonic()
+        lane.waiting.append(sent_at)
+        try:
+            return await (await self._open(address, lane)).call(request)
+        finally:
+            lane.waiting.remove(sent_at)
+
+    async def _call_shared(self, request: Any, node_id: int | None) -> Any:
+        return await (await self.shared(node_id)).call(request)
 
     async def shared(self, node_id: int | None = None) -> Connection:
         """The shared connection to a node, or to any. Raises ClientError."""
         address = self._nodes.get(node_id) if node_id is not None else None
-        return await (self._any() if address is None else self._open(address))
+        return await (self._any() if address is None else self._open_shared(address))
 
     @asynccontextmanager
     async def private(self, node_id: int) -> "AsyncIterator[Connection]":
@@ -212,18 +269,40 @@ class Cluster:
         for pooled in self._pool.values():
             if pooled.connection is not None and self._is_usable(pooled):
                 return pooled.connection
-        failure: ClientError | None = None
-        for address in dict.fromkeys((*self._seeds, *self._nodes.values())):
-            try:
-                return await self._open(address)
-            except AuthenticationFailed:
-                raise  # all brokers know the same users
-            except ClientError as refused:
-                failure = refused
-        raise failure or InvalidAddress("no broker address given")
+        return await self._first_of(list(dict.fromkeys((*self._seeds, *self._nodes.values()))))
 
-    async def _open(self, address: Address) -> Connection:
-        pooled = self._pool.setdefault(address, _Pooled())
+    async def _first_of(self, addresses: Sequence[Address]) -> Connection:
+        """A connection to the first of these brokers that responds. The next one is tried when an earlier one
+        has failed, or has not responded after STAGGER_S. Raises ClientError."""
+        failure: ClientError | None = None
+        attempts: set[asyncio.Task[Connection]] = set()
+        untried = iter(addresses)
+        try:
+            while True:
+                if (address := next(untried, None)) is not None:
+                    attempts.add(asyncio.ensure_future(self._open_shared(address)))
+                elif not attempts:
+                    raise failure or InvalidAddress("no broker address given")
+                done, attempts = await asyncio.wait(
+                    attempts,
+                    timeout=None if address is None else STAGGER_S,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for ended in done:
+                    try:
+                        return ended.result()
+                    except AuthenticationFailed:
+                        raise  # all brokers know the same users
+                    except ClientError as refused:
+                        failure = refused
+        finally:
+            for attempt in attempts:
+                attempt.cancel()
+
+    async def _open_shared(self, address: Address) -> Connection:
+        return await self._open(address, self._pool.setdefault(address, _Pooled()))
+
+    async def _open(self, address: Address, pooled: _Pooled) -> Connection:
         if pooled.connection is not None and self._is_usable(pooled):
             return pooled.connection
         async with pooled.lock:

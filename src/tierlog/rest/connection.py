@@ -66,6 +66,7 @@ class Connection:
     def __init__(
         self, address: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tasks: TaskGroup
     ) -> None:
+        self.address = address
         self.name = f"{address[0]}:{address[1]}"
         self.login_ms = 0
         """For how many ms the login is valid; 0: for as long as the connection is open."""

@@ -231,8 +231,7 @@ class _Writer:
         request = ProduceRequest(acks=ALL_IN_SYNC, timeout_ms=TIMEOUT_MS, topic_data=[data])
         leader = await self._cluster.leader(self._topic, self._partition, deadline)
         try:
-            connection = await self._cluster.shared(leader)
-            response = await connection.call(request)
+            response = await self._cluster.call_in_lane(request, leader)
         except (Unreachable, TimedOut):
             return None
         result: PartitionProduceResponse = response.responses[0].partition_responses[0]

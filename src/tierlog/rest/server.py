@@ -174,36 +174,35 @@ class RestServer:
 
 @asynccontextmanager
 async def _received(request: web.Request, gateway: Gateway) -> AsyncIterator[bytes]:
-    """The body, whose bytes are reserved. Raises RestError."""
-    most, held, parts = gateway.limits.body_bytes, 0, []
-    length = request.content_length
-    if length is not None and length > most:
-        raise RestError(TOO_LARGE, f"the body is longer than {most} bytes: send several requests")
+    """The body, whose bytes are reserved as they come: a client that sends slowly holds no more than it has
+    sent. A body that is too long for the space of now is refused at once. Raises RestError."""
+    limits, budget, parts = gateway.limits, gateway.budget, []
+    too_long = RestError(
+        TOO_LARGE, f"the body is longer than {limits.body_bytes} bytes: send several requests"
+    )
+    length = request.content_length or 0
+    if length > limits.body_bytes:
+        raise too_long
+    if length:
+        budget.check(length)
+    held = 0
     try:
-        if length:
-            gateway.budget.reserve_now(length)
-            held = length
-        received = 0
-        async with asyncio.timeout(gateway.limits.body_timeout_s):
-            async for part in request.content.iter_any():
-                received += len(part)
-                if received > most:
-                    raise RestError(TOO_LARGE, f"the body is longer than {most} bytes: send several requests")
-                if received > held:
-                    gateway.budget.reserve_now(received - held)
-                    held = received
-                parts.append(part)
-    except TimeoutError:
-        gateway.budget.release(held)
-        limit = gateway.limits.body_timeout_s
-        raise RestError(TIMED_OUT, f"the body did not arrive within {limit:g} s") from None
-    except BaseException:
-        gateway.budget.release(held)
-        raise
-    try:
-        yield b"".join(parts)
+        try:
+            async with asyncio.timeout(limits.body_timeout_s):
+                async for part in request.content.iter_any():
+                    if held + len(part) > limits.body_bytes:
+                        raise too_long
+                    budget.reserve_now(len(part), beside=held)
+                    held += len(part)
+                    parts.append(part)
+        except TimeoutError:
+            limit = limits.body_timeout_s
+            raise RestError(TIMED_OUT, f"the body did not arrive within {limit:g} s") from None
+        body = b"".join(parts)
+        parts.clear()
+        yield body
     finally:
-        gateway.budget.release(held)
+        budget.release(held)
 
 
 def check_host(request: web.Request, gateway: Gateway) -> None:

@@ -90,3 +90,19 @@ async def test_release_passes_over_a_reservation_that_is_being_cancelled() -> No
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert budget.used == 0 and not budget.is_short
+
+
+async def test_request_that_arrives_in_parts_is_served_alone_and_beside_waiting_ones() -> None:
+    budget = Budget(100)
+    budget.reserve_now(90)
+    waiting = asyncio.ensure_future(budget.reserve(50))
+    await turns()
+    budget.reserve_now(10, beside=90)
+    budget.reserve_now(200, beside=100)  # it is alone
+    with pytest.raises(RestError):
+        budget.reserve_now(1)
+    budget.release(300)
+    await waiting
+    with pytest.raises(RestError):
+        budget.reserve_now(60, beside=20)
+    assert budget.used == 50

@@ -22,8 +22,8 @@ class StubCluster:
     async def leader(self, topic: str, partition: int, deadline: float) -> int:
         return 1
 
-    async def shared(self, node_id: int | None = None) -> "StubCluster":
-        return self
+    async def call_in_lane(self, request: Any, node_id: int) -> Any:
+        return await self.call(request)
 
     async def call(self, request: Any) -> Any:
         if not hasattr(request, "topic_data"):
