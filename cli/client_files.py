@@ -8,6 +8,7 @@ or file when it runs.
 import json
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
+from typing import NamedTuple
 
 from tierlog.cli.profiles import Profile
 from tierlog.client.properties import properties_text
@@ -25,8 +26,9 @@ def client_files(bootstrap: str, profile: Profile | None) -> dict[str, str]:
     settings |= {} if profile is None else profile.client_properties(with_secrets=False)
     reference = "" if profile is None else profile.values.get("password", "")
     files = {"client.properties": _java(settings, reference)}
-    for name, write in _LANGUAGES.items():
-        files[name] = write({_LIBRDKAFKA.get(key, key): value for key, value in settings.items()}, reference)
+    by_librdkafka = {_LIBRDKAFKA.get(key, key): value for key, value in settings.items()}
+    for name, language in _LANGUAGES.items():
+        files[name] = language.program(by_librdkafka, reference)
     return files
 
 
@@ -52,12 +54,7 @@ def _java(settings: Mapping[str, str], reference: str) -> str:
     return properties_text(found)
 
 
-def _python(settings: Mapping[str, str], reference: str) -> str:
-    kind, _, where = reference.partition(":")
-    secret = f"os.environ[{_quoted(where)}]" if kind == "env" else _read_in_python(where)
-    lines = [f"        {_quoted(key)}: {_quoted(value)}," for key, value in settings.items()]
-    lines += [f"        {_quoted(SASL_PASSWORD)}: {secret},"] if reference else []
-    body = "\n".join(lines)
+def _python(rows: str, reads: str) -> str:
     return f"""# pip install confluent-kafka
 import os
 from pathlib import Path
@@ -65,7 +62,7 @@ from pathlib import Path
 
 def settings() -> dict[str, str]:
     return {{
-{body}
+{rows}
     }}
 
 
@@ -78,16 +75,7 @@ if __name__ == "__main__":
 """
 
 
-def _read_in_python(where: str) -> str:
-    return f'Path({_quoted(where)}).read_text().removesuffix("\\n")'
-
-
-def _go(settings: Mapping[str, str], reference: str) -> str:
-    kind, _, where = reference.partition(":")
-    read = f"os.Getenv({_quoted(where)})" if kind == "env" else f"secret({_quoted(where)})"
-    lines = [f"\t\t{_quoted(key)}: {_quoted(value)}," for key, value in settings.items()]
-    lines += [f"\t\t{_quoted(SASL_PASSWORD)}: {read},"] if reference else []
-    imports = ['\t"os"', '\t"strings"'] if kind == "file" else ['\t"os"'] if reference else []
+def _go(rows: str, reads: str) -> str:
     function = """
 func secret(path string) string {
 \ttext, err := os.ReadFile(path)
@@ -97,17 +85,18 @@ func secret(path string) string {
 \treturn strings.TrimSuffix(string(text), "\\n")
 }
 """
-    head = "\n".join([*imports, "", '\t"github.com/confluentinc/confluent-kafka-go/v2/kafka"'])
+    imports = {"env": '\t"os"\n', "file": '\t"os"\n\t"strings"\n'}.get(reads, "")
     return f"""// go get github.com/confluentinc/confluent-kafka-go/v2/kafka
 package main
 
 import (
-{head}
+{imports}
+\t"github.com/confluentinc/confluent-kafka-go/v2/kafka"
 )
-{function if kind == "file" else ""}
+{function if reads == "file" else ""}
 func settings() *kafka.ConfigMap {{
 \treturn &kafka.ConfigMap{{
-{chr(10).join(lines)}
+{rows}
 \t}}
 }}
 
@@ -121,25 +110,14 @@ func main() {{
 """
 
 
-def _rust(settings: Mapping[str, str], reference: str) -> str:
-    kind, _, where = reference.partition(":")
-    read = (
-        f"std::env::var({_quoted(where)})" if kind == "env" else f"std::fs::read_to_string({_quoted(where)})"
-    )
-    lines = [f"    config.set({_quoted(key)}, {_quoted(value)});" for key, value in settings.items()]
-    if reference:
-        lines += [
-            f'    let secret = {read}.expect("the password");',
-            f'    config.set({_quoted(SASL_PASSWORD)}, secret.strip_suffix("\\n").unwrap_or(&secret));',
-        ]
-    body = "\n".join(lines)
+def _rust(rows: str, reads: str) -> str:
     return f"""// cargo add rdkafka --features ssl,sasl
 use rdkafka::config::ClientConfig;
 use rdkafka::producer::FutureProducer;
 
 fn settings() -> ClientConfig {{
     let mut config = ClientConfig::new();
-{body}
+{rows}
     config
 }}
 
@@ -149,16 +127,10 @@ fn main() {{
 """
 
 
-def _javascript(settings: Mapping[str, str], reference: str) -> str:
-    kind, _, where = reference.partition(":")
-    file = f'require("node:fs").readFileSync({_quoted(where)}, "utf8").replace(/\\n$/, "")'
-    read = f"process.env[{_quoted(where)}]" if kind == "env" else file
-    lines = [f"  {_quoted(key)}: {_quoted(value)}," for key, value in settings.items()]
-    lines += [f"  {_quoted(SASL_PASSWORD)}: {read},"] if reference else []
-    body = "\n".join(lines)
+def _javascript(rows: str, reads: str) -> str:
     return f"""// npm install @confluentinc/kafka-javascript
 const settings = {{
-{body}
+{rows}
 }};
 
 module.exports = {{ settings }};
@@ -174,19 +146,13 @@ if (require.main === module) {{
 """
 
 
-def _csharp(settings: Mapping[str, str], reference: str) -> str:
-    kind, _, where = reference.partition(":")
-    file = f"File.ReadAllText({_quoted(where)}).TrimEnd('\\n')"
-    read = f"Environment.GetEnvironmentVariable({_quoted(where)})" if kind == "env" else file
-    lines = [f"    [{_quoted(key)}] = {_quoted(value)}," for key, value in settings.items()]
-    lines += [f"    [{_quoted(SASL_PASSWORD)}] = {read}!,"] if reference else []
-    body = "\n".join(lines)
+def _csharp(rows: str, reads: str) -> str:
     return f"""// dotnet add package Confluent.Kafka
 using Confluent.Kafka;
 
 var settings = new Dictionary<string, string>
 {{
-{body}
+{rows}
 }};
 
 using var producer = new ProducerBuilder<Null, string>(new ProducerConfig(settings)).Build();
@@ -199,10 +165,46 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-_LANGUAGES: dict[str, Callable[[Mapping[str, str], str], str]] = {
-    "client.py": _python,
-    "client.go": _go,
-    "client.rs": _rust,
-    "client.js": _javascript,
-    "Client.cs": _csharp,
+class _Language(NamedTuple):
+    """`row`: a setting, of its name and value. `env`, `file`: expressions that read the password, of the name
+    of the variable or file. `write(rows, reads)`: the program; `reads`: "env", "file", or "" without a
+    login."""
+
+    row: str
+    env: str
+    file: str
+    write: Callable[[str, str], str]
+
+    def program(self, settings: Mapping[str, str], reference: str) -> str:
+        reads, _, where = reference.partition(":")
+        rows = [self.row % (_quoted(key), _quoted(value)) for key, value in settings.items()]
+        if reference:
+            secret = (self.env if reads == "env" else self.file) % _quoted(where)
+            rows.append(self.row % (_quoted(SASL_PASSWORD), secret))
+        return self.write("\n".join(rows), reads)
+
+
+_LANGUAGES = {
+    "client.py": _Language(
+        "        %s: %s,", "os.environ[%s]", 'Path(%s).read_text().removesuffix("\\n")', _python
+    ),
+    "client.go": _Language("\t\t%s: %s,", "os.Getenv(%s)", "secret(%s)", _go),
+    "client.rs": _Language(
+        "    config.set(%s, %s);",
+        'std::env::var(%s).expect("the password")',
+        "std::fs::read_to_string(%s).expect(\"the password\").trim_end_matches('\\n')",
+        _rust,
+    ),
+    "client.js": _Language(
+        "  %s: %s,",
+        "process.env[%s]",
+        'require("node:fs").readFileSync(%s, "utf8").replace(/\\n$/, "")',
+        _javascript,
+    ),
+    "Client.cs": _Language(
+        "    [%s] = %s,",
+        "Environment.GetEnvironmentVariable(%s)!",
+        "File.ReadAllText(%s).TrimEnd('\\n')",
+        _csharp,
+    ),
 }

@@ -11,7 +11,7 @@ from tierlog.base.types import TopicPartition, numbers_by_topic
 from tierlog.cli.client import KafkaClient, of_each_broker, raise_for, until_final
 from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.output import counted, listed
-from tierlog.client.assignment import assigned_partitions
+from tierlog.protocol.consumer_protocol import assigned_partitions
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages import (
     consumer_group_describe,

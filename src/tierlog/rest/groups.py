@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tierlog.base.types import TopicPartition, numbers_by_topic
-from tierlog.client.assignment import assigned_partitions
 from tierlog.client.errors import UnknownTopic, raise_for
+from tierlog.protocol.consumer_protocol import assigned_partitions
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages import consumer_group_describe, describe_groups, list_groups, offset_fetch
 from tierlog.rest.cluster import Cluster, of_each
