@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tierlog.broker.diagnosis.evidence import Answers, Observation, observation_of
+from tierlog.broker.diagnosis.evidence import QUORUM, Answers, Observation, observation_of
 from tierlog.broker.diagnosis.findings import HEALTH_RULES
 from tierlog.broker.diagnosis.health import NAMED_MAX, assess_by_rule
 from tierlog.cli.errors import CliError, ExitCode, usage
@@ -179,7 +179,7 @@ def plan(
     steps = [
         Step(
             name=name,
-            host=_safe(members[0].host),
+            host=_host_of(name, members[0]),
             nodes=tuple(node.id for node in members),
             seconds=0.0 if version and all(node.runs(version) for node in members) else None,
         )
@@ -202,6 +202,11 @@ def check_commands(commands: Sequence[str], version: str | None) -> None:
         raise usage(
             "the commands would do the same for each host",
             hint="Write {host} where the name of the host belongs, or {nodes} for the ids of its nodes.",
+        )
+    if shell := re.search(rf"\$\{{({'|'.join(PLACEHOLDERS)})\}}", text):
+        raise usage(
+            f"a command has {shell[0]}, which would become a variable of the shell after the replacement",
+            hint=f"Write {{{shell[1]}}} without the dollar sign.",
         )
     if version is None and "{version}" in text:
         raise usage("a command has {version}, and no version is given", hint="Give it with --to-version.")
@@ -229,6 +234,15 @@ def _groups(hosts: Sequence[str], nodes: Mapping[int, Node]) -> dict[str, list[N
     if not groups:
         raise usage("no host given", hint=f"Name hosts or nodes, or all: --hosts {ALL_HOSTS}")
     return groups
+
+
+def _host_of(name: str, node: Node) -> str:
+    if not node.host:
+        raise usage(
+            f"the host of step {name!r} is not known: node {node.id} has registered no admin URL",
+            hint="Give it an address of its admin API in its settings, or name the other hosts.",
+        )
+    return _safe(node.host)
 
 
 def _safe(value: str) -> str:
@@ -317,6 +331,25 @@ def not_back(step: Step, nodes: Mapping[int, Node], answers: Answers, version: s
         elif version is not None and not node.runs(version):
             found.append(wrong_version(node, version))
     return found
+
+
+def behind_doubts(step: Step, answers: Answers, at_least: int) -> list[Doubt]:
+    """Nodes of the step that have not applied the metadata up to this index. Until a voter has it, each
+    commit of the quorum needs others, so the next voter must not stop."""
+    found = []
+    for one in step.nodes:
+        applied = answers.of(QUORUM).get(one, {}).get("applied_index", 0)
+        if applied < at_least:
+            what = (
+                f"node {one} is catching up: it has applied {applied:,} of {at_least:,} changes of metadata"
+            )
+            found.append(Doubt(what, f"Wait, or see the log of node {one}."))
+    return found
+
+
+def newest_index(answers: Answers) -> int:
+    """The last change of metadata that a node has applied."""
+    return max((int(one["applied_index"]) for one in answers.of(QUORUM).values()), default=0)
 
 
 def wrong_version(node: Node, version: str) -> Doubt:

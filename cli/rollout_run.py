@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,11 @@ from tierlog.cli.rollout import (
     Rollout,
     Step,
     as_error,
+    behind_doubts,
     cluster_doubts,
     is_untouched,
     member_doubts,
+    newest_index,
     nodes_of,
     not_back,
     restarted_wrongly,
@@ -111,11 +114,12 @@ class StateFile:
             hint = "Name a file in a directory that you can write to with --state."
             raise CliError(f"cannot write {self.path}: {failure.strerror}", hint=hint) from None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                hint = "Wait until it has ended, or stop it with Ctrl-C."
+                raise CliError("another command rolls out this cluster", hint=hint) from None
             yield
-        except BlockingIOError:
-            hint = "Wait until it has ended, or stop it with Ctrl-C."
-            raise CliError("another command rolls out this cluster", hint=hint) from None
         finally:
             os.close(descriptor)
 
@@ -133,15 +137,18 @@ class RolloutRun:
         command_timeout_s: float,
         ignored: Collection[str] = (),
         allow_unavailable: bool = False,
+        by_hand: bool = False,
         tell: Tell,
     ) -> None:
         """`urls`: admin APIs of the cluster. `wait_s`: for the nodes of a step, until they and all replicas
         are back. `ignored`: rules of cluster health. `allow_unavailable`: stop nodes even if something is
-        not served without them."""
+        not served without them. `by_hand`: an operator has done what the commands had left to do at the step
+        that has begun."""
         self.rollout = rollout
         self._file, self._urls = file, set(urls)
         self._wait_s, self._command_timeout_s = wait_s, command_timeout_s
         self._ignored, self._allow_unavailable = ignored, allow_unavailable
+        self._by_hand = by_hand
         self._tell = tell
 
     def steps(self) -> Iterator[Step]:
@@ -151,7 +158,7 @@ class RolloutRun:
         while step := self.rollout.next_step(observation_of(self._ask()).leader):
             began = time.monotonic()
             self._restart(step)
-            self._await(step, lambda answers: cluster_doubts(answers, (), self._ignored))
+            self._await(step, partial(self._not_whole, step, newest_index(self._ask())))
             step.seconds = round(time.monotonic() - began, 1)
             self._file.save(self.rollout)
             yield step
@@ -173,8 +180,9 @@ class RolloutRun:
         answers = self._ask()
         nodes = nodes_of(answers)
         has_begun = step.has_begun
-        if has_begun and not not_back(step, nodes, answers, self.rollout.version):
-            return  # an operator has brought it back
+        is_back = has_begun and not not_back(step, nodes, answers, self.rollout.version)
+        if is_back and (self._by_hand or step.commands == len(self.rollout.commands)):
+            return
         answers = self._require_whole(step.nodes if has_begun else ())
         nodes = nodes_of(answers)
         _require(member_doubts(step, nodes))
@@ -190,9 +198,14 @@ class RolloutRun:
             step.commands = 0  # they succeeded, and the nodes did not come back
         self._file.save(self.rollout)
         running = [nodes[one] for one in step.nodes if one in nodes and one in answers.documents]
-        self._drain(step, [node for node in running if node.is_broker])
+        if not is_back:  # else the commands that are left may restart nothing, and it would lead nothing
+            self._drain(step, [node for node in running if node.is_broker])
         self._run_commands(step)
         self._await(step, lambda answers: self._not_back(step, answers))
+
+    def _not_whole(self, step: Step, index: int, answers: Answers) -> list[Doubt]:
+        """Why the step has not ended, though its nodes are back. `index`: what they must have applied."""
+        return cluster_doubts(answers, (), self._ignored) or behind_doubts(step, answers, index)
 
     def _not_back(self, step: Step, answers: Answers) -> list[Doubt]:
         nodes = nodes_of(answers)
@@ -238,7 +251,10 @@ class RolloutRun:
         what = f"the command for {step.name} {ended}: {command}"
         text = "".join(f"\n  {line}" for line in output)
         brokers = " and ".join(str(node) for node in step.nodes)
-        hint = f"Correct the command, or what it says. Node {brokers} leads nothing until it restarts."
+        hint = (
+            f"Correct the command, or what it says. Node {brokers} leads nothing until it restarts. If "
+            "you do by hand what is left to do there, add --by-hand."
+        )
         raise CliError(what + text, hint=hint)
 
     def _await(self, step: Step, doubts: Callable[[Answers], list[Doubt]]) -> None:

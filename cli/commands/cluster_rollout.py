@@ -1,5 +1,6 @@
 """`tierlog cluster rollout`: a rolling restart, upgrade or replacement of hosts, one after the other."""
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ COLUMNS = {
     "state": "state",
 }
 WAIT_S, COMMAND_TIMEOUT_S = 3600.0, 1800.0
+CLUSTER_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 GO_ON = "Then run the same command again: it continues from there."
 
 
@@ -95,6 +97,14 @@ AllowUnavailable = Annotated[
         help="Restart nodes even if partitions without enough replicas, or the quorum, wait for them.",
     ),
 ]
+ByHand = Annotated[
+    bool,
+    typer.Option(
+        "--by-hand",
+        help="What the commands had left to do at the step where it stopped was done by hand: the step "
+        "is done once its nodes have restarted and run the version.",
+    ),
+]
 State = Annotated[
     Path | None,
     typer.Option(
@@ -115,6 +125,7 @@ def rollout(
     command_timeout: CommandTimeout = COMMAND_TIMEOUT_S,
     ignore: Ignore = None,
     allow_unavailable: AllowUnavailable = False,
+    by_hand: ByHand = False,
     state: State = None,
     start_over: StartOver = False,
     dry_run: DryRun = False,
@@ -157,6 +168,7 @@ def rollout(
                 command_timeout_s=command_timeout,
                 ignored=ignored,
                 allow_unavailable=allow_unavailable,
+                by_hand=by_hand,
                 tell=tell,
             )
             doubts = run.doubts() if dry_run else []
@@ -265,7 +277,10 @@ def _answers(admin: str | None, bootstrap: str | None) -> "tuple[Answers, Target
 def _cluster_id(answers: "Answers") -> str:
     from tierlog.broker.diagnosis.evidence import QUORUM
 
-    return str(next(iter(answers.of(QUORUM).values()))["cluster_id"])
+    found = str(next(iter(answers.of(QUORUM).values()))["cluster_id"])
+    if not CLUSTER_ID.fullmatch(found):  # it becomes a part of a file's name
+        raise CliError(f"what responds is no node of a cluster: it has the id {found[:80]!r}")
+    return found
 
 
 def _texts(commands: list[str] | None, steps: Path | None) -> list[str]:

@@ -147,7 +147,7 @@ def test_a_node_that_does_not_come_back_stops_it_and_the_same_command_continues(
 
     succeed("cluster", "start", str(second))  # by hand
     by_hand = AdminApi(cluster.admin[second]).get("/v1/versions")["started_at_ms"]
-    code, document, said = roll(*words)
+    code, document, said = roll(*words, "--by-hand")
     assert code == 0 and document["ended"], said
     after = {node: started for node, (_, started) in cluster.builds().items()}
     assert (after[first], after[second]) == (restarted, by_hand)

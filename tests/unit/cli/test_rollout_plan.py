@@ -380,8 +380,9 @@ def test_commands_of_a_file(tmp_path: Path) -> None:
 class ScriptedRun(rollout_run.RolloutRun):
     """A run that gets these responses, one after the other, and the last again and again."""
 
-    def __init__(self, rollout: Rollout, file: StateFile, *seen: Answers) -> None:
-        super().__init__(rollout, file, [], wait_s=10, command_timeout_s=60, tell=lambda _: None)
+    def __init__(self, rollout: Rollout, file: StateFile, *seen: Answers, **options: Any) -> None:
+        options = {"wait_s": 10, "command_timeout_s": 60, "tell": lambda _: None, **options}
+        super().__init__(rollout, file, [], **options)
         self._seen = [*seen]
 
     def _ask(self) -> Answers:
@@ -432,6 +433,68 @@ def test_after_a_wrong_version_the_commands_run_again_and_wait_for_another_proce
     right = answers(builds={21: {"started_at_ms": 6000, "version": "1.2.0"}})
     assert len(list(ScriptedRun(made, file, *[wrong] * 9, right).steps())) == 1
     assert (tmp_path / "ran").read_text() == "stop 21\nstart 21\n"
+
+
+@pytest.mark.usefixtures("no_pause")
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_commands_after_one_that_failed_are_not_forgotten_once_the_nodes_are_back(
+    by_hand: bool, file: StateFile, tmp_path: Path
+) -> None:
+    may_pass = tmp_path / "may-pass"
+    drained: list[str] = []
+    made = planned("21")
+    made.commands = ("true {nodes}", f"test -e {may_pass} && touch {tmp_path}/checked.{{nodes}}")
+
+    class Run(ScriptedRun):
+        def _drain(self, step: Step, brokers: Any) -> None:
+            drained.append(step.name)
+
+    back = answers(builds={21: {"started_at_ms": 5000}})
+    with pytest.raises(CliError, match="test -e") as failed:
+        list(Run(made, file, answers(), answers(), answers(), back).steps())
+    assert "--by-hand" in failed.value.hint and drained == ["21"]
+    with pytest.raises(CliError, match="test -e"):
+        list(Run(made, file, back).steps())
+    assert not made.steps[0].has_ended
+    if not by_hand:
+        may_pass.touch()
+    assert len(list(Run(made, file, back, by_hand=by_hand).steps())) == 1
+    assert (tmp_path / "checked.21").exists() is not by_hand
+    assert drained == ["21"], "a node that is back leads partitions again, and keeps them"
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_step_ends_once_its_node_has_caught_up_with_the_metadata(file: StateFile) -> None:
+    told: list[str] = []
+    made = with_command(planned("1", "2"), "true {nodes}")
+    new = {"started_at_ms": 5000}
+    behind, caught_up = (answers(leader=3, builds={1: new, 2: new}) for _ in range(2))
+    for late in (1, 2):
+        behind.documents[late][QUORUM] = {**behind.documents[late][QUORUM], "applied_index": 49}  # type: ignore[index]
+    for step in made.steps:
+        step.before, step.commands = {step.nodes[0]: (1000 + step.nodes[0], None)}, 1
+    seen = [behind, behind, behind, behind, behind, caught_up]
+    run = ScriptedRun(made, file, *seen, tell=told.append)
+    first = next(run.steps())
+    assert first.name == "1" and len(run._seen) == 1
+    assert told == ["1: waiting, node 1 is catching up: it has applied 49 of 50 changes of metadata"]
+
+
+def test_placeholder_that_would_become_a_variable_of_the_shell_is_refused() -> None:
+    with pytest.raises(CliError, match=r"a command has \$\{host\}") as refused:
+        plan(["1"], nodes_of(answers()), cluster_id="c", commands=["ssh ${host} x"], version=None)
+    assert "{host}" in refused.value.hint
+
+
+def test_node_without_an_admin_url_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(URLS, 21, "")
+    with pytest.raises(CliError, match="node 21 has registered no admin URL"):
+        planned("21", brokers={21: {"admin_url": ""}})
+
+
+def test_error_within_the_lock_is_not_taken_for_another_command(tmp_path: Path) -> None:
+    with pytest.raises(BlockingIOError, match="of the body"), StateFile(tmp_path / "state.json").lock():
+        raise BlockingIOError("of the body")
 
 
 @pytest.mark.usefixtures("no_pause")
