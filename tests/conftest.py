@@ -1,4 +1,4 @@
-"""Configuration of all tests: Hypothesis profiles, and reruns in CI.
+"""Configuration of all tests: Hypothesis profiles, reruns in CI, and the order of the files.
 
 Hypothesis draws new examples on every run. With HYPOTHESIS_PROFILE=fixed, as in CI, it draws the same
 examples each time, so that a failure there comes from the change under test. Examples have no deadline, since
@@ -6,6 +6,8 @@ the machine may be busy.
 
 With RERUN_REAL_PROCESSES=1, as in CI, a failed test that starts real processes runs a second time, since a
 busy machine may starve one of them. The end of the run lists every rerun (ADR 0009).
+
+Failures and reruns are also printed when they happen (`prompt_failures`).
 
 A test fails if its output, or the log or command line of a broker, has a secret of the tests (`canaries`).
 
@@ -22,6 +24,7 @@ from typing import Any
 import pytest
 from canaries import check_report, redacted, watch_brokers
 from hypothesis import settings
+from prompt_failures import PromptFailures
 
 os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "support" / "spark_conf")
 
@@ -36,7 +39,35 @@ REAL_PROCESSES = {"chaos", "clients", "docs", "integration", "packaging"}
 """Folders of tests that start real processes. All other tests are deterministic and get one try."""
 
 
+LONG_FILES = (
+    "integration/test_spark_write.py",
+    "integration/test_spark_read.py",
+    "integration/test_spark_jobs.py",
+    "integration/test_spark_s3.py",
+    "integration/test_spark_rewrite.py",
+    "integration/test_spark_snapshots.py",
+    "integration/test_spark_connect.py",
+    "integration/test_spark_replay.py",
+    "integration/test_spark_stream.py",
+    "integration/test_node_identity.py",
+    "integration/test_local_cluster.py",
+    "integration/test_tiered_cluster.py",
+    "integration/test_replicated_cluster.py",
+    "integration/test_rolling_security.py",
+    "docs/test_commands.py",
+)
+"""The files whose slow tests take longest, which begin first: a worker that begins one at the end of the run
+leaves the others idle. `make slow` keeps this order."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(PromptFailures(config))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {Path(__file__).parent / name: number for number, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))

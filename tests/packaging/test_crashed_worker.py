@@ -1,4 +1,5 @@
-"""A test that crashes its worker fails by name, and the run ends without waiting for the remaining tests."""
+"""A test that crashes its worker fails by name, and the run ends without waiting for the remaining tests.
+A test that fails is named at once, although another one hangs."""
 
 import os
 import re
@@ -35,29 +36,60 @@ def test_behind():
 """
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_crash_ends_the_run_and_is_named(tmp_path: Path) -> None:
-    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -q -p no:cacheprovider\n")
-    (tmp_path / "test_0.py").write_text(CRASHES)
-    for number in range(1, FILES):
-        (tmp_path / f"test_{number}.py").write_text(PASSES)
-    run = subprocess.run(
+FAILS = """
+def test_fails():
+    assert 1 + 1 == 3, "not three"
+"""
+
+HANGS = """
+import threading
+
+def test_hangs():
+    threading.Event().wait()
+"""
+
+
+def begin(directory: Path, *files: str) -> "subprocess.Popen[str]":
+    """Run the tests of the files as `make` does."""
+    shutil.copy(ROOT / "tests" / "conftest.py", directory)
+    (directory / "pytest.ini").write_text("[pytest]\naddopts = -q -p no:cacheprovider\n")
+    for number, content in enumerate(files):
+        (directory / f"test_{number}.py").write_text(content)
+    return subprocess.Popen(
         [sys.executable, "-m", "pytest", *PLUGINS, *options_of_make()],
-        cwd=tmp_path,
+        cwd=directory,
         env={
             **os.environ,
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "tests" / "support", ROOT / "src"))),
         },
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        check=False,
     )
-    assert run.returncode == pytest.ExitCode.TESTS_FAILED, run.stdout + run.stderr
-    assert "crashed while running 'test_0.py::test_crashes'" in run.stdout
-    assert "A WORKER CRASHED" in run.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_crash_ends_the_run_and_is_named(tmp_path: Path) -> None:
+    with begin(tmp_path, CRASHES, *[PASSES] * (FILES - 1)) as run:
+        output = run.communicate()[0]
+    assert run.returncode == pytest.ExitCode.TESTS_FAILED, output
+    assert "crashed while running 'test_0.py::test_crashes'" in output
+    assert "A WORKER CRASHED" in output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_failure_is_named_while_other_tests_run(tmp_path: Path) -> None:
+    with begin(tmp_path, FAILS, HANGS) as run:
+        assert run.stdout is not None
+        try:
+            lines = iter(run.stdout.readline, "")
+            assert "FAILED (call): test_0.py::test_fails\n" in lines  # read up to it
+            assert next(lines).strip() == "AssertionError: not three"
+        finally:
+            run.kill()
 
 
 def options_of_make() -> list[str]:
