@@ -1,5 +1,6 @@
 """Real S3 servers as processes on free ports of 127.0.0.1."""
 
+import http.client
 import os
 import re
 import signal
@@ -31,7 +32,7 @@ class S3Server:
     _process: "subprocess.Popen[bytes] | None" = None
 
     def start(self) -> None:
-        """Returns once the server accepts connections."""
+        """Returns once the server serves requests."""
         command, environment = _command(self.name, self.address, self.directory)
         log_path = self.directory / "server.log"
         with open(log_path, "ab") as log:
@@ -113,13 +114,19 @@ def free_port() -> int:
 
 
 def await_answer(process: "subprocess.Popen[bytes]", address: str, log: Path) -> None:
-    host, port = address.split(":")
+    """Wait for a response that is not 503: for some milliseconds, minio refuses each request with the advice
+    to retry after a minute, which clients follow."""
     for _ in range(600):
         if process.poll() is not None:
             break
         try:
-            socket.create_connection((host, int(port)), timeout=1).close()
-            return
-        except OSError:
-            time.sleep(0.05)  # the start of another program cannot be awaited
+            connection = http.client.HTTPConnection(address, timeout=10)
+            connection.request("GET", "/")
+            status = connection.getresponse().status
+            connection.close()
+            if status != http.HTTPStatus.SERVICE_UNAVAILABLE:
+                return
+        except (OSError, http.client.HTTPException):
+            pass
+        time.sleep(0.05)  # the start of another program cannot be awaited
     raise RuntimeError(f"the S3 server on {address} did not start:\n{log.read_text(errors='replace')}")
