@@ -8,6 +8,7 @@ import s3_servers
 from s3_proxy import S3Proxy
 from spark_bucket import BucketWriter
 from spark_history import write_history
+from spark_sessions import shared_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,13 +27,8 @@ async def proxy(s3: s3_servers.S3Server) -> AsyncIterator[S3Proxy]:
 
 
 @pytest.fixture(scope="module")
-def spark() -> "Iterator[SparkSession]":
-    from tierlog.spark import session  # here, because most integration tests need no Spark
-
-    made = session("tierlog-tests", **{"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"})
-    made.sparkContext.setLogLevel("OFF")
-    yield made
-    made.stop()
+def spark() -> "SparkSession":
+    return shared_session()
 
 
 @pytest.fixture(scope="module")

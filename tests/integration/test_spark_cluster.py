@@ -20,11 +20,12 @@ from pyspark.sql import SparkSession
 from spark_bucket import BucketWriter
 from spark_cluster import SparkCluster, spark_cluster
 from spark_history import UNCOMMITTED, write_history
+from spark_sessions import end_shared_session
 
 from tierlog.spark import session
 from tierlog.spark.package import write_package
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 @pytest.fixture
 def spark(cluster: SparkCluster) -> Iterator[SparkSession]:
+    end_shared_session()
     made = session("tierlog-cluster", master=cluster.url, **{"spark.executor.memory": "512m"})
     made.sparkContext.setLogLevel("OFF")
     yield made
@@ -126,7 +128,6 @@ print(json.dumps(frame.rdd.mapPartitions(places).collect()))  # mapInArrow wants
 """
 
 
-@pytest.mark.nightly
 def test_executors_of_a_bare_python_need_the_archive_alone(
     cluster: SparkCluster, history: BucketWriter, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from pyspark.sql.connect.session import SparkSession
 from spark_bucket import BucketWriter
 from spark_cluster import connect_server
 from spark_history import LOG_START, write_history
+from spark_sessions import end_shared_session
 
 from tierlog.spark.java import FAST_SETTINGS
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
@@ -30,6 +31,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def spark(server: str) -> Iterator[SparkSession]:
+    end_shared_session()
     made = SparkSession.builder.remote(server).create()
     yield made
     made.stop()

@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_bucket import BucketWriter
 
 from tierlog.records.writer import NewRecord, encode_batch
-from tierlog.spark import session
 from tierlog.spark.jobs.arguments import JobFailed, NoProgress, parse
 from tierlog.spark.jobs.backfill import JOB as BACKFILL
 
@@ -28,12 +27,10 @@ NEW_FIELD = {"name": "note", "type": ["null", "string"], "default": None}
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    settings = {"spark.driver.memory": "1g", "spark.sql.session.timeZone": "UTC"}
-    made = session("tierlog-values", **settings)
-    made.sparkContext.setLogLevel("OFF")
-    yield made
-    made.stop()
+def spark(spark: SparkSession) -> Iterator[SparkSession]:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    yield spark
+    spark.conf.unset("spark.sql.session.timeZone")
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from spark_bucket import BucketWriter
 from spark_history import write_history
 
 from tierlog.cli.process import TierlogBroker
-from tierlog.spark import session
 from tierlog.spark.jobs.arguments import Job, JobFailed, NoProgress, parse
 from tierlog.spark.jobs.audit import JOB as AUDIT
 from tierlog.spark.jobs.backfill import JOB as BACKFILL
@@ -33,13 +31,6 @@ START_MS = 1_700_000_000_000
 PARTITIONS = 2
 COLUMNS = "topic,partition,offset,timestamp,timestampType,key,value,headers"
 Row = tuple[Any, ...]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    made = session("tierlog-jobs", **{"spark.driver.memory": "1g", "spark.log.level": "OFF"})
-    yield made
-    made.stop()
 
 
 def run(job: Job, *arguments: object) -> dict[str, Any]:

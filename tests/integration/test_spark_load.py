@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from tierlog.cli.local_cluster import LocalCluster
 from tierlog.client.partitioner import partition_of
 from tierlog.metadata.records import RemoteSegment
-from tierlog.spark import load, session
+from tierlog.spark import load
 from tierlog.spark.jobs.arguments import InvalidArgument, JobFailed, NoProgress, parse
 from tierlog.spark.jobs.load import JOB
 from tierlog.spark.jobs.load_client import LoadClient, Loaded
@@ -35,12 +35,10 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+def spark(spark: SparkSession) -> Iterator[SparkSession]:
+    """The driver has the credentials in its environment, as its workers do."""
     os.environ.update(s3_servers.CREDENTIALS)
-    workers = {f"spark.executorEnv.{name}": value for name, value in s3_servers.CREDENTIALS.items()}
-    made = session("tierlog-load", **{"spark.driver.memory": "1g", "spark.log.level": "OFF", **workers})
-    yield made
-    made.stop()
+    yield spark
     for name in s3_servers.CREDENTIALS:
         del os.environ[name]
 

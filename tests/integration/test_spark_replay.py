@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_inline import json_output
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from tierlog.spark import session
 from tierlog.spark.jobs.arguments import JobFailed, NoProgress, parse
 from tierlog.spark.jobs.replay import JOB
 from tierlog.testing import TierlogBroker
@@ -27,13 +27,6 @@ RECORDS = 4_000
 END = 800
 KILLED = Path(__file__).parents[1] / "support" / "spark_stream_killed.py"
 Row = tuple[Any, ...]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    made = session("tierlog-replays", **{"spark.driver.memory": "1g", "spark.log.level": "OFF"})
-    yield made
-    made.stop()
 
 
 def with_topic(broker: TierlogBroker, name: str, partitions: int, **config: str) -> None:
@@ -214,15 +207,9 @@ def test_topic_is_not_replayed_into_itself(
 
 
 def test_command_prints_the_result_as_json(
-    source: TierlogBroker, target: TierlogBroker, tmp_path: Path
+    spark: SparkSession, source: TierlogBroker, target: TierlogBroker, tmp_path: Path
 ) -> None:
     with_topic(target, "by-command", PARTITIONS)
-    given = arguments(source, target, tmp_path / "checkpoint", "--to-topic", "by-command", "--json")
-    ended = subprocess.run(
-        [sys.executable, "-m", "tierlog", "spark", "replay", *given],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    found = json.loads(ended.stdout)
+    given = arguments(source, target, tmp_path / "checkpoint", "--to-topic", "by-command")
+    [found] = json_output("spark", "replay", *given)
     assert found["records_written"] == sum(map(len, consumed(target, "by-command").values())) > 0

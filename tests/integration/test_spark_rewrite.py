@@ -22,7 +22,6 @@ from tierlog.cli.admin import AdminApi
 from tierlog.cli.process import TierlogBroker
 from tierlog.records.batch import iter_batches
 from tierlog.records.codecs import Codec
-from tierlog.spark import session
 from tierlog.spark.history.bucket import open_bucket
 from tierlog.spark.jobs.arguments import Job, JobFailed, NoProgress, parse
 from tierlog.spark.jobs.audit import JOB as AUDIT
@@ -51,12 +50,10 @@ Row = tuple[int, int, bytes | None, bytes | None]
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+def spark(spark: SparkSession) -> Iterator[SparkSession]:
+    """The driver has the credentials in its environment, as its workers do."""
     os.environ.update(s3_servers.CREDENTIALS)
-    workers = {f"spark.executorEnv.{name}": value for name, value in s3_servers.CREDENTIALS.items()}
-    made = session("tierlog-rewrite", **{"spark.driver.memory": "1g", "spark.log.level": "OFF", **workers})
-    yield made
-    made.stop()
+    yield spark
     for name in s3_servers.CREDENTIALS:
         del os.environ[name]
 

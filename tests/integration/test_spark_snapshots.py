@@ -19,7 +19,7 @@ from uploaded_segments import upload_segments
 from waiting import until
 
 from tierlog.cli.admin import AdminApi
-from tierlog.spark import count, session, snapshots
+from tierlog.spark import count, snapshots
 from tierlog.spark.options import InvalidOption
 from tierlog.testing import TierlogBroker
 
@@ -35,14 +35,6 @@ SETTINGS = {
 }
 CONFIG = {"remote.storage.enable": "true", "local.retention.ms": "0", "retention.ms": "-1"}
 COMPACTED = {**CONFIG, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    made = session("tierlog-tests", **{"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"})
-    made.sparkContext.setLogLevel("OFF")
-    yield made
-    made.stop()
 
 
 @pytest.fixture(scope="module")
