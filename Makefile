@@ -47,6 +47,7 @@ READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 # Files of tests side by side; those that measure each other's load are in one file. A run in which a test crashes its
 # worker ends: with a new worker, pytest-xdist (3.8) would wait forever if files are dealt out.
+# `exec`: a shell between make and the tests would not pass a signal on.
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
@@ -76,7 +77,7 @@ demo: venv
 
 PACKAGE ?= $(ROOM)
 check: venv $(if $(PACKAGE),,s3-server)
-	@BIN=$(BIN) JOBS=$(JOBS) .ci/check $(PACKAGE)
+	@exec env BIN=$(BIN) JOBS=$(JOBS) .ci/check $(PACKAGE)
 
 lint: venv
 	$(BIN)/ruff check .
@@ -98,12 +99,14 @@ fast: venv s3-server
 test: venv s3-server
 	$(PYTEST) -m "not clients" -rs
 
+# Files that have such tests: to import all others takes each worker half a minute. The longest ones begin first (tests/conftest.py).
+marked = $(sort $(shell grep -rl 'mark\.$(1)' tests --include='test_*.py'))
 slow: venv s3-server
-	$(PYTEST) -m "slow and not clients and not nightly" -rs
+	exec $(PYTEST) --no-loadscope-reorder --durations 40 -m "slow and not clients and not nightly" -rs $(or $(TESTS),$(call marked,slow))
 
-# One after the other: each has the machine to itself.
+# One after the other: each has the machine to itself. Those of tests/fuzz: make fuzz.
 test-nightly: venv s3-server
-	$(BIN)/pytest -m "nightly and not clients" -rs tests/integration tests/unit/storage tests/terraform
+	$(BIN)/pytest -m "nightly and not clients" -rs $(or $(TESTS),$(filter-out tests/fuzz/%,$(call marked,nightly)))
 
 fuzz: venv
 	$(BIN)/pytest tests/fuzz -s
@@ -132,7 +135,7 @@ test-spark-oldest: venv
 	  tests/integration/test_spark_tables.py -k "columns or exactly or unknown or missing or metadata" --durations 3
 
 test-clients: venv
-	$(BIN)/pytest -m clients -rs
+	exec $(PYTEST) --no-loadscope-reorder --durations 20 -m clients -rs tests/clients
 
 COMPILED := build/compiled
 compiled: $(COMPILED)/.made

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka_process import KafkaProcess
@@ -14,6 +15,17 @@ from kafka_process import KafkaProcess
 HERE = Path(__file__).parent
 GET_CHROMIUM = HERE.parents[1] / ".ci/get-chromium.sh"
 ran: dict[str, str] = {}
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of pytest-xdist hands over what ran in it."""
+    if (handed_over := getattr(session.config, "workeroutput", None)) is not None:
+        handed_over["ran"] = ran
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    ran.update(getattr(node, "workeroutput", {}).get("ran", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
