@@ -15,8 +15,8 @@ CHAOS = Path(__file__).parent / "chaos.py"
 @pytest.mark.parametrize(
     ("fault", "shape", "security"),
     [
-        ("kill-coordinator", (), "none"),
-        ("kill-coordinator", (), "all"),
+        pytest.param("kill-coordinator", (), "none", marks=pytest.mark.nightly),
+        pytest.param("kill-coordinator", (), "all", marks=pytest.mark.nightly),
         ("kill-both", ("apart",), "half"),
         ("store-kill", ("tiered",), "none"),
     ],

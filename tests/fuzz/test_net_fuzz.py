@@ -1,4 +1,4 @@
-"""Fuzzes the net layer with frames mutated from real clients' traffic: 40,000 cases, among the slow tests.
+"""Fuzzes the net layer with frames mutated from real clients' traffic: 16,000 cases, among the slow tests.
 
 make fuzz FUZZ_CASES=2000000 FUZZ_SEED=7        more, and others
 FUZZ_SEED=1 FUZZ_FIRST=64 FUZZ_CASES=64 .venv/bin/pytest tests/fuzz     what a failure prints: its round
@@ -29,7 +29,7 @@ from tierlog.records.batch import iter_batches
 from tierlog.records.record import iter_records
 from tierlog.records.writer import NewRecord, encode_batch
 
-CASES = int(os.environ.get("FUZZ_CASES", "40000"))
+CASES = int(os.environ.get("FUZZ_CASES", "16000"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 FIRST = int(os.environ.get("FUZZ_FIRST", "0"))
 TRACED_PART = 25

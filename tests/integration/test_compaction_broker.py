@@ -13,7 +13,7 @@ from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 KEYS = 200
-ROUNDS = 5
+ROUNDS = 3
 CLEANER = {
     "log.cleaner.backoff.ms": "50",
     "log.cleaner.min.cleanable.ratio": "0.01",

@@ -73,7 +73,7 @@ def read_all(broker: TierlogBroker, topic: str) -> dict[int, list[tuple[int, int
     return found
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(20, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.nightly)])
 def test_acknowledged_records_survive_kills(tierlog_broker_factory: TierlogBrokerFactory, kills: int) -> None:
     broker = tierlog_broker_factory({"log.segment.bytes": str(1 << 20), "num.partitions": str(PARTITIONS)})
     deliveries = Deliveries()

@@ -127,7 +127,7 @@ def test_restored_old_directory_is_not_elected_leader(cluster: LocalCluster, tmp
     check_all_have_all(cluster, 100)
 
 
-@pytest.mark.parametrize("is_put_back", [True, False])
+@pytest.mark.parametrize("is_put_back", [pytest.param(True, marks=pytest.mark.nightly), False])
 def test_log_shorter_than_its_checkpoints_is_not_elected_leader(
     cluster: LocalCluster, tmp_path: Path, is_put_back: bool
 ) -> None:

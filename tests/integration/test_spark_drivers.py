@@ -175,7 +175,7 @@ def committed(broker: TierlogBroker) -> Counter[str]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("seeds", [(1,), (2, 3)], ids=["one", "two"])
+@pytest.mark.parametrize("seeds", [pytest.param((1,), marks=pytest.mark.nightly), (2, 3)], ids=["one", "two"])
 def test_drivers_that_die_at_any_request_write_each_batch_once(
     tierlog_broker_factory: TierlogBrokerFactory, monkeypatch: pytest.MonkeyPatch, seeds: tuple[int, ...]
 ) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,19 @@ SCHEMA = (
 )
 
 
+TWO_PHASES = {"transaction.two.phase.commit.enable": "true"}
+
+
 @pytest.fixture
 def broker(tierlog_broker_factory: TierlogBrokerFactory) -> TierlogBroker:
-    return with_topics(tierlog_broker_factory({"transaction.two.phase.commit.enable": "true"}))
+    return with_topics(tierlog_broker_factory(TWO_PHASES))
+
+
+@pytest.fixture(scope="module")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TierlogBroker]:
+    """For tests that write nothing."""
+    with TierlogBroker(tmp_path_factory.mktemp("shared"), TWO_PHASES) as running:
+        yield with_topics(running)
 
 
 def with_topics(running: TierlogBroker) -> TierlogBroker:
@@ -127,10 +138,10 @@ def test_all_columns_arrive(spark: SparkSession, broker: TierlogBroker) -> None:
     ],
 )
 def test_invalid_write_says_what_is_wrong(
-    spark: SparkSession, broker: TierlogBroker, expression: str, options: dict[str, str], named: str
+    spark: SparkSession, shared_broker: TierlogBroker, expression: str, options: dict[str, str], named: str
 ) -> None:
     with pytest.raises(PySparkException, match=named):
-        write(spark.range(1).selectExpr(*expression.split(", ")), broker, **options)
+        write(spark.range(1).selectExpr(*expression.split(", ")), shared_broker, **options)
 
 
 def test_transactional_write_leaves_nothing_of_a_failed_one(
@@ -209,10 +220,9 @@ def test_failed_tasks_leave_nothing(stream: Stream, broker: TierlogBroker) -> No
     "moment",
     [
         "decided",
-        "task",
         *(
             pytest.param(moment, marks=pytest.mark.nightly)
-            for moment in ("prepared", "committing", "committed")
+            for moment in ("task", "prepared", "committing", "committed")
         ),
     ],
 )
@@ -236,7 +246,7 @@ def test_decision_of_a_killed_driver_is_waited_for_until_brokers_abort_it(
 ) -> None:
     """The driver dies while it stores its decision. Tasks of the next one ask for it, with short timeouts."""
     monkeypatch.setattr(live_transactions, "DECISION_TIMEOUT_MS", 3_000)
-    broker = tierlog_broker_factory({"transaction.two.phase.commit.enable": "true"})
+    broker = tierlog_broker_factory(TWO_PHASES)
 
     class Dying(Transactions):
         def end(self, transaction: Prepared, *, commit: bool) -> None:

@@ -201,6 +201,7 @@ def test_kills_at_each_step_of_the_deletion_of_a_topic(log: KilledLog, s3: s3_se
     assert log.kills == len(DELETE_TOPIC) * ROUNDS
 
 
+@pytest.mark.nightly
 def test_kills_at_each_step_of_a_local_deletion(log: KilledLog) -> None:
     log.create_topic(segment_bytes=SEGMENT_BYTES, file_delete_delay_ms=0)
     for step in DROP * ROUNDS:

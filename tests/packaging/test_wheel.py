@@ -86,10 +86,12 @@ def test_wheel_contains_every_module(wheel: Path) -> None:
     assert not {name for name in names if name.startswith("tests/")}
 
 
+@pytest.mark.nightly
 def test_installed_command_prints_its_version(installed: Path, tmp_path: Path) -> None:
     assert run(installed / "tierlog", "--version", cwd=tmp_path).startswith("tierlog ")
 
 
+@pytest.mark.nightly
 def test_installed_command_produces_and_consumes(installed: Path, broker: str, tmp_path: Path) -> None:
     tierlog = installed / "tierlog"
     run(tierlog, "topic", "create", "greetings", "-p", "3", "-b", broker, cwd=tmp_path)

@@ -309,12 +309,10 @@ def test_elected_leaders_have_all_committed_writes(drawn: list[tuple], least: in
 
 
 @pytest.mark.slow
-@settings(max_examples=2000, deadline=None)
-@given(st.lists(steps, max_size=100), st.integers(1, 3), st.booleans())
-def test_elected_leaders_have_all_committed_writes_in_long_runs(
-    drawn: list[tuple], least: int, unclean: bool
-) -> None:
-    run(drawn, least, unclean)
+@pytest.mark.parametrize("runs", [300, pytest.param(5000, marks=pytest.mark.nightly)])
+def test_elected_leaders_have_all_committed_writes_in_long_runs(runs: int) -> None:
+    drawn = given(st.lists(steps, max_size=100), st.integers(1, 3), st.booleans())
+    settings(max_examples=runs, deadline=None)(drawn(run))()
 
 
 def run(drawn: list[tuple], least: int, unclean: bool) -> None:

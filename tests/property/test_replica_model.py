@@ -431,6 +431,7 @@ TestPartition.settings = lives(15)
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_many_lives_of_a_partition() -> None:
+@pytest.mark.parametrize("count", [30, pytest.param(200, marks=pytest.mark.nightly)])
+def test_many_lives_of_a_partition(count: int) -> None:
     """Enough operations for a truncation, a crash and a cleaning to coincide."""
-    run_state_machine_as_test(Partition, settings=lives(100))
+    run_state_machine_as_test(Partition, settings=lives(count))

@@ -575,6 +575,7 @@ TestReplicationInTheCluster.settings = lives(15)
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("count", [80, pytest.param(1000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("machine", [Partition, PartitionOfTheCluster])
-def test_guarantees_hold_in_many_random_runs_of_three_replicas(machine: type[Partition]) -> None:
-    run_state_machine_as_test(machine, settings=lives(300))
+def test_guarantees_hold_in_many_random_runs_of_three_replicas(machine: type[Partition], count: int) -> None:
+    run_state_machine_as_test(machine, settings=lives(count))

@@ -15,7 +15,7 @@ import pytest
 import s3_servers
 from terraform_cli import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 OBJECTS = "${aws_s3_bucket.history.arn}/${local.prefixes.history}/*"
 BUCKET = "aws_s3_bucket.history.arn"

@@ -137,6 +137,7 @@ def test_examples_are_valid(module: Terraform, example: str) -> None:
     assert json.loads(terraform.run("validate", "-json").stdout)["diagnostics"] == []
 
 
+@pytest.mark.nightly
 def test_resources_follow_from_the_variables(module: Terraform) -> None:
     done = module.run("test", "-no-color")
     assert "0 failed" in done.stdout
@@ -158,6 +159,7 @@ def runs() -> Iterator[dict[str, tuple[str, str]]]:
             yield {name: value}
 
 
+@pytest.mark.nightly
 def test_invalid_values_are_refused_with_a_message(module: Terraform) -> None:
     expected: dict[str, set[str]] = {}
     for number, cases in enumerate(runs()):
