@@ -13,6 +13,7 @@ from typing import IO
 import pyspark
 
 from tierlog.spark.java import find_java_home
+from tierlog.spark.startup import class_archive_options
 
 HOME = Path(pyspark.__file__).parent
 PACKAGE = "org.apache.spark.deploy"
@@ -70,7 +71,10 @@ def spark_cluster(directory: Path, workers: int = 2, **environment: str) -> Iter
 @contextmanager
 def connect_server(**settings: str) -> Iterator[str]:
     """A Spark Connect server with local executors, which ends with the block; its address, sc://host:port."""
+    java_home = find_java_home()
     fixed = {
+        "spark.driver.defaultJavaOptions": f"-XX:TieredStopAtLevel=1 {class_archive_options(java_home)}",
+        "spark.python.authenticate.socketTimeout": "120s",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
         "spark.driver.host": "127.0.0.1",
@@ -79,7 +83,7 @@ def connect_server(**settings: str) -> Iterator[str]:
         **settings,
     }
     words = [word for name, value in fixed.items() for word in ("--conf", f"{name}={value}")]
-    variables = {**os.environ, "JAVA_HOME": str(find_java_home()), "PYSPARK_PYTHON": sys.executable}
+    variables = {**os.environ, "JAVA_HOME": str(java_home), "PYSPARK_PYTHON": sys.executable}
     command = [str(HOME / "bin" / "spark-submit"), "--master", "local[2]", "--class", CONNECT, *words]
     with subprocess.Popen(
         [*command, "spark-internal"], env=variables, stderr=subprocess.PIPE, text=True
