@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import s3_servers
+from changed_constants import python_with
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
@@ -39,9 +40,12 @@ COMPACTED = {**CONFIG, "cleanup.policy": "compact", "min.cleanable.dirty.ratio":
 
 @pytest.fixture(scope="module")
 def broker(s3: s3_servers.S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TierlogBroker]:
-    directory = tmp_path_factory.mktemp("snapshots") / "broker"
+    directory = tmp_path_factory.mktemp("snapshots")
+    python = python_with(directory, ("tierlog.tiering.held_snapshots", "LOOK_INTERVAL_MS", 1_000))
     url, environment = s3.url(PREFIX), s3_servers.CREDENTIALS
-    with TierlogBroker(directory, SETTINGS, object_store=url, environment=environment) as started:
+    with TierlogBroker(
+        directory / "broker", SETTINGS, object_store=url, environment=environment, python=python
+    ) as started:
         yield started
 
 
