@@ -28,7 +28,13 @@ from tierlog.tiering.object_store import (
 from tierlog.tiering.s3 import S3Options, S3Store
 
 KEYS = {"access_key": s3_servers.ACCESS_KEY, "secret_key": s3_servers.SECRET_KEY}
-SERVERS = [name for name in s3_servers.available() if name != "moto"]  # moto verifies no checksum
+AT_NIGHT = pytest.mark.slow, pytest.mark.nightly
+SERVERS = [
+    pytest.param(name, marks=() if name == "versitygw" else AT_NIGHT)
+    for name in s3_servers.available()
+    if name != "moto"  # it verifies no checksum
+]
+"""One server by day: what overcomes the faults is the client, which is the same for both."""
 PART = 5 << 20
 CONTENT = bytes(range(251)) * 40
 LARGE = CONTENT * (2 * PART // len(CONTENT))
