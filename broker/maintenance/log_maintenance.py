@@ -218,6 +218,8 @@ def _producer_clock_ms(clock: Clock) -> int:
 def _try(what: str, replica: Replica, work: Callable[[int], object], now_ms: int) -> None:
     try:
         work(now_ms)
+    except BlockingIOError:
+        pass  # a flush writes the leader epochs: the next turn deletes the segments
     except OSError as failure:
         _log.error("log.maintenance.failed", what=what, partition=str(replica.name), error=str(failure))
 

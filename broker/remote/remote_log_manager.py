@@ -220,6 +220,8 @@ class RemoteLogManager:
             kept_from = min(kept_from, replica.high_watermark)
             try:
                 replica.delete_local_before(kept_from, now_ms)
+            except BlockingIOError:
+                pass  # a flush writes the leader epochs: the next turn deletes the segments
             except OSError as failure:
                 _log.error("tiering.retention.failed", partition=str(replica.name), error=str(failure))
             await asyncio.sleep(0)  # let requests run between two partitions
@@ -310,6 +312,9 @@ class RemoteLogManager:
             state.again, state.blocked, previous_error = False, False, state.error
             try:
                 acted = await self._step(where, state)
+            except BlockingIOError:  # a flush writes the leader epochs, which soon ends
+                await asyncio.sleep(self._first_backoff_s)
+                continue
             except FAILURES as failure:
                 await self._back_off(where, state, failure)
                 continue

@@ -4,7 +4,9 @@ directory offline.
 
 import asyncio
 import random
+import threading
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +36,8 @@ class Disk(OsFiles):
 
     full, broken, snapshots = "", False, True
     usable = 1 << 39
+    on_exclusive: Callable[[], object] = staticmethod(lambda: None)
+    """Called before a small file is created."""
 
     def space(self, path: Path) -> Space:
         return Space(1 << 40, self.usable)
@@ -43,6 +47,8 @@ class Disk(OsFiles):
             raise OSError(28, "No space left on device")
         if exclusive and path.parent.name == self.full:
             raise OSError(28, "No space left on device")
+        if exclusive:
+            self.on_exclusive()
         return super().open(path, create=create, exclusive=exclusive)
 
     def sync(self, fd: int) -> None:  # type: ignore[override]
@@ -198,6 +204,27 @@ async def test_retention_continues_where_rolls_fail(tmp_path: Path) -> None:
         await node.maintenance.apply_retention()
     assert (replica.log_start_offset, len(replica.segments)) == (1, 1)
     assert {entry["what"] for entry in logged if entry["event"] == "log.maintenance.failed"} == {"roll"}
+
+
+async def test_retention_quietly_retries_while_a_flush_writes_the_leader_epochs(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start(segment_ms="1", retention_ms="1")
+    replica, writes, may_end = node.replica(0), threading.Event(), threading.Event()
+    node.disk.on_exclusive = lambda: (writes.set(), may_end.wait())  # type: ignore[method-assign]
+    flush = asyncio.ensure_future(asyncio.to_thread(replica.log.flush))
+    node.clock.now += 10_000
+    try:
+        await asyncio.to_thread(writes.wait)
+        replica.log.roll(node.clock.now_ms())
+        node.disk.on_exclusive = lambda: None  # type: ignore[method-assign]
+        with capture_logs() as logged:
+            await node.maintenance.apply_retention()
+    finally:
+        may_end.set()
+        await flush
+    assert [entry for entry in logged if entry["event"] == "log.maintenance.failed"] == []
+    assert replica.log_start_offset == 0
+    await node.maintenance.apply_retention()
+    assert replica.log_start_offset == 1
 
 
 async def test_unexpected_error_in_one_partition_does_not_stop_retention_of_others(tmp_path: Path) -> None:

@@ -1,10 +1,14 @@
 """Followers of a tiered topic with a real quorum and store: local retention, failover."""
 
+import asyncio
 import itertools
+import threading
+from pathlib import Path
 
 import pytest
 from connection_harness import until
 from faulty_store import FaultyStore
+from structlog.testing import capture_logs
 from tier_node import START_MS, flip_a_bit
 from tier_node import content as slice_content
 from tier_pair import Pair, catch_up, content, send, whole
@@ -60,6 +64,33 @@ async def test_follower_applies_local_retention(pair: Pair) -> None:
     await pair.configure("local.retention.ms", "-1")
     await pair.other.log_manager.apply_followers_retention()
     assert pair.follower.local_log_start_offset == 0
+
+
+async def test_follower_quietly_retries_while_a_flush_writes_the_leader_epochs(pair: Pair) -> None:
+    pair.produce(60)
+    catch_up(pair.follower, pair.leader)
+    await pair.tier()
+    files, writes, may_end = pair.other.files, threading.Event(), threading.Event()
+    open_file = files.open
+
+    def held(path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        if exclusive:
+            writes.set()
+            may_end.wait()
+        return open_file(path, create=create, exclusive=exclusive)
+
+    files.open = held  # type: ignore[method-assign]
+    flush = asyncio.ensure_future(asyncio.to_thread(pair.follower.log.flush))
+    try:
+        await asyncio.to_thread(writes.wait)
+        with capture_logs() as lines:
+            await pair.other.log_manager.apply_followers_retention()
+    finally:
+        may_end.set()
+        await flush
+    assert (lines, pair.follower.local_log_start_offset) == ([], 0)
+    await pair.other.log_manager.apply_followers_retention()
+    assert pair.follower.local_log_start_offset > 0
 
 
 # -- what a low disk may delete
