@@ -96,15 +96,12 @@ DONE = {
     "writes of guests",
     "writes of guests refused",
 }
-"""Operations other than records and faults. Each must happen at least once in three hundred seeds, and in the
-seeds below, except RARE."""
-
-RARE = {"segments dropped on low disks"}
+"""Operations other than records and faults. Each must happen at least once in the seeds below."""
 
 OPERATOR_CALLS_MAX = 5
 """Partitions left to an operator in a thousand seeds. With more, partitions no longer recover alone."""
 
-REPLAYED = "11,17,19,22,25,29,35,38,41,45,51,55,59,71,85,137,183,203,223,241,283,383,3071,4313,20075"
+REPLAYED = "19,22,27,41,59,71,85,203,223,241,383"
 
 
 def simulate(seeds: int, first: int, hash_seed: str = "random") -> dict[str, Any]:
@@ -188,8 +185,8 @@ def test_a_safeguard_is_switched_off_everywhere_and_on_again() -> None:
 
 @pytest.mark.timeout(1300)
 def test_the_same_seeds_produce_the_same_traces() -> None:
-    """Together these seeds cover everything that a run can contain, but what is rare."""
+    """Together these seeds cover everything that a run can contain."""
     first = play(SIMULATE, "--only", REPLAYED, hash_seed="1")
     assert first == play(SIMULATE, "--only", REPLAYED, hash_seed="2")
     assert first["traces"] == first["seeds"]
-    assert {kind for kind, count in first["done"].items() if count} >= DONE - RARE
+    assert {kind for kind, count in first["done"].items() if count} >= DONE

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from simulator import bulk_loads, gapped, remote_damage, snapshots, tier_switch
+from simulator import bulk_loads, gapped, low_disks, remote_damage, snapshots, tier_switch
 from simulator.broker import SimBroker
 from simulator.bulk_loads import BulkLoads
 from simulator.compacted import TOPIC as COMPACTED
@@ -25,6 +25,7 @@ from simulator.tier_switch import TierSwitch
 from simulator.tier_witness import TierWitness
 from simulator.witness import Violation
 from simulator.workload import FETCH, TOPIC, Client, History, earliest, values_of
+from tierlog.base.types import TopicIdPartition
 from tierlog.broker.maintenance.disk_pressure import DROP, DiskPressure
 from tierlog.broker.remote import remote_storage_cleaner
 from tierlog.broker.remote.loads import Loads
@@ -66,7 +67,7 @@ Together they last about as long as a page takes, so that its deletion and its c
 MAX_LAG_MS = (None, None, 200, 1000, 5000)
 """remote.log.copy.max.lag.ms; None: not set."""
 
-FREE_BYTES_MIN = (0, 0, 2000, 4000)
+FREE_BYTES_MIN = (0, 2000, low_disks.FREE_BYTES_MIN, low_disks.FREE_BYTES_MIN)
 """log.dir.free.bytes.min. A disk that is nearly full has less than 4,000 bytes left."""
 
 DROPS, SKIPS = 0.5, 0.3
@@ -115,6 +116,9 @@ class Tiering:
         drawn = random.Random(f"copy lag {seed}")
         self._max_lag_ms, self._free_bytes_min = drawn.choice(MAX_LAG_MS), drawn.choice(FREE_BYTES_MIN)
         self._drops, self._skips = drawn.random() < DROPS, drawn.random() < SKIPS
+        self._has_low_disks = self._drops and self._free_bytes_min == low_disks.FREE_BYTES_MIN
+        if self._has_low_disks:
+            self._local_bytes = low_disks.LOCAL_BYTES
         self._done = done
         self.compacted = draw_history(random.Random(f"compacted {seed}")) if self.is_on else None
         self._gaps = random.Random(f"gapped {seed}")
@@ -252,10 +256,15 @@ class Tiering:
             yield self._switch.play()
         if self.gapped is not None:
             yield gapped.tier_later(self._brokers, self._gaps, self._done)
+        if self._has_low_disks:
+            yield self._lower_disks("faults")
         if self._damages_pass:
             yield remote_damage.damage_in_passing(
                 self.bucket, self._keys, self.witness, self._passing, self._done
             )
+
+    def _lower_disks(self, phase: str) -> Coroutine[Any, Any, None]:
+        return low_disks.lower(self._brokers, random.Random(f"low disks {phase} {self._seed}"))
 
     async def end_faults(self, start_ended: Callable[[], None]) -> None:
         """Tier what is to be tiered in the end. `start_ended` starts nodes that have ended: the changes need
@@ -324,8 +333,16 @@ class Tiering:
             self.witness.on_published(image)
 
     def log_start(self, partition: int) -> int:
-        """The committed log start offset of the main topic."""
-        return self.witness.log_start(TOPIC, partition)
+        """The committed log start offset of the main topic. If nothing was remote when tiering was switched
+        off, retention is local, and the offset is the leader's."""
+        image = self.witness.image
+        known = None if image is None else image.topic(TOPIC)
+        if known is None or image is None or self.witness.is_tiered(TOPIC):
+            return self.witness.log_start(TOPIC, partition)
+        if TopicIdPartition(known.topic_id, partition) in image.remote:
+            return self.witness.log_start(TOPIC, partition)
+        found = (one.replicas.get(TOPIC, partition) for one in self._brokers.values() if one.replicas)
+        return max((one.log_start_offset for one in found if one is not None and one.is_leader), default=0)
 
     def check(self) -> list[str]:
         return self.witness.check() if self.is_on else []
@@ -345,6 +362,8 @@ class Tiering:
             return
         remote.SPILL_TIMEOUT_MS = max(SPILL_MS)  # else every page may time out
         if self.until_completion:
+            if self._has_low_disks:  # most segments are remote by now
+                self.until_completion.append(asyncio.ensure_future(self._lower_disks("end")))
             await asyncio.sleep(MERGE_S)
             for task in self.until_completion:
                 task.cancel()
