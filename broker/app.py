@@ -41,6 +41,7 @@ from tierlog.broker.maintenance.disk_pressure import DiskPressure
 from tierlog.broker.maintenance.log_cleaner import LogCleaner
 from tierlog.broker.maintenance.log_maintenance import LogMaintenance
 from tierlog.broker.maintenance.log_repair import LogRepair
+from tierlog.broker.maintenance.rebalancer import start_rebalancer
 from tierlog.broker.maintenance.scrubber import Scrubber
 from tierlog.broker.net.core.bounds import bounds_of
 from tierlog.broker.net.listener import addresses_of
@@ -369,6 +370,7 @@ class Broker(NodeBase):
         self._parts.push_async_callback(self._stop_serving)
         self.logins.start(self.tasks)
         start_audit_topic(self.dependencies, self._others, self._parts)
+        parts = self.running, self.metadata, self.clock, self.tasks, self._others
         await self.listener.start()
         if not self._is_standalone:
             await self.reporter.report_at_start()
@@ -385,6 +387,7 @@ class Broker(NodeBase):
                 merger=self.tiering.merger,
                 replacements=self.tiering.replacements,
                 loads=self.tiering.loads,
+                rebalancer=start_rebalancer(*parts),
                 manifest_recovery=self.tiering.manifest_recovery,
                 remote_repair=self.tiering.remote_repair,
                 snapshots=self.tiering.snapshots,
@@ -470,10 +473,7 @@ class Broker(NodeBase):
         why = None if self._is_standalone else data_loss_reason(self.files, directories, boot_id)
         self.directories.may_have_lost = why is not None
         if why is not None:
-            _log.warning(
-                "broker.unclean_start",
-                why=why,
-            )
+            _log.warning("broker.unclean_start", why=why)
         registration = RegisterBroker(
             broker_id=self.settings.node_id,
             incarnation=random_uuid(self.rng),

@@ -25,6 +25,7 @@ from tierlog.broker.gateway.audited import audited
 from tierlog.broker.gateway.authentication import AdminAccess
 from tierlog.broker.gateway.directories import directory_routes
 from tierlog.broker.gateway.group_views import group_routes
+from tierlog.broker.gateway.load_balance import load_balance_routes
 from tierlog.broker.gateway.loads import load_routes
 from tierlog.broker.gateway.metrics import render
 from tierlog.broker.gateway.node import Node, Serving
@@ -157,6 +158,7 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
         *snapshot_routes(lambda: _serving(node)),
         *replacement_routes(lambda: _serving(node)),
         *load_routes(lambda: _serving(node)),
+        *load_balance_routes(lambda: _serving(node), node.metadata),
     ]
 
 
@@ -231,6 +233,7 @@ def _refused_by_controller(node_id: int) -> list[web.AbstractRouteDef]:
     broker_paths = (
         "/v1/directories{rest:.*}",
         "/v1/offsets",
+        "/v1/partitions/balance/load",
         "/v1/groups",
         "/v1/scrub",
         "/v1/certificates",

@@ -21,6 +21,7 @@ from tierlog.broker.maintenance.directory_moves import DirectoryMoves
 from tierlog.broker.maintenance.disk_pressure import DiskPressure
 from tierlog.broker.maintenance.log_cleaner import LogCleaner
 from tierlog.broker.maintenance.log_repair import LogRepair
+from tierlog.broker.maintenance.rebalancer import Rebalancer
 from tierlog.broker.maintenance.scrubber import Scrubber
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.quotas.quotas import ClientQuotas
@@ -70,6 +71,7 @@ class Serving:
     merger: SegmentMerger
     replacements: Replacements
     loads: Loads
+    rebalancer: Rebalancer
     manifest_recovery: ManifestRecovery
     remote_repair: RemoteRepair
     snapshots: TierSnapshots

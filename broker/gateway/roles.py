@@ -33,6 +33,7 @@ CHANGES: Mapping[tuple[str, str], Role] = {
     ("POST", "/v1/partitions/unthrottle"): Role.OPERATOR,
     ("POST", "/v1/partitions/elect"): Role.OPERATOR,
     ("POST", "/v1/partitions/balance"): Role.OPERATOR,
+    ("POST", "/v1/partitions/balance/load"): Role.OPERATOR,
     ("POST", "/v1/directories/move"): Role.OPERATOR,
     ("POST", "/v1/scrub"): Role.OPERATOR,
     ("POST", "/v1/self-test"): Role.OPERATOR,

@@ -140,6 +140,8 @@ CLUSTER: Final = {
         "Upgrade that node, or this one: docs/howto/upgrade.md.",
     ),
     "quorum.waiting": Event("waiting for a quorum"),
+    "rebalance.held": Event("nothing is moved to balance the load: `why`"),
+    "rebalance.started": Event("moves leaders and replicas to balance the load"),
     "sentinel.ended": Event("sentinel process ended; starting another", "None, unless it recurs."),
     "sentinel.start_failed": Event(
         "cannot start the sentinel: a crash of this broker is noticed only when its session ends",

@@ -18,6 +18,7 @@ from tierlog.cli.options import (
     OnlyTopic,
     Partition,
     Topic,
+    finite,
     topic_name,
 )
 from tierlog.cli.output import counted, print_json, print_outcome, print_rows, print_status
@@ -39,6 +40,7 @@ COLUMNS = {
     "conditions": "state",
 }
 OUTCOME_COLUMNS = {"topic": "topic", "partition": "partition", "error": "error", "message": "why"}
+LOAD_TIMEOUT_S = 60.0  # added to the length of a measurement
 NOT_NEEDED = "ELECTION_NOT_NEEDED"
 MISSING = "UNKNOWN_TOPIC_OR_PARTITION"
 NEXT_STEPS = {
@@ -233,6 +235,35 @@ def elect(
     _print_outcomes(outcomes, message, as_json=as_json)
 
 
+Explain = Annotated[
+    bool,
+    typer.Option("--explain", help="By load: measure, show what would move and why, and change nothing."),
+]
+Execute = Annotated[
+    bool,
+    typer.Option("--execute", help="By load: measure, move, wait for the copies, and remove their throttle."),
+]
+Seconds = Annotated[
+    float,
+    typer.Option(
+        "--seconds", min=0.1, max=600, callback=finite, help="By load: length of the measurement in seconds."
+    ),
+]
+MaxMoves = Annotated[
+    int, typer.Option("--max-moves", min=1, max=1000, help="By load: partitions that move at most.")
+]
+Throttle = Annotated[
+    int,
+    typer.Option(
+        "--throttle",
+        metavar="BYTES",
+        min=1,
+        max=INT64_MAX,
+        help="By load: bytes per second that each broker copies.",
+    ),
+]
+
+
 @app.command()
 def balance(
     leaders: Annotated[bool, typer.Option("--leaders/--no-leaders", help="Elect preferred leaders.")] = True,
@@ -240,13 +271,37 @@ def balance(
         bool, typer.Option("--replicas/--no-replicas", help="Move replicas to brokers that have few.")
     ] = True,
     dry_run: DryRun = False,
+    explain: Explain = False,
+    execute: Execute = False,
+    seconds: Seconds = 10,
+    max_moves: MaxMoves = 10,
+    throttle: Throttle = 50 << 20,
     as_json: Json = False,
     admin: Admin = None,
     bootstrap: Bootstrap = None,
     client_config: ClientConfig = None,
 ) -> None:
-    """Balance leaders and replicas among the brokers, for example after a broker was added."""
+    """Balance leaders and replicas among the brokers, for example after a broker was added.
+
+    By their number, or with --explain or --execute by load: bytes on disks and bytes written per second.
+    """
     from tierlog.cli.admin import admin_api
+    from tierlog.cli.commands.load_balance import balance_by_load
+
+    if explain + execute + dry_run > 1:
+        raise usage("give only one of --explain, --execute and --dry-run", hint="--explain changes nothing.")
+    if explain or execute:
+        balance_by_load(
+            admin_api(admin, bootstrap, timeout_s=seconds + LOAD_TIMEOUT_S, changes=execute),
+            executes=execute,
+            leaders=leaders,
+            replicas=replicas,
+            seconds=seconds,
+            max_moves=max_moves,
+            throttle=throttle,
+            as_json=as_json,
+        )
+        return
 
     request = {"leaders": leaders, "replicas": replicas, "dry_run": dry_run}
     api = admin_api(admin, bootstrap, changes=not dry_run)

@@ -22,7 +22,7 @@ class Placement:
         brokers = _ring([image.brokers[one] for one in sorted(image.brokers) if one not in exclude])
         self.brokers = tuple(broker.broker_id for broker in brokers)
         self._inactive = [not broker.may_lead for broker in brokers]
-        self._hosts = [_host(broker) for broker in brokers]
+        self._hosts = [host_of(broker) for broker in brokers]
         self._zones = [broker.zone for broker in brokers]
         self._leader_counts = [0] * len(brokers)
         self._replica_counts = [0] * len(brokers)
@@ -128,6 +128,6 @@ def _ring(brokers: Sequence[BrokerImage]) -> list[BrokerImage]:
     ]
 
 
-def _host(broker: BrokerImage) -> tuple[str, str]:
+def host_of(broker: BrokerImage) -> tuple[str, str]:
     zone, _, host = (broker.rack or "").partition("/")
     return (zone, host) if host else ("", broker.host)

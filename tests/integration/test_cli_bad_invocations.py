@@ -516,6 +516,10 @@ partition elect there 9
 partition elect there 2147483648
 partition elect there -1
 partition balance --admin {closed_admin}
+partition balance --explain --execute
+partition balance --explain --seconds 0
+partition balance --explain --max-moves 0
+partition balance --execute --throttle 0
 partition unthrottle --admin {closed_admin}
 quorum status --admin {closed_admin}
 quorum add 7

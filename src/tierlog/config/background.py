@@ -30,6 +30,31 @@ class BackgroundSettings(SslSettings):
         "interval, recovery after a crash reads less. Lower it if starts after a crash take too long.",
         minimum=1,
     )
+    auto_rebalance_enable: bool = boolean_(
+        False,
+        "Whether a broker moves leaders and replicas by itself, so that bytes on disk and bytes written "
+        "become even. It never does so during a fault. Turn it off to decide yourself, with `tierlog "
+        "partition balance --explain` and `--execute`.",
+    )
+    auto_rebalance_interval_seconds: int = long_(
+        600,
+        "For how long, in seconds, the load is measured before leaders and replicas are moved. Raise it if "
+        "the load changes within minutes and comes back.",
+        minimum=1,
+    )
+    auto_rebalance_max_moves: int = int_(
+        10,
+        "Maximum number of partitions that are moved after a measurement. The next one begins when all have "
+        "moved. Lower it if moves disturb clients.",
+        minimum=1,
+        maximum=1000,
+    )
+    auto_rebalance_max_bytes_per_second: int = long_(
+        50 * MIB,
+        "Throttle of these moves: bytes per second that each broker sends and receives for them. Lower it "
+        "if disks or network are busy, raise it if moves take too long.",
+        minimum=1,
+    )
     log_cleaner_enable: bool = boolean_(
         True,
         "Whether topics with the cleanup.policy compact are compacted. Without it they keep growing. Turn "

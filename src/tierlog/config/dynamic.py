@@ -24,6 +24,10 @@ QUORUM_SETTINGS = frozenset({"min.insync.replicas", "unclean.leader.election.ena
 
 DYNAMIC_SETTINGS = REPLICATION_RATES | {
     *TOPIC_DEFAULTS,
+    "auto.rebalance.enable",
+    "auto.rebalance.interval.seconds",
+    "auto.rebalance.max.bytes.per.second",
+    "auto.rebalance.max.moves",
     "group.consumer.assignment.interval.ms",
     "log.dir.free.bytes.min",
     "log.cleaner.backoff.ms",

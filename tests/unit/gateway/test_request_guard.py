@@ -45,6 +45,7 @@ ROUTES = {
     ("POST", "/v1/partitions/unthrottle"): Guard.CHANGE,
     ("POST", "/v1/partitions/elect"): Guard.CHANGE,
     ("POST", "/v1/partitions/balance"): Guard.CHANGE,
+    ("POST", "/v1/partitions/balance/load"): Guard.CHANGE,
     ("GET", "/v1/offsets"): Guard.READ,
     ("GET", "/v1/groups"): Guard.READ,
     ("GET", "/v1/directories"): Guard.READ,

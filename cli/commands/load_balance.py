@@ -1,0 +1,123 @@
+"""`tierlog partition balance --explain` and `--execute`: balances by load, and says why partitions move."""
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from tierlog.cli.errors import CliError
+from tierlog.cli.output import counted, print_json, print_rows, print_status, size
+
+if TYPE_CHECKING:
+    from tierlog.cli.admin import AdminApi
+
+BROKER_COLUMNS = {
+    "id": "broker",
+    "rack": "rack",
+    "stored": "stored",
+    "free": "free on disks",
+    "written": "written",
+    "led": "led",
+    "then_stored": "then: stored",
+    "then_written": "written",
+    "then_led": "led",
+}
+ACTION_COLUMNS = {
+    "topic": "topic",
+    "partition": "partition",
+    "before": "replicas",
+    "after": "new replicas",
+    "copied": "copied",
+    "reason": "why",
+}
+HOT_COLUMNS = {"topic": "topic", "partition": "partition", "leader": "leader", "rate": "written"}
+
+
+def balance_by_load(
+    api: "AdminApi",
+    *,
+    executes: bool,
+    leaders: bool,
+    replicas: bool,
+    seconds: float,
+    max_moves: int,
+    throttle: int,
+    as_json: bool,
+) -> None:
+    """Measure and plan on a broker, and print the result. `executes`: move, wait for the copies, and remove
+    their throttle. Raises CliError if a fault prevents it, or a move is refused."""
+    request = {
+        "dry_run": not executes,
+        "leaders": leaders,
+        "replicas": replicas,
+        "seconds": seconds,
+        "max_moves": max_moves,
+        "throttle": throttle,
+    }
+    response = api.post("/v1/partitions/balance/load", request)
+    refused = [one for one in response["outcomes"] if one["error"]]
+    accepted = {(one["topic"], one["partition"]) for one in response["outcomes"] if not one["error"]}
+    copied = [
+        [one["topic"], one["partition"]]
+        for one in response["actions"]
+        if one["copied_bytes"] and (one["topic"], one["partition"]) in accepted
+    ]
+    if as_json:
+        print_json(response)
+    else:
+        _print(response)
+    if copied:
+        print_status(
+            f"waiting until {counted(len(copied), 'partition')} have moved, then removes the throttle"
+        )
+        _wait_until_moved(api, copied)
+        api.post("/v1/partitions/unthrottle", {"partitions": copied})
+    if executes and response["faults"]:
+        raise CliError("nothing was moved", hint="Repeat it once the cluster is healthy: tierlog doctor")
+    if refused:
+        what = f"{refused[0]['topic']}-{refused[0]['partition']} was refused: {refused[0]['error']}"
+        raise CliError(what, hint=refused[0]["message"] or "Repeat the command: the cluster has changed.")
+    if executes:
+        print_status(f"{counted(len(accepted), 'partition')} changed")
+
+
+def _wait_until_moved(api: "AdminApi", partitions: list[list[Any]]) -> None:
+    """Check after each change of the metadata. If this is interrupted, the throttle stays."""
+    wanted = {(topic, partition) for topic, partition in partitions}
+    while True:
+        with suppress(TimeoutError):  # a slow move: the metadata has not changed for minutes
+            for _ in api.changes():
+                moving = api.get("/v1/partitions", condition="moving")["partitions"]
+                if not wanted & {(row["topic"], row["partition"]) for row in moving}:
+                    return
+
+
+def _print(response: dict[str, Any]) -> None:
+    for fault in response["faults"]:
+        print_status(f"not now: {fault}")
+    if response["faults"]:
+        return
+    rows = [
+        one
+        | {
+            "stored": size(one["now"]["stored_bytes"]),
+            "free": f"{size(one['free_bytes'])} of {size(one['disk_bytes'])}",
+            "written": f"{size(one['now']['written_bytes_per_s'])}/s",
+            "led": f"{size(one['now']['led_bytes_per_s'])}/s",
+            "then_stored": size(one["then"]["stored_bytes"]),
+            "then_written": f"{size(one['then']['written_bytes_per_s'])}/s",
+            "then_led": f"{size(one['then']['led_bytes_per_s'])}/s",
+        }
+        for one in response["brokers"]
+    ]
+    print_rows(BROKER_COLUMNS, rows, title=f"Load in {response['seconds']:.1f} s")
+    if response["hot"]:
+        hot = [one | {"rate": f"{size(one['bytes_per_s'])}/s"} for one in response["hot"]]
+        print_rows(HOT_COLUMNS, hot, title="Hot partitions")
+        print_status(f"`tierlog topic analyze {response['hot'][0]['topic']} --keys` names what heats them")
+    if not response["actions"]:
+        print_status("no move makes the load more even")
+        return
+    actions = [
+        one | {"copied": size(one["copied_bytes"]) if one["copied_bytes"] else "-"}
+        for one in response["actions"]
+    ]
+    print_rows(ACTION_COLUMNS, actions, title="Moves")
