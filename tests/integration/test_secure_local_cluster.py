@@ -110,6 +110,11 @@ def test_commands_use_the_login_of_the_cluster(
     file, admin = started["client_config"], started["nodes"][1]["admin"]
     assert "orders" in succeed("topic", "list", "--client-config", file).stdout
     succeed("partition", "elect", "orders", "--client-config", file, "--admin", admin)
+    by_login = ("--client-config", file, "--admin", admin)
+    [explained] = json_output("partition", "balance", "--explain", "--seconds", "0.1", *by_login)
+    assert explained["faults"] == [] and len(explained["brokers"]) == 3, (
+        "brokers read the load by their login"
+    )
     assert run("cluster", "health", "--client-config", file).returncode == 0
     without = run("cluster", "health", "--admin", admin)
     assert without.returncode == 1 and "--client-config" in without.stderr

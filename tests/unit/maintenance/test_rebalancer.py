@@ -1,0 +1,159 @@
+"""Rebalancer with a controller and scripted brokers: which broker acts, what holds it, and how it moves."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from connection_harness import until
+from inline_controller import InlineController
+from manual_clock import ManualClock
+
+from tierlog.base.network import Unreachable
+from tierlog.base.tasks import TaskGroup
+from tierlog.broker.maintenance.load_samples import EARLIEST_LOCAL
+from tierlog.broker.maintenance.rebalancer import Rebalancer
+from tierlog.config.node import NodeSettings
+from tierlog.metadata.controller.load_balance import Bounds
+from tierlog.metadata.records import ConfigScope
+from tierlog.protocol.messages import describe_log_dirs as dirs
+from tierlog.protocol.messages import list_offsets as offsets
+
+GIB = 1 << 30
+PARTITIONS = 6
+BOUNDS = Bounds(max_actions=2)
+
+
+class Controller(InlineController):
+    """A controller whose quorum has no silent voters."""
+
+    async def quorum(self, timeout_s: float = 30.0) -> Any:
+        return type("Status", (), {"members": (), "node_id": 1})()
+
+
+class Broker:
+    """A connection to a scripted broker: replicas of 1 GiB, and logs that grow between two samples."""
+
+    is_open = True
+
+    def __init__(self, brokers: "Brokers", broker_id: int) -> None:
+        self._brokers, self._id = brokers, broker_id
+
+    async def call(self, api_key: int, version: int, request: Any, timeout_s: float) -> Any:
+        if isinstance(request, dirs.DescribeLogDirsRequest):
+            self._brokers.described += 1
+            self._brokers.on_described(self._brokers.described)
+            parts = [
+                dirs.DescribeLogDirsPartition(partition_index=at, partition_size=GIB, offset_lag=0)
+                for at, one in enumerate(self._brokers.controller.image.topic("t").partitions)
+                if self._id in one.replicas
+            ]
+            topics = [dirs.DescribeLogDirsTopic(name="t", partitions=parts)]
+            result = dirs.DescribeLogDirsResult(
+                log_dir="/d", topics=topics, total_bytes=100 * GIB, usable_bytes=90 * GIB
+            )
+            return dirs.DescribeLogDirsResponse(results=[result])
+        is_start = request.topics and request.topics[0].partitions[0].timestamp == EARLIEST_LOCAL
+        found = [
+            offsets.ListOffsetsPartitionResponse(
+                partition_index=one.partition_index, offset=0 if is_start else self._brokers.described * 1000
+            )
+            for topic in request.topics
+            for one in topic.partitions
+        ]
+        return offsets.ListOffsetsResponse(
+            topics=[offsets.ListOffsetsTopicResponse(name="t", partitions=found)]
+        )
+
+    def close(self) -> None:
+        pass
+
+
+class Brokers:
+    def __init__(self, controller: InlineController) -> None:
+        self.controller = controller
+        self.described = 0
+        self.dead: set[int] = set()
+        self.on_described: Callable[[int], None] = lambda count: None
+
+    async def connect(self, peer: Any, client_id: str) -> Any:
+        if peer.broker_id in self.dead:
+            raise Unreachable("refused")
+        return Broker(self, peer.broker_id)
+
+
+@pytest.fixture
+def controller() -> InlineController:
+    controller = Controller(1, 2, 3)
+    assignment = tuple((1, 2) for _ in range(PARTITIONS))
+    controller.create("t", *assignment)
+    return controller
+
+
+@pytest.fixture
+def brokers(controller: InlineController) -> Brokers:
+    return Brokers(controller)
+
+
+@pytest.fixture
+async def tasks() -> AsyncIterator[TaskGroup]:
+    tasks = TaskGroup(lambda name, failure: pytest.fail(f"{name}: {failure!r}"))
+    yield tasks
+    await tasks.close()
+
+
+def rebalancer(brokers: Brokers, tasks: TaskGroup, node_id: int = 1) -> Rebalancer:
+    settings = NodeSettings(node_id=node_id, auto_rebalance_interval_seconds=0)
+    return Rebalancer(settings, brokers.controller, ManualClock(), tasks, brokers)
+
+
+async def test_measured_plan_is_executed_with_a_throttle(brokers: Brokers, tasks: TaskGroup) -> None:
+    one = rebalancer(brokers, tasks)
+    report = await one.measure(0, BOUNDS)
+    assert report.faults == () and len(report.plan.actions) == 2
+    outcomes = await one.execute(report.plan.actions, 1000)
+    assert all(not outcome.error for outcome in outcomes)
+    image = brokers.controller.image
+    assert image.overrides(ConfigScope.BROKER, "3")["follower.replication.throttled.rate"] == "1000"
+    again = await one.measure(0, BOUNDS)
+    assert any("being moved" in fault for fault in again.faults) and not again.plan.actions
+    assert await one.execute(report.plan.actions, 1000) == [], "one plan at a time"
+
+
+async def test_fault_during_the_measurement_holds_the_plan(brokers: Brokers, tasks: TaskGroup) -> None:
+    def fence(count: int) -> None:
+        if count == 3:
+            brokers.controller.fence(3)
+
+    brokers.on_described = fence
+    report = await rebalancer(brokers, tasks).measure(0, BOUNDS)
+    assert "broker 3 is fenced" in report.faults and not report.plan.actions
+
+
+async def test_broker_that_does_not_respond_holds_the_plan(brokers: Brokers, tasks: TaskGroup) -> None:
+    brokers.dead.add(2)
+    report = await rebalancer(brokers, tasks).measure(0, BOUNDS)
+    assert report.faults == ("the load of broker 2 cannot be read: refused",)
+
+
+async def test_loop_acts_on_the_active_broker_with_the_lowest_id_alone(
+    brokers: Brokers, tasks: TaskGroup
+) -> None:
+    is_measured = asyncio.Event()
+    brokers.on_described = lambda count: is_measured.set()
+    second = rebalancer(brokers, tasks, 2)
+    second.configure(loop_of(2))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not is_measured.is_set()
+    second.configure(NodeSettings(node_id=2))
+    first = rebalancer(brokers, tasks, 1)
+    first.configure(loop_of(1))
+    await is_measured.wait()
+    topic = lambda: brokers.controller.image.topic("t").partitions  # noqa: E731
+    await until(lambda: any(one.replicas == (2, 1) for one in topic()))
+    assert all(3 not in one.replicas for one in topic()), "broker 3 is empty: it may have been drained"
+
+
+def loop_of(node_id: int) -> NodeSettings:
+    return NodeSettings(node_id=node_id, auto_rebalance_enable=True, auto_rebalance_interval_seconds=0)
