@@ -33,6 +33,7 @@ OF_NODES = ("/v1/", "metrics of ", "topics of ")
 
 SKEW, SKEW_LEADERS = 2, 20
 """Leaderships of a broker that are reported: twice the average, and at least so many."""
+SKEW_BYTES = 10 << 30  # stored by a broker, in the same way
 
 
 class Urgency(StrEnum):
@@ -466,6 +467,33 @@ def _leaders(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
+def _stored(evidence: Evidence) -> Iterator[Finding]:
+    """A broker with far more bytes than the others, and its largest partitions."""
+    held = {
+        node: sum(int(one.get("local_bytes") or 0) for one in document["directories"])
+        for node, document in evidence.answers.of(DIRECTORIES).items()
+    }
+    most = max(held, key=lambda node: held[node], default=None)
+    if most is None or held[most] < SKEW_BYTES or held[most] * len(held) <= SKEW * sum(held.values()):
+        return
+    sizes = {
+        f"{labels.get('topic')}-{labels.get('partition')}": value
+        for node, labels, value in evidence.samples("kafka_log_log_size")
+        if node == most
+    }
+    largest = nlargest(NAMED_MAX, sizes, key=lambda name: sizes[name])
+    named = ", ".join(f"{name} ({size(sizes[name])})" for name in largest)
+    yield Finding(
+        rule="stored-uneven",
+        urgency=Urgency.ADVICE,
+        what=f"broker {most} stores {size(held[most])} of {size(sum(held.values()))} of all brokers"
+        + (f"; most of it in {named}" if named else ""),
+        why="Some partitions grow faster than others, or brokers were added later.",
+        next="`tierlog partition balance --explain` shows what would move, and why.",
+        runbook="docs/howto/balance.md",
+    )
+
+
 def _racks(evidence: Evidence) -> Iterator[Finding]:
     brokers = evidence.cluster.get("brokers", ())
     without = [str(one["id"]) for one in brokers if not one["rack"]]
@@ -560,6 +588,7 @@ RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     _voters,
     _topics,
     _leaders,
+    _stored,
     _racks,
     _builds,
     _audit_topic,

@@ -140,6 +140,17 @@ def test_metrics_above_their_bound_are_findings() -> None:
     assert found[0].what.startswith('node 2: log directory /data/\\"1\\" has less')
 
 
+def test_broker_that_stores_far_more_is_named_with_its_largest_partitions() -> None:
+    found = evidence(metrics={2: 'kafka_log_log_size{topic="orders",partition="3"} 42949672960.0'})
+    for node in NODES:
+        row = {"directory": "/d", "failure": None, "full": False, "usable_bytes": 1}
+        document = {"directories": [row | {"local_bytes": 60 << 30 if node == 2 else 5 << 30}]}
+        found.answers.documents[node][DIRECTORIES] = document  # type: ignore[index]
+    [uneven] = diagnose(found)
+    assert uneven.rule == "stored-uneven" and "--explain" in uneven.next
+    assert "broker 2 stores 60.0 GiB of 70.0 GiB" in uneven.what and "orders-3 (40.0 GiB)" in uneven.what
+
+
 def test_settings_of_topics_that_do_not_fit_their_replicas_are_advice() -> None:
     found = with_topics(
         topic("single", 1),
