@@ -3,8 +3,8 @@
 Pure: `maintenance.rebalancer` measures the loads, and executes the plan or shows it to operators. Three loads
 of each broker are compared with the average: bytes stored (as a share of its disks), bytes written to all of
 its replicas, and bytes written to the partitions that it leads. A plan begins beyond TRIGGER and continues up
-to TARGET, which keeps it from oscillating. Each action lowers the sum of squared deviations by MIN_GAIN or
-more, so that repeated plans for the same loads end.
+to TARGET, which keeps it from oscillating. Each action lowers the sum of squared deviations, so that repeated
+plans for the same loads end.
 
 Invariants: an action keeps the replication factor, puts no two replicas of a partition closer together than
 they were (host, then zone), and leaves FREE_SHARE of the target's disks free. A plan has at most
@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from heapq import nsmallest
 from typing import NamedTuple
 
 from tierlog.base.text import counted, size
@@ -25,14 +26,15 @@ from tierlog.metadata.image import ClusterImage
 TRIGGER, TARGET = 0.25, 0.10
 """Shares of the average by which a broker's load differs when a plan begins, and when it is done."""
 
-MIN_GAIN = 0.002
-"""Least decrease of the sum of squared deviations: a load that comes closer to the average by 2 % or so."""
+MIN_DIFFERENCE = 0.05
+"""Share of the average that two brokers must differ by after a move between them. An action that brings less
+is not worth a copy."""
 
 STORED_FLOOR, RATE_FLOOR = 8 << 20, 32 << 10
 """Averages per broker, in bytes and bytes a second, below which a load is left as it is."""
 
 FREE_SHARE = 0.15  # twice what a full disk needs for recovery
-CANDIDATES = 200
+CANDIDATES = 100
 """Partitions of a broker that are tried for an action, those with the largest load."""
 
 HOT_SHARE, HOT_MAX = 0.5, 10
@@ -40,7 +42,7 @@ HOT_SHARE, HOT_MAX = 0.5, 10
 
 
 class Load(StrEnum):
-    """Loads of a broker that are balanced, in order of urgency."""
+    """Loads of a broker that are balanced."""
 
     STORED = "stored"
     LED = "led"
@@ -130,14 +132,12 @@ def plan_by_load(image: ClusterImage, loads: Loads, bounds: Bounds) -> LoadPlan:
     actions: list[Action] = []
     urgent = [load for load in Load if state.deviates(load, TRIGGER)]
     while urgent and len(actions) < bounds.max_actions:
-        load = urgent[0]
+        load = urgent.pop(0)
         change = state.best_change(load) if state.deviates(load, TARGET) else None
-        if change is None:
-            urgent.pop(0)
-            continue
-        action = state.action(change, load)
-        state.apply(change)
-        actions.append(action)
+        if change is not None:
+            actions.append(state.action(change, load))
+            state.apply(change)
+            urgent.append(load)  # the loads take turns
     return LoadPlan(
         actions=tuple(actions),
         before=before,
@@ -163,44 +163,50 @@ class _State:
         self._changed: set[TopicPartition] = set()
         self._copied_bytes = 0
         self._free = {one: float(loads.disks[one].usable_bytes) for one in self._brokers}
-        self._load: dict[Load, dict[int, float]] = {load: dict.fromkeys(self._brokers, 0.0) for load in Load}
+        self._load = {load: dict.fromkeys(self._brokers, 0.0) for load in Load}
+        self._held: dict[int, set[TopicPartition]] = {one: set() for one in self._brokers}
         for where, replicas in self._replicas.items():
-            for one in replicas:
-                self._add(where, one, is_leader=one == replicas[0])
-        self._averages = {load: self._average(load) for load in Load}
+            self._add(where, replicas)
+        self._averages = {load: sum(self._load[load].values()) / max(len(self._brokers), 1) for load in Load}
+        self._counting = [load for load in Load if self._counts(load)]
+        self._fair = {(load, one): self._fair_share(load, one) for load in Load for one in self._brokers}
 
     # --- loads
 
-    def _add(self, where: TopicPartition, broker_id: int, *, is_leader: bool, factor: int = 1) -> None:
-        if broker_id not in self._free:
-            return
+    def _add(self, where: TopicPartition, replicas: Sequence[int], sign: int = 1) -> None:
+        """Add a partition to the loads of its brokers, or subtract it (`sign` -1)."""
         found = self._loads.partitions[where]
-        self._load[Load.STORED][broker_id] += factor * found.size_bytes
-        self._load[Load.WRITTEN][broker_id] += factor * found.bytes_per_s
-        if is_leader:
-            self._load[Load.LED][broker_id] += factor * found.bytes_per_s
+        for one in replicas:
+            if one not in self._held:
+                continue
+            self._load[Load.STORED][one] += sign * found.size_bytes
+            self._load[Load.WRITTEN][one] += sign * found.bytes_per_s
+            if one == replicas[0]:
+                self._load[Load.LED][one] += sign * found.bytes_per_s
+            if sign > 0:
+                self._held[one].add(where)
+            else:
+                self._held[one].discard(where)
 
-    def _average(self, load: Load) -> float:
-        return sum(self._load[load].values()) / max(len(self._brokers), 1)
-
-    def _fair(self, load: Load, broker_id: int) -> float:
-        """The broker's share if the load were even: for stored bytes by the size of its disks."""
-        average = self._averages[load]
-        if load is not Load.STORED:
-            return average
-        total = sum(self._loads.disks[one].total_bytes for one in self._brokers)
-        return average * len(self._brokers) * self._loads.disks[broker_id].total_bytes / max(total, 1)
-
-    def _is_balanced(self, load: Load) -> bool:
-        """Whether the load counts at all."""
+    def _counts(self, load: Load) -> bool:
+        """Whether the load is large enough to matter."""
         floor = STORED_FLOOR if load is Load.STORED else RATE_FLOOR
         return len(self._brokers) > 1 and self._averages[load] >= floor
 
-    def _deviation(self, load: Load, broker_id: int, added: float = 0.0) -> float:
-        return (self._load[load][broker_id] + added) / max(self._fair(load, broker_id), 1.0) - 1
+    def _fair_share(self, load: Load, broker_id: int) -> float:
+        """The broker's load if it were even: of stored bytes by the size of its disks."""
+        average = self._averages[load]
+        if load is Load.STORED:
+            disks = self._loads.disks
+            total = sum(disks[one].total_bytes for one in self._brokers)
+            average *= len(self._brokers) * disks[broker_id].total_bytes / max(total, 1)
+        return max(average, 1.0)
+
+    def _deviation(self, load: Load, broker_id: int) -> float:
+        return self._load[load][broker_id] / self._fair[load, broker_id] - 1
 
     def deviates(self, load: Load, share: float) -> bool:
-        return self._is_balanced(load) and any(
+        return load in self._counting and any(
             abs(self._deviation(load, one)) > share for one in self._brokers
         )
 
@@ -213,7 +219,7 @@ class _State:
         )
 
     def hot(self) -> Iterator[tuple[TopicPartition, float]]:
-        if not self._is_balanced(Load.LED):
+        if Load.LED not in self._counting:
             return
         ordered = sorted(self._loads.partitions.items(), key=lambda one: (-one[1].bytes_per_s, one[0]))
         for where, found in ordered[:HOT_MAX]:
@@ -231,21 +237,20 @@ class _State:
                 return None
             kinds = [self._copies] if load is not Load.LED else [self._handovers, self._copies]
             for kind in kinds:
-                changes = [one for one in kind(load, source) if one.gain >= MIN_GAIN]
-                if changes:
-                    return max(changes, key=lambda one: (one.gain, -one.copied_bytes, one.where))
+                best = max(kind(load, source), key=lambda one: one.gain, default=None)
+                if best is not None:
+                    return best
         return None
 
     def _heaviest(self, load: Load, source: int) -> list[TopicPartition]:
         """Partitions of the broker that add to this load, the largest first."""
+        at = 0 if load is Load.STORED else 1
         found = [
             where
-            for where, replicas in self._replicas.items()
-            if where not in self._changed
-            and (replicas[0] == source if load is Load.LED else source in replicas)
+            for where in self._held[source] - self._changed
+            if load is not Load.LED or self._replicas[where][0] == source
         ]
-        at = 0 if load is Load.STORED else 1
-        return sorted(found, key=lambda one: (-self._loads.partitions[one][at], one))[:CANDIDATES]
+        return nsmallest(CANDIDATES, found, key=lambda one: (-self._loads.partitions[one][at], one))
 
     def _handovers(self, load: Load, source: int) -> Iterator[_Change]:
         """Leaderships that another replica takes: the two change places in the order of replicas."""
@@ -254,15 +259,18 @@ class _State:
         for where in self._heaviest(load, source):
             replicas = self._replicas[where]
             for at, target in enumerate(replicas[1:], 1):
-                if target in self._free:
+                if target in self._held:
                     after = (target, *replicas[1:at], source, *replicas[at + 1 :])
                     rate = self._loads.partitions[where].bytes_per_s
                     gain = self._gain(source, target, {Load.LED: rate})
-                    yield _Change(where, source, target, after, 0, gain)
+                    if gain > 0:
+                        yield _Change(where, source, target, after, 0, gain)
 
     def _copies(self, load: Load, source: int) -> Iterator[_Change]:
+        """Replicas that another broker gets, each with a larger gain than those before it."""
         if not self._bounds.moves_replicas:
             return
+        best = 0.0
         for where in self._heaviest(load, source):
             found, replicas = self._loads.partitions[where], self._replicas[where]
             if self._copied_bytes + found.size_bytes > self._bounds.max_bytes:
@@ -271,38 +279,41 @@ class _State:
             if replicas[0] == source:
                 moved[Load.LED] = found.bytes_per_s
             for target in self._brokers:
-                if target not in replicas and self._may_hold(target, found.size_bytes):
+                gain = self._gain(source, target, moved) if target not in replicas else 0.0
+                if gain > best and self._may_hold(target, where, source):
+                    best = gain
                     after = tuple(target if one == source else one for one in replicas)
-                    if self._closeness(after, target) <= self._closeness(replicas, source):
-                        gain = self._gain(source, target, moved)
-                        yield _Change(where, source, target, after, found.size_bytes, gain)
+                    yield _Change(where, source, target, after, found.size_bytes, gain)
 
-    def _may_hold(self, target: int, size_bytes: int) -> bool:
-        return self._free[target] - size_bytes >= FREE_SHARE * self._loads.disks[target].total_bytes
+    def _may_hold(self, target: int, where: TopicPartition, source: int) -> bool:
+        """Whether the target has space, and is no closer to the other replicas than the source."""
+        size_bytes, disks = self._loads.partitions[where].size_bytes, self._loads.disks[target]
+        if self._free[target] - size_bytes < FREE_SHARE * disks.total_bytes:
+            return False
+        others = [one for one in self._replicas[where] if one != source]
+        return self._closeness(others, target) <= self._closeness(others, source)
 
-    def _closeness(self, replicas: Sequence[int], broker_id: int) -> tuple[int, int]:
-        """How many other replicas share the host, and the zone, of the one on this broker."""
+    def _closeness(self, others: Sequence[int], broker_id: int) -> tuple[int, int]:
+        """How many of these replicas share the host, and the zone, of a broker."""
         brokers = self._image.brokers
-        others = [brokers[one] for one in replicas if one != broker_id and one in brokers]
-        own = brokers[broker_id]
-        hosts = sum(host_of(one) == host_of(own) for one in others)
-        return hosts, sum(one.zone == own.zone for one in others)
+        found, broker = [brokers[one] for one in others if one in brokers], brokers[broker_id]
+        hosts = sum(host_of(one) == host_of(broker) for one in found)
+        return hosts, sum(one.zone == broker.zone for one in found)
 
     def _gain(self, source: int, target: int, moved: Mapping[Load, float]) -> float:
-        """Decrease of the sum of squared deviations."""
-        gain = 0.0
-        for load, amount in moved.items():
-            if self._is_balanced(load):
-                for one, added in ((source, -amount), (target, amount)):
-                    gain += self._deviation(load, one) ** 2 - self._deviation(load, one, added) ** 2
-        return gain
+        """Decrease of the sum of squared deviations; 0 if it is not worth the move."""
+        gain = shares = 0.0
+        for load in self._counting:
+            if amount := moved.get(load, 0.0):
+                less, more = amount / self._fair[load, source], amount / self._fair[load, target]
+                gain += less * (2 * self._deviation(load, source) - less)
+                gain -= more * (2 * self._deviation(load, target) + more)
+                shares += less + more
+        return gain if gain > MIN_DIFFERENCE * shares else 0.0
 
     def apply(self, change: _Change) -> None:
-        replicas = self._replicas[change.where]
-        for one in replicas:
-            self._add(change.where, one, is_leader=one == replicas[0], factor=-1)
-        for one in change.after:
-            self._add(change.where, one, is_leader=one == change.after[0])
+        self._add(change.where, self._replicas[change.where], -1)
+        self._add(change.where, change.after)
         self._replicas[change.where] = change.after
         self._changed.add(change.where)
         self._copied_bytes += change.copied_bytes
