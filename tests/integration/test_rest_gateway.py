@@ -262,6 +262,22 @@ async def test_long_poll_and_followed_stream_get_new_records(rest: RestProcess) 
             assert rows[-1]["reason"] == "end"
 
 
+def test_lists_come_in_pages(rest: RestProcess, base: str) -> None:
+    for number in range(3):
+        create(rest, f"rest-page-{number}")
+    for path, name in ((f"{base}/topics", "topic_name"), (f"{base}/consumer-groups", "consumer_group_id")):
+        expected = [row[name] for row in rest.get(path).body["data"]]
+        found, url = list[str](), f"{path}?page_size=2"
+        while url:
+            page = rest.get(url).body
+            assert 0 < len(page["data"]) <= 2 or not expected
+            found += [row[name] for row in page["data"]]
+            url = (page["metadata"]["next"] or "").removeprefix(rest.url)
+        assert found == expected
+    for wrong in ("0", "1001", "x"):
+        assert rest.get(f"{base}/topics?page_size={wrong}").body["error_code"] == 40002
+
+
 # ---- groups ------------------------------------------------------------------------------------------
 
 
@@ -287,7 +303,8 @@ def test_groups_and_their_lags(rest: RestProcess, base: str, tierlog_session_bro
     )
     found = rest.get(path).body
     assert (found["consumer_group_id"], found["state"], found["is_simple"]) == (group, "STABLE", False)
-    assert group in [row["consumer_group_id"] for row in rest.get(f"{base}/consumer-groups").body["data"]]
+    listed = {row["consumer_group_id"]: row for row in rest.get(f"{base}/consumer-groups").body["data"]}
+    assert listed[group] == found
     (member,) = rest.get(f"{path}/consumers").body["data"]
     assert member["client_id"] == "laptop"
     assert urlsplit(found["lag_summary"]["related"]).path == f"{path}/lag-summary"

@@ -57,7 +57,7 @@ def decode_consumer(kind: type[M], data: bytes | memoryview) -> M:
     return decode_from(kind, version, data, VERSION_BYTES, elements_max=len(data))[0]
 
 
-def assigned_partitions(assignment: bytes | memoryview) -> list[types.TopicPartition]:
+def assigned_partitions(assignment: bytes | bytearray | memoryview) -> list[types.TopicPartition]:
     """The partitions in a member's assignment; none if the bytes are not a consumer's."""
     try:
         found = decode_consumer(Assignment, bytes(assignment)).assigned_partitions

@@ -6,16 +6,12 @@ from typing import Any
 from aiohttp import web
 
 from tierlog.rest import groups, models
-from tierlog.rest.cluster import of_each
 from tierlog.rest.errors import NO_CONSUMER, RestError
 from tierlog.rest.gateway import Call
 from tierlog.rest.groups import Group, GroupMember, PartitionLag
 from tierlog.rest.models import Metadata, Related
 from tierlog.rest.routes import Route
-from tierlog.rest.topics import CLUSTER, answer, list_of
-
-GROUPS_AT_ONCE = 50
-"""Groups that are described at a time, for a list."""
+from tierlog.rest.topics import CLUSTER, PAGE_PARAMETERS, answer, list_of, page_of
 
 
 class _Urls:
@@ -38,19 +34,11 @@ class _Urls:
 
 async def list_groups(call: Call) -> web.StreamResponse:
     cluster_id = await call.cluster_id()
-    names = await groups.group_ids(call.cluster)
-    rows: list[models.ConsumerGroup] = []
-
-    async def row(name: str) -> models.ConsumerGroup | None:
-        try:
-            return _group(call, cluster_id, await groups.describe(call.cluster, name))
-        except RestError:  # deleted since
-            return None
-
-    for first in range(0, len(names), GROUPS_AT_ONCE):
-        found = await of_each(names[first : first + GROUPS_AT_ONCE], row)
-        rows += [one for one in found if one is not None]
-    return list_of("KafkaConsumerGroup", call.url("clusters", cluster_id, "consumer-groups"), rows)
+    listed = await groups.listed(call.cluster)
+    page, following = page_of(call.request.query, sorted(listed))
+    found = await groups.describe_all(call.cluster, {name: listed[name] for name in page})
+    rows = [_group(call, cluster_id, group) for group in found]
+    return list_of("KafkaConsumerGroup", call.url("clusters", cluster_id, "consumer-groups"), rows, following)
 
 
 async def get_group(call: Call) -> web.StreamResponse:
@@ -183,7 +171,7 @@ GROUP = f"{GROUPS}/{{consumer_group_id}}"
 
 
 def group_routes() -> list[Route]:
-    def route(path: str, operation: str, summary: str, handler: Any, result: type[Any]) -> Route:
+    def route(path: str, operation: str, summary: str, handler: Any, result: type[Any], **more: Any) -> Route:
         return Route(
             method="GET",
             path=path,
@@ -192,11 +180,19 @@ def group_routes() -> list[Route]:
             handler=handler,
             result=result,
             tag="groups",
+            **more,
         )
 
     listing = models.ListOf
     return [
-        route(GROUPS, "listConsumerGroups", "Groups that the principal may describe.", list_groups, listing),
+        route(
+            GROUPS,
+            "listConsumerGroups",
+            "Groups that the principal may describe.",
+            list_groups,
+            listing,
+            query=PAGE_PARAMETERS,
+        ),
         route(GROUP, "getConsumerGroup", "A group.", get_group, models.ConsumerGroup),
         route(f"{GROUP}/consumers", "listConsumers", "Members of a group.", list_consumers, listing),
         route(

@@ -4,9 +4,9 @@ A group is described by ConsumerGroupDescribe if it uses the consumer protocol (
 DescribeGroups, as the command line does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tierlog.base.types import TopicPartition, numbers_by_topic
 from tierlog.client.errors import UnknownTopic, raise_for
@@ -19,6 +19,8 @@ from tierlog.rest.reader import LATEST, READ_UNCOMMITTED, offsets_at
 
 CLASSIC, CONSUMER = "CLASSIC", "CONSUMER"
 DEAD = "Dead"
+GROUPS_AT_ONCE = 100
+"""Groups in one request: the members of a group, with their assignments, may have megabytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,24 +56,68 @@ class PartitionLag:
         return max(0, self.end - self.committed)
 
 
-async def group_ids(cluster: Cluster) -> list[str]:
-    """Ids of the groups that the principal may see, from all coordinators."""
+class Listed(NamedTuple):
+    """A group in a coordinator's list: that broker, and whether it uses the consumer protocol."""
 
-    async def of_broker(node_id: int) -> list[str]:
+    coordinator: int
+    is_consumer: bool
+
+
+async def listed(cluster: Cluster) -> dict[str, Listed]:
+    """The groups that the principal may see, by id, from all coordinators."""
+
+    async def of_broker(node_id: int) -> dict[str, Listed]:
         response = await cluster.call(list_groups.ListGroupsRequest(), node_id)
         raise_for(response.error_code, None, f"groups of broker {node_id}")
-        return [each.group_id for each in response.groups]
+        return {
+            each.group_id: Listed(node_id, each.group_type.upper() == CONSUMER) for each in response.groups
+        }
 
     brokers = [broker.node_id for broker in (await cluster.metadata([])).brokers]
-    return sorted({group for found in await of_each(brokers, of_broker) for group in found})
+    return {group: one for found in await of_each(brokers, of_broker) for group, one in found.items()}
+
+
+async def describe_all(cluster: Cluster, wanted: Mapping[str, Listed]) -> list[Group]:
+    """The groups that still exist, by id. One request has up to GROUPS_AT_ONCE groups of a coordinator; those
+    that have moved or changed since they were listed are described one by one. Raises ClientError."""
+    by_place: dict[Listed, list[str]] = {}
+    for group, place in sorted(wanted.items()):
+        by_place.setdefault(place, []).append(group)
+
+    async def described(chunk: tuple[Listed, Sequence[str]]) -> list[Group | None]:
+        (node, is_consumer), names = chunk
+        request: Any = describe_groups.DescribeGroupsRequest(groups=list(names))
+        if is_consumer:
+            request = consumer_group_describe.ConsumerGroupDescribeRequest(group_ids=list(names))
+        rows = {row.group_id: row for row in (await cluster.call(request, node)).groups}
+        found: list[Group | None] = []
+        for name in names:
+            row = rows.get(name)
+            if row is None or row.error_code or (not is_consumer and row.group_state == DEAD):
+                found.append(await _describe(cluster, name))
+            else:
+                found.append((_consumer if is_consumer else _classic)(row, node))
+        return found
+
+    chunks = [
+        (place, names[first : first + GROUPS_AT_ONCE])
+        for place, names in by_place.items()
+        for first in range(0, len(names), GROUPS_AT_ONCE)
+    ]
+    found = [group for groups in await of_each(chunks, described) for group in groups if group is not None]
+    return sorted(found, key=lambda group: group.group_id)
 
 
 async def describe(cluster: Cluster, group: str) -> Group:
     """Raises RestError if it does not exist, and ClientError."""
-    found = await _describe_consumer(cluster, group) or await _describe_classic(cluster, group)
+    found = await _describe(cluster, group)
     if found is None:
         raise RestError(NO_GROUP, f"consumer group {group!r} does not exist")
     return found
+
+
+async def _describe(cluster: Cluster, group: str) -> Group | None:
+    return await _describe_consumer(cluster, group) or await _describe_classic(cluster, group)
 
 
 async def lags(cluster: Cluster, group: Group) -> list[PartitionLag]:
@@ -127,8 +173,12 @@ async def _describe_consumer(cluster: Cluster, group: str) -> Group | None:
     if found.error_code in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_ID_NOT_FOUND):
         return None
     raise_for(found.error_code, found.error_message, f"group {group}")
+    return _consumer(found, node)
+
+
+def _consumer(found: consumer_group_describe.DescribedGroup, node: int) -> Group:
     return Group(
-        group_id=group,
+        group_id=found.group_id,
         kind=CONSUMER,
         state=_state(found.group_state),
         assignor=found.assignor_name,
@@ -160,9 +210,13 @@ async def _describe_classic(cluster: Cluster, group: str) -> Group | None:
     ):
         return None
     raise_for(found.error_code, found.error_message, f"group {group}")
+    return _classic(found, node)
+
+
+def _classic(found: describe_groups.DescribedGroup, node: int) -> Group:
     is_consumer = found.protocol_type == "consumer"
     return Group(
-        group_id=group,
+        group_id=found.group_id,
         kind=CLASSIC,
         state=_state(found.group_state),
         assignor=found.protocol_data,

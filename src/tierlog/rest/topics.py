@@ -1,7 +1,9 @@
 """Clusters, brokers, topics and their settings under `/v3`, as Confluent's REST Proxy shows them."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from aiohttp import web
 
@@ -23,13 +25,14 @@ from tierlog.rest import models
 from tierlog.rest.errors import BAD_REQUEST, JSON, NO_CONFIG, NO_TOPIC, RestError
 from tierlog.rest.gateway import Call
 from tierlog.rest.models import Metadata, Related, encode
-from tierlog.rest.routes import Route, decoded
+from tierlog.rest.routes import Parameter, Route, decoded, number
 
 if TYPE_CHECKING:
     from tierlog.protocol.messages.describe_configs import DescribeConfigsResourceResult
     from tierlog.protocol.messages.metadata import MetadataResponseBroker, MetadataResponseTopic
 
 TIMEOUT_MS = 30_000
+PAGE_MAX = 1_000
 TOPIC_RESOURCE = 2
 SET, DELETE = 0, 1
 OPERATIONS = {"SET": SET, "DELETE": DELETE}
@@ -53,9 +56,38 @@ def answer(body: Any, status: int = 200) -> web.Response:
     return web.Response(status=status, body=encode(body), content_type=JSON)
 
 
-def list_of(kind: str, url: str, rows: Sequence[Any]) -> web.Response:
-    """A list of resources. The kind is that of one resource."""
-    return answer(models.ListOf(f"{kind}List", Metadata(url, next=None), list(rows)))
+PAGE_PARAMETERS = (
+    Parameter(
+        name="page_size",
+        schema={"type": "integer", "minimum": 1, "maximum": PAGE_MAX},
+        doc="Maximum entries of a page. Default: all entries in one.",
+    ),
+    Parameter(
+        name="page_token",
+        schema={"type": "string"},
+        doc="Where the page begins. `metadata.next`, the URL of the next page, has it; null in the last.",
+    ),
+)
+
+
+def page_of(query: Any, names: Sequence[str]) -> tuple[Sequence[str], str | None]:
+    """The names of the page that a request wants, of sorted ones, and the query of the next page, None for
+    the last. A page begins after a name, so that entries which come and go shift none of the others. Raises
+    RestError."""
+    size, token = number(query, "page_size", 0, PAGE_MAX), query.get("page_token")
+    if "page_size" in query and not size:
+        raise RestError(BAD_REQUEST, f"page_size: expected a number from 1 to {PAGE_MAX}")
+    first = 0 if token is None else bisect_right(names, token)
+    page = names[first : first + size] if size else names[first:]
+    if first + len(page) >= len(names):
+        return page, None
+    return page, urlencode({"page_size": size, "page_token": page[-1]})
+
+
+def list_of(kind: str, url: str, rows: Sequence[Any], following: str | None = None) -> web.Response:
+    """A list of resources. The kind is that of one resource. `following`: query of the next page."""
+    next_url = None if following is None else f"{url}?{following}"
+    return answer(models.ListOf(f"{kind}List", Metadata(url, next=next_url), list(rows)))
 
 
 # ---- clusters and brokers ---------------------------------------------------------------------------
@@ -125,12 +157,11 @@ def _broker(call: Call, cluster_id: str, broker: "MetadataResponseBroker") -> mo
 
 async def list_topics(call: Call) -> web.StreamResponse:
     cluster_id = await call.cluster_id()
-    found = [topic for topic in (await call.cluster.metadata()).topics if not topic.error_code]
-    rows = [
-        _topic(call, cluster_id, topic.name or "", topic)
-        for topic in sorted(found, key=lambda topic: topic.name or "")
-    ]
-    return list_of("KafkaTopic", call.url("clusters", cluster_id, "topics"), rows)
+    topics = (await call.cluster.metadata()).topics
+    found = {topic.name or "": topic for topic in topics if not topic.error_code}
+    page, following = page_of(call.request.query, sorted(found))
+    rows = [_topic(call, cluster_id, name, found[name]) for name in page]
+    return list_of("KafkaTopic", call.url("clusters", cluster_id, "topics"), rows, following)
 
 
 async def get_topic(call: Call) -> web.StreamResponse:
@@ -351,7 +382,7 @@ def topic_routes() -> list[Route]:
         route("GET", f"{CLUSTER}/brokers/{{broker_id}}", "getBroker", "A broker.", get_broker,
               result=models.Broker, tag="cluster"),
         route("GET", f"{CLUSTER}/topics", "listTopics", "Topics that the principal may describe.",
-              list_topics, result=listing),
+              list_topics, result=listing, query=PAGE_PARAMETERS),
         route("POST", f"{CLUSTER}/topics", "createTopic", "Create a topic. Status 200 with `validate_only`.",
               create_topic, body=models.CreateTopic, result=models.Topic, status=201),
         route("GET", TOPIC, "getTopic", "A topic.", get_topic, result=models.Topic),
