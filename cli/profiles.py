@@ -5,9 +5,11 @@ command connects. A profile is used as a whole or not at all, so that the login 
 another: addresses or client settings of the command line or the environment leave it out.
 """
 
+import fcntl
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -197,11 +199,28 @@ def name_in_use() -> str:
         return ""
 
 
+@contextmanager
+def changing() -> Iterator[Profiles]:
+    """The profiles, for a change that `save` ends: another command that changes them waits, so that neither
+    change is lost. Raises CliError as `load`."""
+    lock = file().with_suffix(".lock")
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as failure:
+        raise _not_writable(failure) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield load()
+    finally:
+        os.close(descriptor)
+
+
 def save(profiles: Profiles) -> None:
-    """Replace the file. Only its owner can read it."""
+    """Replace the file, or the one that a link of this name leads to. Only its owner can read it."""
     from tierlog.cli.yaml_text import yaml_text
 
-    path = file()
+    path = file().resolve()
     text = yaml_text(
         {
             "current": profiles.current,
@@ -217,8 +236,12 @@ def save(profiles: Profiles) -> None:
         new.replace(path)
     except OSError as failure:
         new.unlink(missing_ok=True)
-        hint = "Set XDG_CONFIG_HOME to a directory that you can write to."
-        raise CliError(f"cannot write {path}: {failure.strerror}", hint=hint) from None
+        raise _not_writable(failure) from None
+
+
+def _not_writable(failure: OSError) -> CliError:
+    hint = "Set XDG_CONFIG_HOME to a directory that you can write to."
+    return CliError(f"cannot write {file()}: {failure.strerror}", hint=hint)
 
 
 def _profiles(top: "Mappings") -> Profiles:

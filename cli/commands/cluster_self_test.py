@@ -81,7 +81,7 @@ def _measure(
     from tierlog.cli.admin import admin_target, split_urls
     from tierlog.cli.client_config import socket_opener
     from tierlog.cli.observation import ask
-    from tierlog.cli.self_test import NETWORK, measure_network, measure_nodes
+    from tierlog.cli.self_test import NETWORK, Line, Verdict, measure_network, measure_nodes
     from tierlog.cli.targets import announce_target, bootstrap_target
 
     target = admin_target(admin, bootstrap)
@@ -104,6 +104,12 @@ def _measure(
     rows = {row["id"]: row for found in answers.of(BROKERS).values() for row in found["brokers"]}
     if not rows and not lines:
         raise usage("no node knows the brokers", hint="Run `tierlog cluster health` to see what is wrong.")
+    if not rows:
+        problem = "no node knows the brokers"
+        return [
+            *lines,
+            Line(node=None, where="brokers", what=NETWORK, verdict=Verdict.UNKNOWN, problem=problem),
+        ]
     brokers = [
         (one, row["host"], row["port"]) for one, row in sorted(rows.items()) if not only or one in only
     ]

@@ -74,7 +74,7 @@ def create(
 ) -> None:
     """Name a cluster. Secrets stay where they are: give their variable or file."""
     from tierlog.cli.errors import CliError
-    from tierlog.cli.profiles import Profiles, checked, load, save
+    from tierlog.cli.profiles import Profiles, changing, checked, save
 
     values = {
         "bootstrap": addresses, "admin": admin_urls, "protocol": protocol, "mechanism": mechanism,
@@ -84,11 +84,11 @@ def create(
         "admin-key": admin_key,
     }  # fmt: skip
     profile = checked(name, {field: str(value) for field, value in values.items() if value})
-    before = load()
-    if name in before.by_name and not replace:
-        hint = "Choose another name, or give --replace."
-        raise CliError(f"there is a profile {name} already", hint=hint)
-    save(Profiles(name if use else before.current, {**before.by_name, name: profile}))
+    with changing() as before:
+        if name in before.by_name and not replace:
+            hint = "Choose another name, or give --replace."
+            raise CliError(f"there is a profile {name} already", hint=hint)
+        save(Profiles(name if use else before.current, {**before.by_name, name: profile}))
     how = "in use" if use else f"use it with `tierlog profile use {name}` or --profile {name}"
     print_outcome(f"profile {name} created; {how}", {"profile": name, "in_use": use}, as_json=as_json)
 
@@ -96,11 +96,11 @@ def create(
 @app.command()
 def use(name: Name, as_json: Json = False) -> None:
     """Use a profile for all next commands that give no addresses."""
-    from tierlog.cli.profiles import Profiles, load, save
+    from tierlog.cli.profiles import Profiles, changing, save
 
-    before = load()
-    profile = before.named(name)
-    save(Profiles(name, before.by_name))
+    with changing() as before:
+        profile = before.named(name)
+        save(Profiles(name, before.by_name))
     where = profile.bootstrap or profile.admin
     print_outcome(f"profile {name} in use: {where}", {"profile": name, "in_use": True}, as_json=as_json)
 
@@ -142,14 +142,14 @@ def show(
 @app.command()
 def delete(name: Name, yes: Yes = False, as_json: Json = False) -> None:
     """Delete a profile. The cluster and the files that it names stay as they are."""
-    from tierlog.cli.profiles import Profiles, load, save
+    from tierlog.cli.profiles import Profiles, changing, load, save
 
-    before = load()
-    before.named(name)
+    load().named(name)
     if not yes:
         confirm(f"Delete the profile {name}?")
-    rest = {other: one for other, one in before.by_name.items() if other != name}
-    save(Profiles("" if before.current == name else before.current, rest))
+    with changing() as before:
+        rest = {other: one for other, one in before.by_name.items() if other != name}
+        save(Profiles("" if before.current == name else before.current, rest))
     print_outcome(f"profile {name} deleted", {"profile": name, "deleted": True}, as_json=as_json)
 
 

@@ -1,6 +1,7 @@
 """Profiles: the file keeps no secrets, and a profile is used as a whole or not at all."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,27 @@ def test_only_the_owner_can_read_the_file_and_it_has_no_secrets(
     found = profiles.load().named("prod").client_properties()
     assert found["sasl.password"] == "open sesame"
     assert found["security.protocol"] == "SASL_SSL"
+
+
+def test_changes_at_the_same_time_lose_none_of_each_other(configuration: Path) -> None:
+    def add(name: str) -> None:
+        with profiles.changing() as before:
+            added = profiles.Profile(name, {"bootstrap": CLOSED})
+            profiles.save(profiles.Profiles("", {**before.by_name, name: added}))
+
+    names = {f"cluster-{number}" for number in range(20)}
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, names))
+    assert profiles.load().by_name.keys() == names
+
+
+def test_file_behind_a_link_is_changed_and_the_link_stays(configuration: Path, tmp_path: Path) -> None:
+    (configuration / "tierlog").mkdir(parents=True)
+    link, real = configuration / "tierlog" / "profiles.yaml", tmp_path / "dotfiles.yaml"
+    real.touch(0o600)
+    link.symlink_to(real)
+    create("prod", "-b", CLOSED)
+    assert link.is_symlink() and "prod" in real.read_text()
 
 
 @pytest.mark.parametrize("option", ["--password", "--key-password", "--admin-password", "--admin-token"])

@@ -1,12 +1,15 @@
 """Commands beside nodes that refuse connections, or accept them and never respond, as paused processes do."""
 
+import json
 import socket
 from typing import Any
 
 import pytest
+from cli_inline import call
 from scripted_broker import broker
 
-from tierlog.cli import admin, groups
+from tierlog.broker.diagnosis.evidence import QUORUM, Answers
+from tierlog.cli import admin, groups, observation
 from tierlog.cli.client import KafkaClient
 from tierlog.cli.errors import CliError, ExitCode
 from tierlog.client import cluster
@@ -28,6 +31,18 @@ def test_all_admin_apis_that_do_not_respond_are_named(monkeypatch: pytest.Monkey
     assert failed.value.message.startswith("cannot reach any of 2 admin APIs: ")
     assert f"{silent} did not respond within 0.1 s" in failed.value.message
     assert f"{refused}: " in failed.value.message and "refused" in failed.value.message
+
+
+def test_self_test_says_that_the_network_was_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    answers = Answers(urls={1: url}, documents={1: {QUORUM: {}}})
+    monkeypatch.setattr(observation, "ask", lambda seeds, paths: answers)
+    ended = call("cluster", "self-test", "--admin", url, "--json", "-t", "store", "-t", "network")
+    assert ended.code == ExitCode.UNAVAILABLE, ended
+    lines = {line["what"]: line for line in json.loads(ended.stdout)["lines"]}
+    assert lines.keys() == {"store", "network"}
+    assert lines["network"]["problem"] == "no node knows the brokers"
 
 
 def test_groups_of_a_broker_that_is_paused_are_listed_once_it_is_fenced(
