@@ -20,6 +20,7 @@ from typing import Any
 from uuid import UUID
 
 from tierlog.base.types import TopicIdPartition
+from tierlog.client.racing import NoneResponded, first_to_respond
 
 TIMEOUT_S = 120.0
 
@@ -123,15 +124,7 @@ class ClusterAdmin:
 
     def refresh(self) -> None:
         """Learn the leaders again."""
-        failure: Exception = AdminUnreachable("no admin API is given")
-        for url in self._urls:
-            try:
-                cluster = request("GET", f"{url}/v1/cluster", timeout_s=self._timeout_s)
-                break
-            except (AdminUnreachable, AdminRefused) as failed:
-                failure = failed
-        else:
-            raise failure
+        url, cluster = self._cluster()
         brokers = {
             one["id"]: url if one["id"] == cluster["node_id"] else one["admin_url"] or url
             for one in cluster["brokers"]
@@ -143,6 +136,21 @@ class ClusterAdmin:
             for one in topic["partitions"]
             if one["leader"] in brokers
         }
+
+    def _cluster(self) -> tuple[str, Any]:
+        """The first node that responds, and the cluster as it sees it."""
+
+        def ask(url: str) -> Any:
+            return request("GET", f"{url}/v1/cluster", timeout_s=self._timeout_s)
+
+        try:
+            return first_to_respond(ask, self._urls)
+        except NoneResponded as none:
+            for _, failure in none.failures:
+                if not isinstance(failure, AdminUnreachable):
+                    raise failure from None  # a node that refuses the request says more
+            what = "; ".join(str(failure) for _, failure in none.failures)
+        raise AdminUnreachable(what or "no admin API is given")
 
     def get(self, where: TopicIdPartition, path: str, **query: object) -> Any:
         """Ask the leader of a partition."""

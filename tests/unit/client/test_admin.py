@@ -1,5 +1,6 @@
 """Client of the admin API: leaders of partitions, and why there is none."""
 
+import threading
 from typing import Any
 from uuid import UUID
 
@@ -7,7 +8,7 @@ import pytest
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.client import admin
-from tierlog.client.admin import AdminRefused, ClusterAdmin
+from tierlog.client.admin import AdminRefused, AdminUnreachable, ClusterAdmin
 
 TOPIC, GONE = UUID(int=1), UUID(int=2)
 CLUSTER = {
@@ -49,3 +50,21 @@ def test_election_is_waited_for_and_a_deleted_topic_is_not(
     with pytest.raises(AdminRefused, match=why) as refused:
         ClusterAdmin("http://one").leader(where)
     assert refused.value.status == status
+
+
+def test_silent_node_is_not_waited_for_and_all_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+
+    def request(method: str, url: str, body: Any = None, *, timeout_s: float) -> Any:
+        if "paused" in url:
+            released.wait(60)
+        if "one" in url:
+            return CLUSTER
+        raise AdminUnreachable(f"cannot reach {url}")
+
+    monkeypatch.setattr(admin, "request", request)
+    where = TopicIdPartition(TOPIC, 0)
+    assert ClusterAdmin("http://paused,http://one").leader(where) == "http://two"
+    released.set()
+    with pytest.raises(AdminUnreachable, match="reach http://paused/v1/cluster; cannot reach http://down"):
+        ClusterAdmin("http://paused,http://down").leader(where)
