@@ -10,9 +10,12 @@ from tierlog.cli.errors import ExitCode
 DIRECTORY = Path(__file__).parents[3] / "docs" / "reference"
 
 
-@pytest.mark.parametrize("name", sorted(pages()))
+PAGES = pages()
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
 def test_page_is_up_to_date(name: str) -> None:
-    assert (DIRECTORY / name).read_text(encoding="utf-8") == pages()[name], "run `make docs`"
+    assert (DIRECTORY / name).read_text(encoding="utf-8") == PAGES[name], "run `make docs`"
 
 
 def test_every_exit_code_is_documented() -> None:
