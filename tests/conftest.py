@@ -18,6 +18,7 @@ A crash of a pytest-xdist worker fails its test without a rerun and ends the run
 
 import gc
 import os
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
+MEMORY = Path("/dev/shm")
 TARGETS = ("TIERLOG_PROFILE", "TIERLOG_BOOTSTRAP", "TIERLOG_ADMIN", "TIERLOG_CLIENT_CONFIG")
 
 
@@ -120,6 +122,17 @@ def _watched_brokers() -> Generator[None, None, None]:
     with pytest.MonkeyPatch.context() as patch:
         watch_brokers(patch)
         yield
+
+
+@pytest.fixture
+def memory_path(tmp_path: Path) -> Generator[Path, None, None]:
+    """A directory in memory, if there is one, for tests that simulate power failures: they wait for hundreds
+    of fsyncs, which take long on a busy disk."""
+    if not os.access(MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=MEMORY, prefix="tierlog-tests.") as directory:
+        yield Path(directory)
 
 
 FAILED = pytest.StashKey[bool]()

@@ -84,12 +84,12 @@ async def test_power_failure_after_recovery_of_a_completed_move_loses_nothing(tm
 @pytest.mark.slow
 @pytest.mark.parametrize("power", [True, False])
 async def test_one_log_with_all_acknowledged_records_remains_after_any_crash(
-    tmp_path: Path, power: bool
+    memory_path: Path, power: bool
 ) -> None:
     outcomes = set[str]()
     limit = 1
     while True:
-        path = tmp_path / str(limit)
+        path = memory_path / str(limit)
         roots = [path / name for name in "abc"]
         for root in roots:
             root.mkdir(parents=True)

@@ -78,18 +78,18 @@ def passes(log: PartitionLog, files: OsFiles) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # hundreds of real fsyncs
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "what",
     [pytest.param(KEPT, marks=pytest.mark.nightly), pytest.param(LOST, marks=pytest.mark.nightly), TORN],
 )
-def test_power_failure_at_every_file_operation(tmp_path: Path, before: Path, what: str) -> None:
+def test_power_failure_at_every_file_operation(memory_path: Path, before: Path, what: str) -> None:
     log = open_log(before, CONFIG, clean=True)
     written = {record.offset: record for record in records_of(log)}
     expected, end, recovery_point = last_values(records_of(log)), log.log_end_offset, log.recovery_point
     assert expected[b"key 5"] == b"newer 11"
     for left in range(10_000):
-        directory = tmp_path / str(left)
+        directory = memory_path / str(left)
         shutil.copytree(before, directory)
         files = PowerLoss(directory, left)
         log = open_log(directory, CONFIG, files, clean=True)

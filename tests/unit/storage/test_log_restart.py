@@ -122,10 +122,10 @@ def live(directory: Path, files: OsFiles, start: int, *, tiered: bool, durable: 
 @pytest.mark.parametrize("what", [KEPT, LOST, TORN, ZEROED])
 @pytest.mark.parametrize(("start", "tiered"), [(4, False), (50, False), (50, True)])
 def test_power_failure_at_every_operation_of_a_restart(
-    tmp_path: Path, what: str, start: int, tiered: bool
+    memory_path: Path, what: str, start: int, tiered: bool
 ) -> None:
     for left in range(1000):
-        directory, durable = tmp_path / str(left), list[int]()
+        directory, durable = memory_path / str(left), list[int]()
         directory.mkdir()
         files = PowerLoss(directory, left)
         with contextlib.suppress(Killed):

@@ -100,9 +100,9 @@ class Scenario:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", [KEPT, LOST, TORN, ZEROED])
-def test_power_failure_at_every_file_operation_of_a_log(tmp_path: Path, what: str) -> None:
+def test_power_failure_at_every_file_operation_of_a_log(memory_path: Path, what: str) -> None:
     for count in range(10_000):
-        directory = tmp_path / str(count)
+        directory = memory_path / str(count)
         directory.mkdir()
         scenario, files = Scenario(directory), PowerLoss(directory, count)
         with contextlib.suppress(Killed):
