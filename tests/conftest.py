@@ -48,23 +48,24 @@ REAL_PROCESSES = {"chaos", "clients", "docs", "integration", "packaging"}
 
 LONG_FILES = (
     "integration/test_spark_write.py",
-    "integration/test_spark_read.py",
-    "integration/test_spark_jobs.py",
-    "integration/test_spark_s3.py",
-    "integration/test_spark_rewrite.py",
-    "integration/test_spark_snapshots.py",
-    "integration/test_spark_connect.py",
-    "integration/test_spark_replay.py",
-    "integration/test_spark_stream.py",
     "integration/test_node_identity.py",
+    "integration/test_spark_jobs.py",
     "integration/test_local_cluster.py",
-    "integration/test_tiered_cluster.py",
-    "integration/test_replicated_cluster.py",
-    "integration/test_rolling_security.py",
+    "integration/test_spark_read.py",
     "docs/test_commands.py",
+    "integration/test_spark_rewrite.py",
+    "integration/test_tiered_cluster.py",
+    "integration/test_spark_connect.py",
+    "integration/test_replicated_cluster.py",
+    "integration/test_spark_stream.py",
+    "integration/test_rolling_security.py",
+    "integration/test_spark_s3.py",
+    "integration/test_doctor.py",
+    "integration/test_spark_replay.py",
+    "integration/test_spark_snapshots.py",
 )
 """The files whose slow tests take longest, which begin first: a worker that begins one at the end of the run
-leaves the others idle. `make slow` keeps this order."""
+leaves the others idle. `make slow` keeps the order. Spark computes, while clusters wait: they take turns."""
 
 
 GC_THRESHOLDS = 20_000, 20, 20
