@@ -75,7 +75,7 @@ ones. With Python's own (700, 10, 10), half of the fast tests' CPU time goes int
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported for the tests lives until the end: no garbage collection visits it."""
+    """No garbage collection visits what is imported for the tests: it lives until the end."""
     gc.disable()
     try:
         return (yield)
