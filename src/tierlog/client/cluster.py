@@ -191,7 +191,10 @@ class Cluster:
         quiet = replace(self._options, on_slow=None)  # another broker may respond
         try:
             address, opened = first_to_respond(
-                partial(self._open, options=quiet), known, discard=Connection.close
+                partial(self._open, options=quiet),
+                known,
+                discard=Connection.close,
+                final=(AuthenticationFailed,),  # all brokers know the same users
             )
         except NoneResponded as none:
             raise _no_seed(none) from None
@@ -222,10 +225,9 @@ def parse_address(text: str) -> Address:
 
 
 def _no_seed(none: NoneResponded[Address]) -> Exception:
-    """One error for the failures of all brokers; a refused login, or a fault of this program, is the error
-    itself."""
+    """One error for the failures of all brokers; a fault of this program is the error itself."""
     for _, failure in none.failures:
-        if isinstance(failure, AuthenticationFailed) or not isinstance(failure, ClientError):
+        if not isinstance(failure, ClientError):
             return failure
     reasons = [
         f"{host}:{port}: {failure.reason if isinstance(failure, Unreachable) else failure}"

@@ -30,12 +30,16 @@ class NoneResponded(Exception, Generic[T]):
 
 
 def first_to_respond(
-    attempt: Callable[[T], R], servers: Sequence[T], *, discard: Callable[[R], None] = lambda _: None
+    attempt: Callable[[T], R],
+    servers: Sequence[T],
+    *,
+    discard: Callable[[R], None] = lambda _: None,
+    final: tuple[type[Exception], ...] = (),
 ) -> tuple[T, R]:
     """The first server whose attempt succeeds, and the result. Each attempt limits its own time. Those that
     are under way then continue in threads that do not keep the process from ending; `discard` gets what they
-    bring. Raises NoneResponded."""
-    race = _Race(attempt, servers, discard)
+    bring. `final`: failures that every server would repeat; they are raised at once. Raises NoneResponded."""
+    race = _Race(attempt, servers, discard, final)
     try:
         return race.run()
     finally:
@@ -43,10 +47,17 @@ def first_to_respond(
 
 
 class _Race(Generic[T, R]):
-    def __init__(self, attempt: Callable[[T], R], servers: Sequence[T], discard: Callable[[R], None]) -> None:
+    def __init__(
+        self,
+        attempt: Callable[[T], R],
+        servers: Sequence[T],
+        discard: Callable[[R], None],
+        final: tuple[type[Exception], ...],
+    ) -> None:
         self._attempt = attempt
         self._servers = servers
         self._discard = discard
+        self._final = final
         self._ended: SimpleQueue[tuple[int, R | None, Exception | None]] = SimpleQueue()
         self._lock = threading.Lock()  # an attempt that succeeds is either seen by `run` or discarded
         self._is_over = False
@@ -66,6 +77,8 @@ class _Race(Generic[T, R]):
                 continue
             if failure is None:
                 return self._servers[index], result  # type: ignore[return-value]
+            if isinstance(failure, self._final):
+                raise failure
             failures[index] = failure
         raise NoneResponded([(self._servers[index], failures[index]) for index in sorted(failures)])
 

@@ -17,6 +17,8 @@ from tierlog.client import (
     cluster,
 )
 from tierlog.client.cluster import CoordinatorType, parse_address
+from tierlog.client.connection import Address, ConnectionOptions
+from tierlog.client.errors import AuthenticationFailed
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from tierlog.protocol.messages.metadata import (
@@ -136,6 +138,19 @@ def test_all_bootstrap_brokers_that_do_not_respond_are_named(monkeypatch: pytest
     message = str(unreachable.value)
     assert message.startswith("cannot reach any of 2 brokers: ")
     assert f"{seed}: it accepts connections" in message and f"{refused}: Connection refused" in message
+
+
+def test_refused_login_is_not_repeated_at_other_bootstrap_brokers() -> None:
+    logins: list[Address] = []
+
+    def refuse(address: Address, timeout_s: float) -> socket.socket:
+        logins.append(address)
+        raise AuthenticationFailed("wrong password")
+
+    options = ConnectionOptions(open_socket=refuse)
+    with Cluster("a:1,b:1,c:1", options=options) as client, pytest.raises(AuthenticationFailed):
+        client.topic("t")
+    assert logins == [("a", 1)]
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:70000", "host:x"])

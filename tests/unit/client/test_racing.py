@@ -50,5 +50,17 @@ def test_all_failures_are_named_in_the_order_of_the_servers() -> None:
         first_to_respond(attempt, ["a", "b"])
 
 
+def test_final_failure_is_raised_and_no_other_server_is_tried() -> None:
+    tried = []
+
+    def attempt(server: str) -> None:
+        tried.append(server)
+        raise PermissionError(server)
+
+    with pytest.raises(PermissionError, match="a"):
+        first_to_respond(attempt, ["a", "b", "c"], final=(PermissionError,))
+    assert tried == ["a"]
+
+
 def test_first_server_wins_while_it_responds() -> None:
     assert first_to_respond(lambda server: server, [1, 2, 3]) == (1, 1)
