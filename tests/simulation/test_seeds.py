@@ -101,7 +101,8 @@ DONE = {
 OPERATOR_CALLS_MAX = 5
 """Partitions left to an operator in a thousand seeds. With more, partitions no longer recover alone."""
 
-REPLAYED = "19,22,27,41,59,71,85,203,223,241,383"
+TRACED = "19,22"
+COVERING = "19,22,27,41,59,71,85,203,223,241,383"
 
 
 def simulate(seeds: int, first: int, hash_seed: str = "random") -> dict[str, Any]:
@@ -183,10 +184,16 @@ def test_a_safeguard_is_switched_off_everywhere_and_on_again() -> None:
         assert [set(references(original)) for original in originals] == before
 
 
-@pytest.mark.timeout(1300)
+@pytest.mark.timeout(600)
 def test_the_same_seeds_produce_the_same_traces() -> None:
-    """Together these seeds cover everything that a run can contain."""
-    first = play(SIMULATE, "--only", REPLAYED, hash_seed="1")
-    assert first == play(SIMULATE, "--only", REPLAYED, hash_seed="2")
+    first = play(SIMULATE, "--only", TRACED, hash_seed="1")
+    assert first == play(SIMULATE, "--only", TRACED, hash_seed="2")
     assert first["traces"] == first["seeds"]
-    assert {kind for kind, count in first["done"].items() if count} >= DONE
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1300)
+def test_a_few_seeds_cover_everything_that_a_run_can_contain() -> None:
+    summary = play(SIMULATE, "--only", COVERING)
+    assert summary["failed"] == 0
+    assert {kind for kind, count in summary["done"].items() if count} >= DONE
