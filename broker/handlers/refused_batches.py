@@ -10,6 +10,7 @@ error of the first, and the client sends both again, in order. Kafka has no such
 A refused batch is remembered per connection, because only a connection has an order. Called by Produce.
 """
 
+from tierlog.base.safeguards import safeguard
 from tierlog.broker.handlers.context import RefusedBatch, Where
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import HEADER_SIZE, MAGIC, BatchHeader, Buffer, read_header
@@ -54,6 +55,7 @@ def note_refusal(
     refused[where] = known
 
 
+@safeguard("a batch waits for an earlier one that was refused")
 def error_of_earlier(
     refused: dict[Where, RefusedBatch],
     where: Where,

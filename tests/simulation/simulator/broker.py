@@ -335,12 +335,13 @@ class SimBroker:
 
     # --- requests
 
-    async def serve(self, frame: bytes) -> bytes:
-        """The response to a request frame. Raises Broken where a broker would close the connection."""
+    async def serve(self, frame: bytes, connection: Connection | None = None) -> bytes:
+        """The response to a request frame. Raises Broken where a broker would close the connection. Without
+        `connection` the request has one of its own."""
         dispatcher = self.dispatcher
         if dispatcher is None:
             raise Broken("it does not serve yet")
-        connection = Connection(1, "client", 1)
+        connection = connection or Connection(1, "client", 1)
         view = memoryview(bytearray(frame))
         request = read_request(connection, view, 4, len(view))
         if (request.context.client_id or "").startswith(GUEST):

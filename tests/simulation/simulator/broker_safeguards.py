@@ -522,6 +522,14 @@ def _(original: Function, replica: Any, leader_epoch: int, *rest: Any, **named: 
 
 
 @without(
+    "a batch waits for an earlier one that was refused",
+    breaks="a batch is refused as a gap, or overtakes an earlier one",
+)
+def _(original: Function, *_: Any) -> None:
+    return
+
+
+@without(
     "a producer snapshot holds five batches of each producer", breaks="a retry after a restart is refused"
 )
 def _(original: Function, producers: Any, rest: bytes) -> None:

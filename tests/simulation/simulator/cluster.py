@@ -15,6 +15,7 @@ from typing import Any
 from simulator import compacted
 from simulator import planned_operations as planned
 from simulator.access import Guests
+from simulator.batches_in_flight import Producer, has_batches_in_flight
 from simulator.bit_rot import BitRot, short_segments
 from simulator.broker import SimBroker
 from simulator.consumer_groups import ConsumerGroups, consumer_settings
@@ -239,34 +240,32 @@ class ClusterRun:
 
     async def _main(self) -> None:
         self._start_ended()
-        clients = Process(self.loop, "clients")
-        for name in [f"producer-{n}" for n in range(4)] + [f"consumer-{n}" for n in range(3)]:
-            self.network.listen(name, clients)
+        clients, seed = Process(self.loop, "clients"), self.outcome.seed
         await self._create_topic()
         for n in range(4):
-            client = Client(f"producer-{n}", self.network, self.brokers, self.history, self._fork())
-            stamps = random.Random(f"stamps {self.outcome.seed} {n}")  # a generator of its own
-            pause_s = self.rng.uniform(0.03, 0.3)
+            client = self._client(f"producer-{n}", clients, self._fork())
+            pause_s, stamps = self.rng.uniform(0.03, 0.3), random.Random(f"stamps {self.outcome.seed} {n}")
             clients.watch(produce(client, n, n % PARTITIONS, pause_s, stamps), self._violations)
         for n in range(3):
-            client = Client(f"consumer-{n}", self.network, self.brokers, self.history, self._fork())
+            client = self._client(f"consumer-{n}", clients, self._fork())
             clients.watch(consume(client, n % PARTITIONS, 0.1), self._violations)
         for n in range(PARTITIONS) if self._has_many_producers else ():
-            self.network.listen(f"producers-{n}", clients)
             draws = random.Random(f"producers {n} {self.outcome.seed}")
-            client = Client(f"producers-{n}", self.network, self.brokers, self.history, draws)
+            client = self._client(f"producers-{n}", clients, draws)
             clients.watch(produce_and_retry(client, 1000 * (n + 1), n, self.outcome.done), self._violations)
+        is_pipelined = has_batches_in_flight(seed) and not self.tiering.moves_log_start
+        for n in range(PARTITIONS) if is_pipelined else ():
+            client = self._client(f"pipeline-{n}", clients, random.Random(f"in flight {n} {seed}"))
+            producer = Producer(client, self.network, self.brokers, n, self.outcome.done)
+            clients.watch(producer.play(), self._violations)
         self._start_operators(clients)
         for history in self.tiering.histories:
             for name, play in compacted.clients_of(history):
-                self.network.listen(name, clients)
                 draws = random.Random(f"{name} {self.outcome.seed}")
-                client = Client(name, self.network, self.brokers, self.history, draws, history.topic)
+                client = self._client(name, clients, draws, history.topic)
                 clients.watch(play(client, history), self._violations)
         for n in range(MEMBERS) if self.group is not None else ():
-            self.network.listen(f"member-{n}", clients)
-            draws = random.Random(self._group_rng.random())
-            client = Client(f"member-{n}", self.network, self.brokers, self.history, draws)
+            client = self._client(f"member-{n}", clients, random.Random(self._group_rng.random()))
             clients.watch(run_member(client, self.group), self._violations)
         self.transactions.start(clients, self._violations)
         self.consumers.start(clients, self._violations)
@@ -283,7 +282,7 @@ class ClusterRun:
                 async with asyncio.timeout(HEAL_S):
                     await damage(self.partitions)
                 await self._await_recovery()
-        flips = random.Random(f"flip {self.outcome.seed}")  # a generator of its own
+        flips = random.Random(f"flip {self.outcome.seed}")
         if self.history.bits_flip and self.bit_rot.flip_when_all_is_well(flips):
             await self._await_recovery()
         clients.kill()
@@ -315,6 +314,10 @@ class ClusterRun:
         ends = [max(self.history.acknowledged.get(number, {-1: b""})) + 1 for number in range(PARTITIONS)]
         await reader.spawn(self.tiering.read_back_all(client, ends))
 
+    def _client(self, name: str, clients: Process, draws: random.Random, topic: str = TOPIC) -> Client:
+        self.network.listen(name, clients)
+        return Client(name, self.network, self.brokers, self.history, draws, topic)
+
     def _start_operators(self, clients: Process) -> None:
         """Start the operators and special faults of this run. Each draws from its own generator."""
         rng = random.Random(f"operators {self.outcome.seed}")
@@ -340,8 +343,7 @@ class ClusterRun:
         }.items():
             draws = random.Random(rng.random())
             if draws.random() < share:
-                self.network.listen(name, clients)
-                client = Client(name, self.network, self.brokers, self.history, draws, name)
+                client = self._client(name, clients, draws, name)
                 at_work = self._recreating if name == "passing" else self._operators
                 at_work.append(clients.watch(work(client), self._violations))
         if self.tiering.is_on:
@@ -357,9 +359,8 @@ class ClusterRun:
     def _recreate_topics(self, client: Client) -> Coroutine[Any, Any, None]:
         tiered = self.tiering.configs
         rolled = (("segment.bytes", "100"),) if tiered else ()  # each batch rolls a segment, to be uploaded
-        configs = (*self._configs, *tiered, *rolled)
-        stop = None if self.group is None else self._stop("coordinator away")
-        return recreate_topics(client, configs, self._faults_last, stop)
+        stop = self._stop("coordinator away") if self.group is not None else None
+        return recreate_topics(client, (*self._configs, *tiered, *rolled), self._faults_last, stop)
 
     def _remove_brokers(self, client: Client) -> Coroutine[Any, Any, None]:
         return remove_brokers(

@@ -112,12 +112,16 @@ class Client:
 
     async def call_leader(self, partition: int, api_key: int, version: int, request: object) -> object | None:
         """The response, or None after a pause. The leader is then looked up again."""
-        self._leader_used[partition] = leader = self.leader_of(partition)
         try:
-            return await self.ask(leader, api_key, version, request)
+            return await self.ask(self.leader_to_call(partition), api_key, version, request)
         except Unreachable:
             await self.lost(partition)
             return None
+
+    def leader_to_call(self, partition: int) -> int:
+        """The leader as the client knows it, which gets the next request."""
+        self._leader_used[partition] = leader = self.leader_of(partition)
+        return leader
 
     async def ask(self, broker: int, api_key: int, version: int, request: object) -> object:
         caller = self._callers.get(broker)
@@ -148,9 +152,9 @@ class Client:
             least = offset = header.next_offset
         return records[:at]
 
-    async def lost(self, partition: int) -> None:
+    async def lost(self, partition: int, retry_s: tuple[float, float] = RETRY_S) -> None:
         self._leaders.pop(partition, None)
-        await asyncio.sleep(self.rng.uniform(*RETRY_S))
+        await asyncio.sleep(self.rng.uniform(*retry_s))
 
     def last_call_reached_leader(self, partition: int) -> bool:
         """Whether the last request went to a leader of at least the newest known epoch.
