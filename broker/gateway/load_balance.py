@@ -23,6 +23,10 @@ from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode
 
 MOVES_MAX = 1000
+MAY_HAVE_STARTED = (
+    "if `tierlog partition list --moving` shows moves, remove their throttle afterwards with `tierlog "
+    "partition unthrottle`"
+)
 
 
 class BalanceByLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,7 +56,8 @@ def load_balance_routes(
                 if not body.dry_run and report.plan.actions:
                     outcomes = await rebalancer.execute(report.plan.actions, body.throttle)
         except MetadataUnavailable as unavailable:
-            raise http_error(web.HTTPServiceUnavailable, str(unavailable)) from None
+            started = "" if body.dry_run else f"; {MAY_HAVE_STARTED}"
+            raise http_error(web.HTTPServiceUnavailable, f"{unavailable}{started}") from None
         view = await asyncio.to_thread(_view, metadata.image, report)
         return web.json_response({**view, "outcomes": [_outcome(one) for one in outcomes]})
 

@@ -5,11 +5,12 @@ auto.rebalance.enable is on. Any broker plans for `tierlog partition balance --e
 plan is made by `metadata.controller.load_balance`. Nothing moves unless the cluster was healthy before and
 after the measurement, all voters take part in the quorum, and no other move is in progress. One plan is
 therefore executed at a time. Copies are throttled as those of `partition move --throttle`. The acting broker
-removes the throttle once no partition is being moved.
+removes the throttle once no partition is being moved, also after auto.rebalance.enable was turned off.
 """
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -42,6 +43,9 @@ from tierlog.protocol.errors import ErrorCode
 VOTER_SILENT_MS = 10_000
 """A voter that the leader has not heard of for longer counts as down. It answers within milliseconds."""
 
+END_INTERVAL_S = 5.0
+"""How often a loop that was turned off looks whether its moves are complete."""
+
 NO_PLAN = LoadPlan()
 _log = structlog.get_logger("tierlog.rebalancer")
 
@@ -68,7 +72,9 @@ class Rebalancer:
         """`network`: None for a broker that is the whole cluster."""
         self._settings, self._metadata, self._clock = settings, metadata, clock
         self._tasks, self._network = tasks, network
+        self._is_on = False
         self._running: asyncio.Task[None] | None = None
+        self._throttles: set[int] = set()  # rates of moves that the loop has begun
         self._held: tuple[str, ...] = ()  # the faults that were logged last
         self.busy = asyncio.Lock()
         """Held while a request of an operator measures or moves."""
@@ -76,11 +82,16 @@ class Rebalancer:
     def configure(self, settings: NodeSettings) -> None:
         """Apply changed settings; auto.rebalance.enable starts or stops the loop."""
         self._settings = settings
-        if settings.auto_rebalance_enable and self._running is None and self._network is not None:
-            self._running = self._tasks.repeat("rebalance", self._turn)
-        elif not settings.auto_rebalance_enable and self._running is not None:
+        if settings.auto_rebalance_enable == self._is_on or self._network is None:
+            return
+        self._is_on = settings.auto_rebalance_enable
+        if self._running is not None:
             self._running.cancel()
-            self._running = None
+        self._running = (
+            self._tasks.repeat("rebalance", self._turn)
+            if self._is_on
+            else self._tasks.spawn("rebalance end", self._end())
+        )
 
     async def measure(self, seconds: float, bounds: Bounds) -> Report:
         """Measure the loads for so long, and plan. Raises MetadataUnavailable."""
@@ -103,22 +114,22 @@ class Rebalancer:
         return Report(plan=plan, loads=loads, seconds=(after.at_ms - before.at_ms) / 1000)
 
     async def execute(self, actions: Sequence[Action], throttle: int) -> list[NamedOutcome]:
-        """Start the actions; leaders move at once. `throttle`: bytes a second for each broker. Raises
-        MetadataUnavailable."""
+        """Move leaders, which happens at once, and start the copies. `throttle`: bytes a second for each
+        broker. Raises MetadataUnavailable; copies may have been started then."""
         metadata = self._metadata
         image = await metadata.current()
         if any(one.is_reassigned for topic in image.topics.values() for one in topic.partitions):
             return []
         outcomes: list[NamedOutcome] = []
-        copies = with_replicas(image, [one for one in actions if one.copied_bytes])
-        if copies:
-            command = Reassign(changes=tuple(copies), throttle=throttle)
-            outcomes += (await metadata.submit(command)).partitions
         handovers = with_replicas(image, [one for one in actions if not one.copied_bytes])
         if handovers:
             outcomes += (await metadata.submit(Reassign(changes=tuple(handovers)))).partitions
             chosen = tuple((topic, number) for topic, number, _ in handovers)
             await metadata.submit(ElectLeaders(partitions=chosen, kind=ElectionKind.PREFERRED))
+        copies = with_replicas(image, [one for one in actions if one.copied_bytes])
+        if copies:
+            command = Reassign(changes=tuple(copies), throttle=throttle)
+            outcomes += (await metadata.submit(command)).partitions
         return outcomes
 
     # --- the loop of the acting broker
@@ -126,24 +137,26 @@ class Rebalancer:
     async def _turn(self) -> None:
         settings = self._settings
         interval_s = settings.auto_rebalance_interval_seconds
-        if not self._acts():
-            await asyncio.sleep(interval_s)
-            return
+        throttle = settings.auto_rebalance_max_bytes_per_second
         bounds = Bounds(max_actions=settings.auto_rebalance_max_moves, fills_empty=False)
         try:
-            await self._remove_throttle(settings.auto_rebalance_max_bytes_per_second)
+            if self._acts() or self._throttles:
+                await self._remove_throttle()
+            if not self._acts():
+                await asyncio.sleep(interval_s)
+                return
             report = await self.measure(interval_s, bounds)
             if report.faults:
                 self._log_held(report.faults)
                 await asyncio.sleep(interval_s)
             elif self._acts() and report.plan.actions:
-                outcomes = await self.execute(
-                    report.plan.actions, settings.auto_rebalance_max_bytes_per_second
-                )
+                self._throttles.add(throttle)
+                outcomes = await self.execute(report.plan.actions, throttle)
                 self._held = ()
                 started = sum(one.error is ErrorCode.NONE for one in outcomes)
                 reasons = [f"{one.topic}-{one.partition}: {one.reason}" for one in report.plan.actions]
-                _log.info("rebalance.started", partitions=started, why=reasons)
+                if outcomes:  # none if other moves have begun
+                    _log.info("rebalance.started", partitions=started, why=reasons)
         except MetadataUnavailable as unavailable:
             self._log_held((str(unavailable),))
             await asyncio.sleep(interval_s)
@@ -158,10 +171,19 @@ class Rebalancer:
             self._held = why
             _log.info("rebalance.held", why=list(why))
 
-    async def _remove_throttle(self, rate: int) -> None:
-        """Remove the throttle of moves that have ended, also of another broker's, by its rate."""
+    async def _end(self) -> None:
+        """Wait until the moves that the loop has begun are complete, and remove their throttle."""
+        while self._throttles:
+            await asyncio.sleep(END_INTERVAL_S)  # a command that was cancelled may still be committed
+            with suppress(MetadataUnavailable):
+                await self._remove_throttle()
+
+    async def _remove_throttle(self) -> None:
+        """Remove the throttle of moves that have ended. That of another broker's moves is known by its rate,
+        the one in the settings."""
         image = await self._metadata.current()
-        is_moving = any(one.is_reassigned for topic in image.topics.values() for one in topic.partitions)
+        if any(one.is_reassigned for topic in image.topics.values() for one in topic.partitions):
+            return
         rates = {
             text
             for (scope, _), overrides in image.configs.items()
@@ -169,8 +191,10 @@ class Rebalancer:
             for name, text in overrides.items()
             if name in REPLICATION_RATES
         }
-        if not is_moving and rates == {str(rate)}:
+        own = {str(one) for one in (*self._throttles, self._settings.auto_rebalance_max_bytes_per_second)}
+        if rates and rates <= own:
             await self._metadata.submit(unthrottle(image, None))
+        self._throttles.clear()
 
     # --- measurements
 

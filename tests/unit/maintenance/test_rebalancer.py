@@ -1,6 +1,7 @@
 """Rebalancer with a controller and scripted brokers: which broker acts, what holds it, and how it moves."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -11,9 +12,11 @@ from manual_clock import ManualClock
 
 from tierlog.base.network import Unreachable
 from tierlog.base.tasks import TaskGroup
+from tierlog.broker.maintenance import rebalancer as module
 from tierlog.broker.maintenance.load_samples import EARLIEST_LOCAL
 from tierlog.broker.maintenance.rebalancer import Rebalancer
 from tierlog.config.node import NodeSettings
+from tierlog.metadata.controller.commands import Reassign
 from tierlog.metadata.controller.load_balance import Bounds
 from tierlog.metadata.records import ConfigScope
 from tierlog.protocol.messages import describe_log_dirs as dirs
@@ -153,6 +156,33 @@ async def test_loop_acts_on_the_active_broker_with_the_lowest_id_alone(
     topic = lambda: brokers.controller.image.topic("t").partitions  # noqa: E731
     await until(lambda: any(one.replicas == (2, 1) for one in topic()))
     assert all(3 not in one.replicas for one in topic()), "broker 3 is empty: it may have been drained"
+
+
+@pytest.mark.parametrize(
+    "changed", [{"auto_rebalance_enable": False}, {"auto_rebalance_max_bytes_per_second": 7}]
+)
+async def test_throttle_is_removed_after_the_moves_although_settings_have_changed(
+    tasks: TaskGroup, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(module, "END_INTERVAL_S", 0)
+    controller = Controller(1, 2, 3)
+    controller.create("t", *[(1, 2)] * PARTITIONS, (3, 1))  # the loop fills no empty broker
+    one = rebalancer(Brokers(controller), tasks)
+    one.configure(loop_of(1))
+    await until(lambda: bool(moving(controller)))
+    assert throttled(controller)
+    one.configure(dataclasses.replace(loop_of(1), **changed))
+    controller.do(Reassign(changes=tuple((name, number, None) for name, number in moving(controller))))
+    await until(lambda: not throttled(controller))
+
+
+def moving(controller: InlineController) -> list[tuple[str, int]]:
+    topics = controller.image.topics.values()
+    return [(one.name, at) for one in topics for at, part in enumerate(one.partitions) if part.is_reassigned]
+
+
+def throttled(controller: InlineController) -> bool:
+    return any("throttled" in name for configs in controller.image.configs.values() for name in configs)
 
 
 def loop_of(node_id: int) -> NodeSettings:
