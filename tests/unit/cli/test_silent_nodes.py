@@ -48,12 +48,12 @@ def test_self_test_says_that_the_network_was_not_measured(monkeypatch: pytest.Mo
 def test_groups_of_a_broker_that_is_paused_are_listed_once_it_is_fenced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cluster, "CONNECT_TIMEOUT_S", 0.1)
     requests: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as paused:
 
         def respond(name: str, port: int) -> Any:
             requests.append(name)
+            monkeypatch.setattr(cluster, "CONNECT_TIMEOUT_S", 0.1)  # this connection is open
             if name == "ListGroups":
                 moved = ["of 2"] if requests.count("ListGroups") > 1 else []
                 found = [ListedGroup(group_id=name, protocol_type="") for name in ["of 1", *moved]]

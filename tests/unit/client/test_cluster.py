@@ -15,6 +15,7 @@ from tierlog.client import (
     UnknownTopic,
     Unreachable,
     cluster,
+    racing,
 )
 from tierlog.client.cluster import CoordinatorType, parse_address
 from tierlog.client.connection import Address, ConnectionOptions
@@ -140,7 +141,9 @@ def test_all_bootstrap_brokers_that_do_not_respond_are_named(monkeypatch: pytest
     assert f"{seed}: it accepts connections" in message and f"{refused}: Connection refused" in message
 
 
-def test_refused_login_is_not_repeated_at_other_bootstrap_brokers() -> None:
+def test_refused_login_is_not_repeated_at_other_bootstrap_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(racing, "STAGGER_S", 3600.0)
+    monkeypatch.setattr(racing, "SPREAD_MAX_S", 72_000.0)
     logins: list[Address] = []
 
     def refuse(address: Address, timeout_s: float) -> socket.socket:
