@@ -244,22 +244,27 @@ Execute = Annotated[
     typer.Option("--execute", help="By load: measure, move, wait for the copies, and remove their throttle."),
 ]
 Seconds = Annotated[
-    float,
+    float | None,
     typer.Option(
-        "--seconds", min=0.1, max=600, callback=finite, help="By load: length of the measurement in seconds."
+        "--seconds",
+        min=0.1,
+        max=600,
+        callback=lambda given: None if given is None else finite(given),
+        help="By load: length of the measurement in seconds. Default: 10.",
     ),
 ]
 MaxMoves = Annotated[
-    int, typer.Option("--max-moves", min=1, max=1000, help="By load: partitions that move at most.")
+    int | None,
+    typer.Option("--max-moves", min=1, max=1000, help="By load: partitions that move at most. Default: 10."),
 ]
 Throttle = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--throttle",
         metavar="BYTES",
         min=1,
         max=INT64_MAX,
-        help="By load: bytes per second that each broker copies.",
+        help="By load: bytes per second that each broker copies. Default: 50 MiB.",
     ),
 ]
 
@@ -273,9 +278,9 @@ def balance(
     dry_run: DryRun = False,
     explain: Explain = False,
     execute: Execute = False,
-    seconds: Seconds = 10,
-    max_moves: MaxMoves = 10,
-    throttle: Throttle = 50 << 20,
+    seconds: Seconds = None,
+    max_moves: MaxMoves = None,
+    throttle: Throttle = None,
     as_json: Json = False,
     admin: Admin = None,
     bootstrap: Bootstrap = None,
@@ -291,17 +296,23 @@ def balance(
     if explain + execute + dry_run > 1:
         raise usage("give only one of --explain, --execute and --dry-run", hint="--explain changes nothing.")
     if explain or execute:
+        seconds = seconds or 10
         balance_by_load(
             admin_api(admin, bootstrap, timeout_s=seconds + LOAD_TIMEOUT_S, changes=execute),
             executes=execute,
             leaders=leaders,
             replicas=replicas,
             seconds=seconds,
-            max_moves=max_moves,
-            throttle=throttle,
+            max_moves=max_moves or 10,
+            throttle=throttle or 50 << 20,
             as_json=as_json,
         )
         return
+    if seconds or max_moves or throttle:
+        raise usage(
+            "--seconds, --max-moves and --throttle are of a balance by load",
+            hint="Add --explain or --execute. The moves of a balance by number are not throttled.",
+        )
 
     request = {"leaders": leaders, "replicas": replicas, "dry_run": dry_run}
     api = admin_api(admin, bootstrap, changes=not dry_run)

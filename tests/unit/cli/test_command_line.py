@@ -218,3 +218,9 @@ def test_invalid_settings_file_is_a_usage_error(tmp_path: Path) -> None:
 
 def test_setting_without_value_is_a_usage_error() -> None:
     assert tierlog("server", "--set", "node.id").returncode == 2
+
+
+@pytest.mark.parametrize("option", ["--throttle", "--max-moves", "--seconds"])
+def test_balance_by_number_does_not_pretend_that_it_is_throttled(option: str) -> None:
+    ended = call("partition", "balance", option, "5", "--admin", "http://127.0.0.1:1")
+    assert ended.code == 2 and "--execute" in ended.stderr
