@@ -52,7 +52,7 @@ def balance_by_load(
         "max_moves": max_moves,
         "throttle": throttle,
     }
-    response = api.post("/v1/partitions/balance/load", request)
+    response = _of_broker(api).post("/v1/partitions/balance/load", request)
     refused = [one for one in response["outcomes"] if one["error"]]
     accepted = {(one["topic"], one["partition"]) for one in response["outcomes"] if not one["error"]}
     copied = [
@@ -77,6 +77,13 @@ def balance_by_load(
         raise CliError(what, hint=refused[0]["message"] or "Repeat the command: the cluster has changed.")
     if executes:
         print_status(f"{counted(len(accepted), 'partition')} changed")
+
+
+def _of_broker(api: "AdminApi") -> "AdminApi":
+    """The API of an active broker, this one if it is: a controller measures no load."""
+    cluster = api.get("/v1/cluster")
+    active = [one["id"] for one in cluster["brokers"] if not one["fenced"]]
+    return api if not active or cluster["node_id"] in active else api.of_broker(active[0], cluster)
 
 
 def _wait_until_moved(api: "AdminApi", partitions: list[list[Any]]) -> None:
