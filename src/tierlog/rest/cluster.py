@@ -280,7 +280,8 @@ class Cluster:
         try:
             while True:
                 if (address := next(untried, None)) is not None:
-                    attempts.add(asyncio.ensure_future(self._open_shared(address)))
+                    attempts.add(attempt := asyncio.ensure_future(self._open_shared(address)))
+                    attempt.add_done_callback(_retrieve)
                 elif not attempts:
                     raise failure or InvalidAddress("no broker address given")
                 done, attempts = await asyncio.wait(
@@ -329,6 +330,12 @@ class Cluster:
             if one.is_idle:
                 one.close()
         self._retired = [one for one in self._retired if one.is_open]
+
+
+def _retrieve(attempt: "asyncio.Task[Connection]") -> None:
+    """Retrieve the failure, which asyncio would log if another attempt has ended the search."""
+    if not attempt.cancelled():
+        attempt.exception()
 
 
 async def of_each(items: Sequence[T], work: Callable[[T], Awaitable[Any]]) -> list[Any]:

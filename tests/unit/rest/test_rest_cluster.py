@@ -1,16 +1,21 @@
 """Connections of a principal: neither requests that wait nor silent brokers hold up other requests."""
 
 import asyncio
+import gc
 import socket
 import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from connection_harness import turns
 from scripted_broker import broker
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.client.cluster import parse_address
+from tierlog.client.connection import Address
+from tierlog.client.errors import AuthenticationFailed
 from tierlog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from tierlog.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
 from tierlog.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -104,3 +109,29 @@ async def test_silent_bootstrap_broker_is_not_waited_for(tasks: TaskGroup) -> No
         cluster = Cluster(seeds, ANONYMOUS, None, tasks)
         await cluster.metadata([])
         cluster.close()
+
+
+async def test_login_that_several_brokers_refuse_is_reported_once(
+    tasks: TaskGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "STAGGER_S", 0.0)
+    unretrieved: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: unretrieved.append(context["message"])
+    )
+    last_begun = asyncio.Event()
+
+    async def refuse(address: Address, *_: Any) -> Any:
+        if address[0] == "last":
+            last_begun.set()
+        else:
+            await last_begun.wait()
+        raise AuthenticationFailed("wrong password")
+
+    monkeypatch.setattr(cluster_module, "connect", refuse)
+    cluster = Cluster([("first", 1), ("last", 1)], ANONYMOUS, None, tasks)
+    with suppress(AuthenticationFailed):  # pytest.raises would keep the tasks alive
+        await cluster.authenticate()
+    await turns()
+    gc.collect()
+    assert unretrieved == []
