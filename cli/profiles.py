@@ -210,10 +210,17 @@ def changing() -> Iterator[Profiles]:
     except OSError as failure:
         raise _not_writable(failure) from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _wait_for(descriptor)
         yield load()
     finally:
         os.close(descriptor)
+
+
+def _wait_for(descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as failure:  # ENOLCK: some network file systems have no locks
+        raise _not_writable(failure) from None
 
 
 def save(profiles: Profiles) -> None:

@@ -1,9 +1,9 @@
 """`tierlog partition balance --explain` and `--execute`: balances by load, and says why partitions move."""
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tierlog.cli.errors import CliError
+from tierlog.cli.moves import wait_until_moved
 from tierlog.cli.output import counted, print_json, print_rows, print_status, size
 
 if TYPE_CHECKING:
@@ -55,11 +55,9 @@ def balance_by_load(
     response = _of_broker(api).post("/v1/partitions/balance/load", request)
     refused = [one for one in response["outcomes"] if one["error"]]
     accepted = {(one["topic"], one["partition"]) for one in response["outcomes"] if not one["error"]}
-    copied = [
-        [one["topic"], one["partition"]]
-        for one in response["actions"]
-        if one["copied_bytes"] and (one["topic"], one["partition"]) in accepted
-    ]
+    copied = accepted & {
+        (one["topic"], one["partition"]) for one in response["actions"] if one["copied_bytes"]
+    }
     if as_json:
         print_json(response)
     else:
@@ -68,8 +66,8 @@ def balance_by_load(
         print_status(
             f"waiting until {counted(len(copied), 'partition')} have moved, then removes the throttle"
         )
-        _wait_until_moved(api, copied)
-        api.post("/v1/partitions/unthrottle", {"partitions": copied})
+        wait_until_moved(api, copied)
+        api.post("/v1/partitions/unthrottle", {"partitions": sorted(copied)})
     if executes and response["faults"]:
         raise CliError("nothing was moved", hint="Repeat it once the cluster is healthy: tierlog doctor")
     if refused:
@@ -84,17 +82,6 @@ def _of_broker(api: "AdminApi") -> "AdminApi":
     cluster = api.get("/v1/cluster")
     active = [one["id"] for one in cluster["brokers"] if not one["fenced"]]
     return api if not active or cluster["node_id"] in active else api.of_broker(active[0], cluster)
-
-
-def _wait_until_moved(api: "AdminApi", partitions: list[list[Any]]) -> None:
-    """Check after each change of the metadata. If this is interrupted, the throttle stays."""
-    wanted = {(topic, partition) for topic, partition in partitions}
-    while True:
-        with suppress(TimeoutError):  # a slow move: the metadata has not changed for minutes
-            for _ in api.changes():
-                moving = api.get("/v1/partitions", condition="moving")["partitions"]
-                if not wanted & {(row["topic"], row["partition"]) for row in moving}:
-                    return
 
 
 def _print(response: dict[str, Any]) -> None:

@@ -1,12 +1,12 @@
 """`tierlog partition …`: lists, moves and balances replicas, and elects leaders."""
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tierlog.cli.commands.directory_move import move_dir
 from tierlog.cli.errors import CliError, ExitCode, usage
+from tierlog.cli.moves import any_moves, wait_until_moved
 from tierlog.cli.options import (
     INT32_MAX,
     INT64_MAX,
@@ -110,8 +110,7 @@ def move(
             min=1,
             max=INT64_MAX,
             help="Limit the copy to this many bytes per second for each broker. Waits until the partition "
-            "has "
-            "moved, then removes the throttle.",
+            "has moved, then removes the throttle.",
         ),
     ] = None,
     as_json: Json = False,
@@ -134,29 +133,14 @@ def move(
     refused = any(outcome["error"] for outcome in response["outcomes"])
     waits = throttle is not None and not cancel and not refused
     if waits:
-        _wait_until_moved(api, topic, partition)
+        wait_until_moved(api, {(topic, partition)})
         status = f"moved to {', '.join(map(str, replicas or ()))}"
     # A cancel also removes the throttle of an interrupted command, even if the move is complete.
-    if waits or (cancel and not (refused and _is_moving(api, topic, partition))):
+    if waits or (cancel and not (refused and any_moves(api, {(topic, partition)}))):
         api.post("/v1/partitions/unthrottle", {"partitions": [[topic, partition]]})
     if waits and replicas is not None:
         _check_holders(api, topic, partition, replicas)
     _print_outcomes(response["outcomes"], f"{topic}-{partition}: {status}", as_json=as_json)
-
-
-def _wait_until_moved(api: "AdminApi", topic: str, partition: int) -> None:
-    """Check after each change of the metadata. If this is interrupted, the throttle stays."""
-    while True:
-        with suppress(TimeoutError):  # a slow move: the metadata has not changed for minutes
-            for _ in api.changes():
-                if not _is_moving(api, topic, partition):
-                    return
-
-
-def _is_moving(api: "AdminApi", topic: str, partition: int) -> bool:
-    """Whether the partition is being moved; False if the topic does not exist."""
-    rows = api.get("/v1/partitions", condition="moving")["partitions"]
-    return any((row["topic"], row["partition"]) == (topic, partition) for row in rows)
 
 
 def _check_holders(api: "AdminApi", topic: str, partition: int, replicas: list[int]) -> None:
