@@ -512,12 +512,13 @@ def test_requests_beyond_the_limits_are_refused_with_a_time_to_try_again(
         create(rest, "rest-limits", 1)
         url = urlsplit(rest.url)
         held = []
-        for _ in range(2):  # bodies of which the gateway waits for the end
+        for _ in range(2):  # bodies that lack their last byte
             client = socket.create_connection((url.hostname, url.port))
             head = "POST /v1/topics/rest-limits/produce HTTP/1.1\r\nContent-Type: application/json\r\n"
-            client.sendall(f"{head}Host: {url.netloc}\r\nContent-Length: {1 << 20}\r\n\r\n".encode())
+            head += f"Host: {url.netloc}\r\nContent-Length: {1 << 20}\r\n\r\n"
+            client.sendall(head.encode() + b" " * ((1 << 20) - 1))
             held.append(client)
-        until(lambda: rest.metric("tierlog_rest_memory_bytes") == 2 << 20, "both bodies are reserved")
+        until(lambda: rest.metric("tierlog_rest_memory_bytes") == (2 << 20) - 2, "both bodies are there")
         refused = rest.post("/v1/topics/rest-limits/produce", {"records": [{"value": 1}]})
         assert (refused.body["error_code"], refused.headers["Retry-After"]) == (50303, "1")
         large = rest.post("/v1/topics/rest-limits/produce", {"records": [{"value": "x" * (1 << 20)}]})

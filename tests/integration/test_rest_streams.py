@@ -63,8 +63,8 @@ def test_record_that_comes_in_parts_does_not_wait_for_its_own_memory(small: Rest
 
 
 def test_slow_sender_holds_only_the_bytes_that_it_has_sent(small: RestProcess) -> None:
-    create(small, "rest-slow")
-    url, path = urlsplit(small.url), "/v1/topics/rest-slow/produce"
+    create(small, "rest-slow-sender")
+    url, path = urlsplit(small.url), "/v1/topics/rest-slow-sender/produce"
     head = f"POST {path} HTTP/1.1\r\nHost: {url.netloc}\r\nContent-Type: application/json\r\n"
     body = json.dumps({"records": [{"value": "x" * 900_000}]}).encode()
     with socket.create_connection((url.hostname, url.port), timeout=120) as client:
