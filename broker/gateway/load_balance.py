@@ -108,8 +108,8 @@ def _action(one: Action) -> dict[str, Any]:
 
 def _hot(image: ClusterImage, where: TopicPartition, rate: float) -> dict[str, Any]:
     topic = image.topic(where.topic)
-    is_there = topic is not None and where.partition < len(topic.partitions)
-    leader = topic.partitions[where.partition].leader if topic is not None and is_there else None
+    partitions = () if topic is None else topic.partitions
+    leader = partitions[where.partition].leader if where.partition < len(partitions) else None
     return {
         "topic": where.topic,
         "partition": where.partition,

@@ -118,7 +118,7 @@ class Rebalancer:
         broker. Raises MetadataUnavailable; copies may have been started then."""
         metadata = self._metadata
         image = await metadata.current()
-        if any(one.is_reassigned for topic in image.topics.values() for one in topic.partitions):
+        if has_moves(image):
             return []
         outcomes: list[NamedOutcome] = []
         handovers = with_replicas(image, [one for one in actions if not one.copied_bytes])
@@ -182,7 +182,7 @@ class Rebalancer:
         """Remove the throttle of moves that have ended. That of another broker's moves is known by its rate,
         the one in the settings."""
         image = await self._metadata.current()
-        if any(one.is_reassigned for topic in image.topics.values() for one in topic.partitions):
+        if has_moves(image):
             return
         rates = {
             text
@@ -205,6 +205,10 @@ class Rebalancer:
         image = await self._metadata.current()
         found = await asyncio.to_thread(faults, image)
         return [*found, *silent_voters(await self._metadata.quorum())]
+
+
+def has_moves(image: ClusterImage) -> bool:
+    return any(one.is_reassigned for topic in image.topics.values() for one in topic.partitions)
 
 
 def silent_voters(status: NodeStatus) -> list[str]:
