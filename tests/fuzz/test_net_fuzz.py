@@ -137,6 +137,22 @@ def play(directory: Path, part: int = 1) -> None:
     print(fuzz.summary())
 
 
+def test_real_clients_were_recorded_with_transactions_and_groups_of_both_protocols() -> None:
+    recorded = {(APIS[each.kind[0]].name, each.kind[1]) for each in Traffic.load().requests}
+    older = {("AddPartitionsToTxn", 0), ("AddOffsetsToTxn", 0), ("EndTxn", 1), ("TxnOffsetCommit", 3)}
+    protocol_2 = {("EndTxn", 5), ("TxnOffsetCommit", 5)}  # KIP-890
+    listed = {("DescribeProducers", 0), ("DescribeTransactions", 0), ("ListTransactions", 2)}
+    members = {("ConsumerGroupHeartbeat", 1), ("ConsumerGroupDescribe", 1), ("OffsetCommit", 10)}
+    classic = {
+        ("JoinGroup", 9),
+        ("SyncGroup", 5),
+        ("LeaveGroup", 5),
+        ("OffsetDelete", 0),
+        ("DeleteGroups", 2),
+    }
+    assert recorded >= older | protocol_2 | listed | members | classic
+
+
 def test_every_string_field_of_every_api_is_among_them() -> None:
     found = {(*each.request.kind, *each[1:]) for each in string_fields(Traffic.load())}
     apis = [api for api in APIS.values() if api.name in SERVED]

@@ -13,13 +13,22 @@ import uuid
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import zstandard
 
+from tierlog.protocol.api import APIS, decode_request_header
+from tierlog.protocol.codec import decode
+
 TRAFFIC = Path(__file__).parents[1] / "golden" / "traffic" / "requests.json.zst"
-KEPT_OF_A_KIND = 4
+SHAPES_MAX = 12
+"""Requests of one client, API and version."""
+
 KEPT_BYTES_MAX = 2000
-PRODUCE = 0
+BATCH_HEADER, ATTRIBUTES = 61, slice(21, 23)
+"""Size of a batch's header, and the place of its attributes: codec, transactional, control."""
+
+Shape = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +65,39 @@ class Traffic:
 
 
 def selected(requests: list[Recorded]) -> list[Recorded]:
-    """A few small requests of each client, API and version, of different sizes, sorted by client, API and
-    version, and within these in the order of sending."""
-    chosen: dict[tuple[str, int, int], dict[int, Recorded]] = defaultdict(dict)
+    """The first small request of each client, API, version and shape, sorted by client, API and version, and
+    within these in the order of sending."""
+    chosen: dict[tuple[str, int, int], dict[Shape, Recorded]] = defaultdict(dict)
     for each in requests:
-        sizes = chosen[each.client, *each.kind]
-        limit = KEPT_OF_A_KIND * (2 if each.kind[0] == PRODUCE else 1)  # one of each codec
-        if len(each.frame) <= KEPT_BYTES_MAX and len(sizes) < limit:
-            sizes.setdefault(len(each.frame), each)
+        shapes = chosen[each.client, *each.kind]
+        if len(each.frame) <= KEPT_BYTES_MAX and len(shapes) < SHAPES_MAX:
+            shapes.setdefault(shape_of(each.frame), each)
     return [each for key in sorted(chosen) for each in chosen[key].values()]
+
+
+def shape_of(frame: bytes) -> Shape:
+    """Everything about a request that leads a decoder or a handler elsewhere: which fields are null, empty,
+    negative or 0, the kinds of elements in an array, and the attributes of a batch. Not the values."""
+    key, version, _, client_id, at = decode_request_header(frame, 0, len(frame))
+    request = decode(APIS[key].request, version, frame, at, len(frame))
+    return key, version, client_id is None, _shape(request)
+
+
+def _shape(value: Any) -> Shape:
+    match value:
+        case None:
+            return (None,)
+        case bool() | uuid.UUID():
+            return (bool(value),)
+        case int() | float():
+            return ((value > 0) - (value < 0),)
+        case str():
+            return (bool(value),)
+        case bytes() | bytearray() | memoryview():
+            return (bytes(value[ATTRIBUTES]) if len(value) > BATCH_HEADER else bool(value),)
+        case list():
+            return tuple(sorted({_shape(each) for each in value}, key=repr))
+    return tuple(_shape(getattr(value, field.name)) for field in type(value).FIELDS)
 
 
 @dataclass(slots=True)

@@ -1,10 +1,10 @@
 """Records requests.json.zst again: real clients use a broker through a proxy that records their frames.
 
-    .venv/bin/python tests/golden/traffic/record.py
+    .venv/bin/python tests/golden/traffic/record.py [CLIENT ...]
 
-Clients: librdkafka, kafka-python, aiokafka, and the Java client with its tools if java and mvn are
-installed. The fuzzer of the net layer (tests/fuzz) mutates these frames. Its findings do not depend on this
-recording.
+Clients: librdkafka, consumer_protocol (librdkafka with KIP-848), kafka_python, aiokafka, and, if java and mvn
+are installed, java with its tools and java_transactions. The frames of clients that are not named stay. The
+fuzzer of the net layer (tests/fuzz) mutates these frames. Its findings do not depend on this recording.
 """
 
 import asyncio
@@ -12,8 +12,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -102,6 +104,65 @@ def _transactions(bootstrap: str, topic: str) -> None:
         producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), TIMEOUT_S)
         end(TIMEOUT_S)
     consumer.close()
+
+
+def consumer_protocol(bootstrap: str, topic: str) -> None:
+    """Members of a group of KIP-848: by name, by a regular expression and static. One commits its offset in a
+    transaction."""
+    from confluent_kafka import Consumer, Producer, TopicPartition
+    from confluent_kafka import admin as a
+
+    admin = a.AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([a.NewTopic(topic, 4, 1)])[topic].result(TIMEOUT_S)
+    group = f"{topic}-g"
+    common = {
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "group.protocol": "consumer",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+    members = [
+        Consumer(common),
+        Consumer({**common, "client.rack": "a", "group.remote.assignor": "range"}),
+        Consumer({**common, "group.instance.id": "static"}),
+    ]
+    for member, name in zip(members, (topic, f"^{topic}$", topic), strict=True):
+        member.subscribe([name])
+        _consume_until(members, lambda member=member: len(member.assignment()) > 0)
+    members[0].subscribe([topic, f"{topic}-absent"])
+    settings = {"bootstrap.servers": bootstrap, "transactional.id": topic, "enable.idempotence": True}
+    producer = Producer(settings)
+    producer.init_transactions(TIMEOUT_S)
+    for end in (producer.commit_transaction, producer.abort_transaction):
+        producer.begin_transaction()
+        for key, value in values():
+            producer.produce(topic, value, key)
+        place = [TopicPartition(topic, each.partition, 1) for each in members[0].assignment()]
+        producer.send_offsets_to_transaction(place, members[0].consumer_group_metadata(), TIMEOUT_S)
+        end(TIMEOUT_S)
+    _consume_until(members, lambda: all(member.assignment() for member in members))
+    members[1].commit(offsets=[TopicPartition(*_first(members[1]), 1)], asynchronous=False)
+    admin.describe_consumer_groups([group])[group].result(TIMEOUT_S)
+    states = {a.ConsumerGroupState.STABLE} if hasattr(a, "ConsumerGroupState") else None
+    admin.list_consumer_groups(states=states).result(TIMEOUT_S)
+    for member in members:
+        member.close()
+
+
+def _first(member: Any) -> tuple[str, int]:
+    each = member.assignment()[0]
+    return each.topic, each.partition
+
+
+def _consume_until(members: list[Any], reached: Callable[[], bool]) -> None:
+    """Members follow their assignments only while they are polled."""
+    ends = time.monotonic() + TIMEOUT_S
+    while not reached():
+        for member in members:
+            member.poll(0.1)
+        if time.monotonic() > ends:
+            raise TimeoutError("a member got no partition")
 
 
 def kafka_python(bootstrap: str, topic: str) -> None:
@@ -225,10 +286,40 @@ def java(bootstrap: str, topic: str) -> None:
     run("kafka.admin.ConfigCommand", *server, *entity, "--describe")
 
 
+def java_transactions(bootstrap: str, topic: str) -> None:
+    """A copy in transactions, and a member of a group of KIP-848."""
+    from confluent_kafka import Consumer
+    from confluent_kafka import admin as a
+
+    here, sink = ROOT / "tests" / "clients", f"{topic}-copy"
+    jars = subprocess.run([here / "fetch-java.sh"], capture_output=True, text=True, check=True).stdout.strip()
+    java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"]
+    round_trip = [str(here / "java" / "RoundTrip.java"), bootstrap, topic, "none", "60", "consumer"]
+    subprocess.run([*java, *round_trip], check=True, stdout=subprocess.DEVNULL, input=b"")
+    admin = a.AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([a.NewTopic(sink, 4, 1)])[sink].result(TIMEOUT_S)
+    copy = [str(here / "java" / "TransactionalCopy.java"), bootstrap, topic, sink]
+    copying = subprocess.Popen([*java, *copy], stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    settings = {"bootstrap.servers": bootstrap, "group.id": sink, "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings)
+    consumer.subscribe([sink])
+    try:
+        _consume_until([consumer], lambda: bool(consumer.assignment()))
+        if not consumer.consume(1, 2 * TIMEOUT_S):
+            raise TimeoutError("nothing was copied")
+    finally:
+        consumer.close()
+        copying.kill()
+        copying.wait()
+
+
 def main() -> None:
-    clients: list[Callable[[str, str], None]] = [librdkafka, kafka_python, aiokafka]
+    clients: list[Callable[[str, str], None]] = [librdkafka, consumer_protocol, kafka_python, aiokafka]
     if shutil.which("java") and shutil.which("mvn"):
-        clients.append(java)
+        clients += [java, java_transactions]
+    if named := sys.argv[1:]:
+        clients = [each for each in clients if each.__name__ in named]
+    again = {each.__name__ for each in clients}
     proxy = RecordingProxy()
     proxy.start()
     advertised = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}
@@ -240,8 +331,10 @@ def main() -> None:
             print(proxy.label, sum(each.client == proxy.label for each in proxy.requests), "requests")
         topics = ids(broker)
     proxy.stop()
-    requests = selected(proxy.requests)
-    Traffic(topics, requests).save()
+    before = Traffic.load()
+    requests = [each for each in before.requests if each.client not in again] if named else []
+    requests = sorted([*requests, *selected(proxy.requests)], key=lambda each: each.client)
+    Traffic({**before.topics, **topics} if named else topics, requests).save()
     print(f"kept {len(requests)}, {len({each.kind for each in requests})} kinds")
 
 
