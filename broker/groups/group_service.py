@@ -5,6 +5,7 @@ it leads. Called by handlers/groups.py and handlers/consumer_groups.py; built by
 import asyncio
 import base64
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from tierlog.base.network import Network
@@ -17,10 +18,11 @@ from tierlog.broker.groups.core.events import EndTransaction, ExpireOffsets, Req
 from tierlog.broker.groups.core.offsets import OffsetsByPartition
 from tierlog.broker.groups.core.turn import ConsumerSettings, GroupSettings, MigrationPolicy
 from tierlog.broker.groups.group_lag import GroupLag
+from tierlog.broker.groups.heartbeat_pace import HeartbeatPace
 from tierlog.broker.groups.image_topics import ImageTopics
 from tierlog.config.coordinators import CONSUMER_PROTOCOL
 from tierlog.config.dynamic import effective_settings
-from tierlog.config.groups import consumer_settings
+from tierlog.config.groups import HEARTBEAT_INTERVAL, consumer_settings
 from tierlog.config.node import NodeSettings
 from tierlog.config.topic import OFFSETS_TOPIC
 from tierlog.metadata.controller.features import level_of
@@ -49,7 +51,10 @@ class GroupService:
         )
         self.lag = GroupLag(self.shards, host, network, settings.group_lag_metrics_max_partitions)
         self._settings = settings
-        self._settings_of = _GroupConfigs(settings, lambda: host.metadata.image)
+        pace = HeartbeatPace(
+            settings.group_consumer_heartbeats_per_second, self._count_consumers, host.clock
+        )
+        self._settings_of = _GroupConfigs(settings, lambda: host.metadata.image, pace)
         self._rng = rng
 
     # ---- start and stop ----
@@ -133,6 +138,10 @@ class GroupService:
         error, shards = self.shards.ready()
         return error, [group for shard in shards for group in shard.core.list_groups()]
 
+    def _count_consumers(self) -> int:
+        """Members of all consumer groups coordinated here."""
+        return sum(shard.core.count_consumers() for shard in self.shards)
+
     @property
     def member_bytes(self) -> int:
         """Memory used by members of the groups coordinated here."""
@@ -167,9 +176,12 @@ class GroupService:
 class _GroupConfigs:
     """The present settings of consumer groups: their own, or those of this broker."""
 
-    def __init__(self, settings: NodeSettings, image: Callable[[], ClusterImage]) -> None:
+    def __init__(
+        self, settings: NodeSettings, image: Callable[[], ClusterImage], pace: HeartbeatPace
+    ) -> None:
         self._at_start = settings
         self._image = image
+        self._pace = pace
         self._configs: object = None
         """`ClusterImage.configs` from which the others were read."""
         self._now = settings
@@ -183,13 +195,15 @@ class _GroupConfigs:
             of_node = image.overrides(ConfigScope.BROKER, str(self._at_start.node_id))
             self._now = effective_settings(self._at_start, of_cluster, of_node)
             self._known.clear()
-            self._known[""] = self._read({})
         overrides = image.overrides(ConfigScope.GROUP, group_id)
-        if not overrides:
-            return self._known[""]  # no group has this name
-        if group_id not in self._known:
-            self._known[group_id] = self._read(overrides)
-        return self._known[group_id]
+        name = group_id if overrides else ""  # no group has this name
+        if name not in self._known:
+            self._known[name] = self._read(overrides)
+        found = self._known[name]
+        if HEARTBEAT_INTERVAL in overrides:
+            return found
+        interval_ms = self._pace.interval_ms(found.heartbeat_interval_ms)
+        return found if interval_ms == found.heartbeat_interval_ms else replace(found, heartbeat_interval_ms=interval_ms)
 
     def _read(self, overrides: Mapping[str, str]) -> ConsumerSettings:
         values = consumer_settings(self._now, overrides)

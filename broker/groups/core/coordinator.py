@@ -494,6 +494,10 @@ class Coordinator:
         """Memory used by the members of all groups."""
         return self._memory.used_bytes
 
+    def count_consumers(self) -> int:
+        """Members of all consumer groups. Visits all groups."""
+        return sum(len(group.members) for group in self._groups.values() if isinstance(group, ConsumerGroup))
+
     def list_groups(self) -> list[tuple[str, str, str, str]]:
         """(id, protocol type, state, group type) of every group."""
         return [

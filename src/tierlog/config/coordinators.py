@@ -80,9 +80,19 @@ class CoordinatorSettings(SaslSettings):
     )
     group_consumer_heartbeat_interval_ms: int = int_(
         5_000,
-        "How often, in milliseconds, the members of a consumer group send heartbeats. With a shorter one, a "
-        "rebalance ends sooner. Lower it together with group.consumer.min.heartbeat.interval.ms.",
+        "Longest interval, in milliseconds, between two heartbeats of a consumer group's member. With a "
+        "shorter one, a rebalance ends sooner; see also group.consumer.heartbeats.per.second. Lower it "
+        "together with group.consumer.min.heartbeat.interval.ms.",
         minimum=1,
+    )
+    group_consumer_heartbeats_per_second: int = int_(
+        40,
+        "Rate of all heartbeats of consumer groups at a broker for which it shortens their interval, to one "
+        "second with few members, so that a rebalance ends sooner. A group's own "
+        "consumer.heartbeat.interval.ms counts as it is. Raise it for quick rebalances of many members. With "
+        "0 no interval is shortened.",
+        minimum=0,
+        maximum=100_000,
     )
     group_consumer_min_heartbeat_interval_ms: int = int_(
         5_000,

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from group_broker import SETTINGS, OneBroker
 from loop_steps import LoopSteps
+from manual_clock import ManualClock
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.groups import computations
 from tierlog.broker.groups.core.consumer.assignors import ASSIGNORS
 from tierlog.broker.groups.core.events import ComputeAssignment, RegexesResolved, ResolveRegexes
+from tierlog.broker.groups.heartbeat_pace import SHORTEST_MS, HeartbeatPace
 from tierlog.metadata.controller.commands import (
     AlterConfigs,
     ConfigChange,
@@ -166,15 +168,34 @@ async def test_settings_of_a_group_count_with_the_next_heartbeat(broker: OneBrok
         await broker.metadata.submit(AlterConfigs(resources=(resource,)))
 
     joined = await broker.call("ConsumerGroupHeartbeat", 1, joins())
-    assert joined.heartbeat_interval_ms == 5000
+    assert joined.heartbeat_interval_ms == SHORTEST_MS
     key = "consumer.heartbeat.interval.ms"
-    for value, expected in (("7000", 7000), ("1", 5000), ("99999", 15_000), (None, 5000)):
+    for value, expected in (("7000", 7000), ("1", 5000), ("99999", 15_000), (None, SHORTEST_MS)):
         await change(ConfigScope.GROUP, "g", key, value)
         response = await broker.call("ConsumerGroupHeartbeat", 1, beats(joined.member_epoch))
         assert response.heartbeat_interval_ms == expected
     await change(ConfigScope.CLUSTER, "", "group.consumer.assignment.interval.ms", "70")
     settings = broker.service._settings_of.consumer("g")
     assert settings.assignment_interval_ms == 70
+
+
+@pytest.mark.parametrize(
+    ("per_second", "members", "expected"),
+    [(40, 1, 1_000), (40, 40, 1_000), (40, 100, 2_500), (40, 1_000, 5_000), (0, 1, 5_000)],
+)
+def test_few_members_send_heartbeats_more_often(per_second: int, members: int, expected: int) -> None:
+    pace = HeartbeatPace(per_second, lambda: members, ManualClock())
+    assert pace.interval_ms(5_000) == expected
+
+
+def test_members_are_counted_once_a_second() -> None:
+    counts, clock = iter([100, 160]), ManualClock()
+    pace = HeartbeatPace(40, lambda: next(counts), clock)
+    found = []
+    for step_ms in (0, 999, 1):
+        clock.now += step_ms
+        found.append(pace.interval_ms(5_000))
+    assert found == [2_500, 2_500, 4_000]
 
 
 LARGE, CALLS_MAX = 3_000, 600
