@@ -119,7 +119,9 @@ class _Handlers:
         def convert(response: Response) -> InitProducerIdResponse:
             if not isinstance(response, ProducerResponse) or response.error != ErrorCode.NONE:
                 return InitProducerIdResponse(
-                    error_code=_known_error(context, response.error), producer_id=NO_PRODUCER_ID
+                    error_code=_known_error(context, response.error),
+                    producer_id=NO_PRODUCER_ID,
+                    producer_epoch=NO_EPOCH,
                 )
             return InitProducerIdResponse(
                 producer_id=response.producer_id,
