@@ -14,10 +14,12 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka_process import JAVA, KafkaProcess
 
+from tierlog.broker.groups.core import formats
+from tierlog.broker.groups.core.consumer import formats as consumer_formats
 from tierlog.broker.transactions.core.formats import decode_key, decode_value, encode_value
 from tierlog.broker.transactions.core.states import TransactionState
 from tierlog.broker.transactions.core.transaction import Transaction
-from tierlog.config.topic import TRANSACTIONS_TOPIC
+from tierlog.config.topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tierlog.records.batch import iter_batches
 from tierlog.records.record import iter_records
 from tierlog.testing import TierlogBrokerFactory
@@ -28,6 +30,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TIMEOUT_S = 90.0
 SEGMENT_BYTES = "1048576"  # the least that Kafka takes
 RECORDS, TRANSACTIONS = 300, 4
+PROTOCOLS = ("classic", "consumer")
 
 
 def produce(bootstrap: str, *, transactions: bool) -> None:
@@ -55,15 +58,19 @@ def produce(bootstrap: str, *, transactions: bool) -> None:
 
 
 def consume(bootstrap: str) -> None:
-    """As a member of a group that commits, so that `__consumer_offsets` has records."""
-    options = {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
-    consumer = Consumer({**options, "log_level": 0})
-    consumer.subscribe(["orders"])
-    read = 0
-    while read < RECORDS:
-        read += len(consumer.consume(RECORDS, 1.0))
-    consumer.commit(asynchronous=False)
-    consumer.close()
+    """As members of groups of both protocols that commit, so that `__consumer_offsets` has records. The
+    classic group is deleted, which leaves tombstones."""
+    options = {"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest", "log_level": 0}
+    for protocol in PROTOCOLS:
+        consumer = Consumer({**options, "group.id": f"g-{protocol}", "group.protocol": protocol})
+        consumer.subscribe(["orders"])
+        read = 0
+        while read < RECORDS:
+            read += len(consumer.consume(RECORDS, 1.0))
+        consumer.commit(asynchronous=False)
+        consumer.close()
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_consumer_groups(["g-classic"])["g-classic"].result(TIMEOUT_S)
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +191,87 @@ def test_kafkas_dump_tool_decodes_our_transaction_state(
             assert each["transactionStartTimestampMs"] == mine.started_ms
             partitions = [{"topic": "orders", "partitionIds": [0]}] if mine.partitions else []
             assert (each["transactionPartitions"] or []) == partitions
+
+
+def stored_in_groups(directory: Path) -> list[tuple[int, bytes, bytes | None]]:
+    """The kind, the key and the value of the records of `__consumer_offsets`, as for `stored_transactions`.
+    Markers of transactions are left out."""
+    found = []
+    for path in sorted(directory.glob(f"{OFFSETS_TOPIC}-*/*.log")):
+        data = path.read_bytes()
+        for at, batch in iter_batches(data):
+            if not batch.is_control:
+                for record in iter_records(data, at, max_bytes=1 << 20):
+                    key = bytes(record.key or b"")
+                    found.append((int.from_bytes(key[:2], "big"), key, record.value))
+    return found
+
+
+def written_again(key: bytes, value: bytes | None) -> tuple[bytes, bytes | None]:
+    """A record of `__consumer_offsets`, decoded and encoded."""
+    match formats.decode_key(key):
+        case formats.OffsetKey() as of_offset:
+            again = None if value is None else formats.encode_offset(formats.decode_offset(value))
+            return formats.encode_key(of_offset), again
+        case formats.GroupKey() as of_group:
+            again = None if value is None else formats.encode_group(formats.decode_group(value))
+            return formats.encode_key(of_group), again
+    kind = consumer_formats.decode_key(key)
+    assert kind is not None
+    if value is not None:
+        value = consumer_formats.encode_value(consumer_formats.decode_value(kind, value))
+    return consumer_formats.encode_key(kind), value
+
+
+CLASSIC_KINDS, CONSUMER_KINDS = {1, 2}, {3, 5, 6, 7, 8}
+"""Key types: a committed offset and a classic group; a consumer group, with its members and assignments."""
+
+
+def test_kafkas_groups_and_offsets_are_read_and_would_be_written_the_same(kafka_directory: Path) -> None:
+    found = stored_in_groups(kafka_directory)
+    assert {kind for kind, _, _ in found} == CLASSIC_KINDS | CONSUMER_KINDS
+    assert {kind for kind, _, value in found if value is None} >= CLASSIC_KINDS
+    for _, key, value in found:
+        assert written_again(key, value) == (key, value)
+
+
+def test_kafkas_dump_tool_decodes_our_groups_and_offsets(
+    java_classpath: str, tierlog_broker_factory: TierlogBrokerFactory
+) -> None:
+    broker = tierlog_broker_factory({})
+    produce(broker.bootstrap, transactions=False)
+    consume(broker.bootstrap)
+    broker.stop()
+    files = [path for path in broker.data_dir.glob(f"{OFFSETS_TOPIC}-*/*.log") if path.stat().st_size]
+    command = [*JAVA, "-cp", java_classpath, "org.apache.kafka.tools.DumpLogSegments"]
+    ended = subprocess.run(
+        [*command, "--offsets-decoder", "--files", ",".join(map(str, files))],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    dumped = [
+        (json.loads(key), None if payload == "<DELETE>" else json.loads(payload)["data"])
+        for key, payload in re.findall(r"key: (\{.*\}) payload: (.*)", ended.stdout)
+    ]
+    ours = stored_in_groups(broker.data_dir)
+    assert [int(key["type"]) for key, _ in dumped] == [kind for kind, _, _ in ours]
+    for (key, payload), (kind, raw_key, value) in zip(dumped, ours, strict=True):
+        assert (payload is None) == (value is None)
+        match formats.decode_key(raw_key):
+            case formats.OffsetKey(group, topic, partition):
+                assert key["data"] == {"group": group, "topic": topic, "partition": partition}
+            case _ if kind in CONSUMER_KINDS:
+                assert key["data"]["groupId"] == "g-consumer"
+    last = {key["type"]: payload for key, payload in dumped if payload is not None}
+    assert (last["1"]["offset"], last["2"]["protocolType"]) == (RECORDS, "consumer")
+    members = [payload["members"] for key, payload in dumped if key["type"] == "2" and payload]
+    assert "rdkafka" in {member["clientId"] for some in members for member in some}
+    assert last["5"]["subscribedTopicNames"] == ["orders"]
+    [assigned] = last["8"]["assignedPartitions"]
+    assert (assigned["topicId"], assigned["partitions"]) == (last["1"]["topicId"], [0])
 
 
 def test_kafkas_dump_tool_reads_our_files(
