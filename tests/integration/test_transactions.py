@@ -80,6 +80,7 @@ def read(broker: TierlogBroker, topic: str, partition: int = 0, *, committed: bo
         {
             "bootstrap.servers": broker.bootstrap,
             "group.id": "readers",
+            "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed" if committed else "read_uncommitted",
@@ -162,6 +163,44 @@ def test_open_transaction_is_aborted_after_its_timeout(broker: TierlogBroker) ->
     with pytest.raises(KafkaException):
         made.commit_transaction(TIMEOUT_S)
     assert read(broker, TOPIC) == []
+
+
+def test_records_are_deleted_inside_an_open_transaction(broker: TierlogBroker) -> None:
+    """The rest of the transaction stays hidden until its end, and is dropped by an abort."""
+    made, client = producer(broker), admin(broker)
+    for partition, end in enumerate((made.commit_transaction, made.abort_transaction)):
+        made.begin_transaction()
+        send(made, "a", "b", partition=partition)
+        deleted = TopicPartition(TOPIC, partition, 1)
+        client.delete_records([deleted])[deleted].result(TIMEOUT_S)
+        assert end_offset(broker, TOPIC, partition, committed=True) == 1
+        assert read(broker, TOPIC, partition) == []
+        assert read(broker, TOPIC, partition, committed=False) == ["b"]
+        send(made, "c", partition=partition)
+        end(TIMEOUT_S)
+    for partition, expected in enumerate((["b", "c"], [])):
+        until(
+            lambda partition=partition: end_offset(broker, TOPIC, partition, committed=True) == 4,  # type: ignore[misc]
+            "the last stable offset passes the marker",
+        )
+        assert read(broker, TOPIC, partition) == expected
+
+
+def test_transaction_ends_although_one_of_its_topics_was_deleted(broker: TierlogBroker) -> None:
+    """Its other partitions get their outcome, the next transaction begins, and a new topic of the same name
+    has nothing of it."""
+    made, client = producer(broker), admin(broker)
+    made.begin_transaction()
+    send(made, "kept")
+    send(made, "deleted", topic=OTHER)
+    client.delete_topics([OTHER])[OTHER].result(TIMEOUT_S)
+    client.create_topics([NewTopic(OTHER, 1, 1)])[OTHER].result(TIMEOUT_S)
+    made.commit_transaction(TIMEOUT_S)
+    made.begin_transaction()
+    send(made, "next")
+    made.commit_transaction(TIMEOUT_S)
+    until(lambda: read(broker, TOPIC) == ["kept", "next"], "both transactions are committed")
+    assert read(broker, OTHER, committed=False) == []
 
 
 def test_timeout_above_the_maximum_is_refused(broker: TierlogBroker) -> None:

@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from waiting import until
+from wire_client import Client, message
 
 from tierlog.broker.coordinators.shards import partition_of
 from tierlog.cli.local_cluster import LocalCluster
 from tierlog.config.topic import TRANSACTIONS_TOPIC
+from tierlog.protocol.errors import ErrorCode
 
 pytestmark = pytest.mark.slow
 
@@ -104,6 +107,39 @@ def read(cluster: LocalCluster, partition: int) -> list[str]:
             break
     consumer.close()
     return found
+
+
+def move_away(cluster: LocalCluster, topic: str, partition: int) -> None:
+    """Reassign the partition to the brokers that do not lead it, and wait until that is done."""
+    leader = leader_of(cluster, topic, partition)
+    replicas = [node for node in cluster.nodes if node != leader]
+    client = Client(cluster.bootstrap.split(",")[0])
+    moved = {
+        "topics": [{"name": topic, "partitions": [{"partition_index": partition, "replicas": replicas}]}]
+    }
+    request = message("AlterPartitionReassignments", moved)
+    [response] = client.send("AlterPartitionReassignments", 1, request).responses
+    assert response.partitions[0].error_code == ErrorCode.NONE, response
+    pending = message("ListPartitionReassignments", {"topics": None})
+    until(
+        lambda: not client.send("ListPartitionReassignments", 0, pending).topics,
+        "the reassignment does not end",
+    )
+    client.close()
+    until(lambda: leader_of(cluster, topic, partition) != leader, "the former leader still leads")
+
+
+def test_open_transaction_outlives_a_reassignment(cluster: LocalCluster) -> None:
+    """One of its partitions moves, and the partition that stores its state: its coordinator changes too."""
+    transactions = Transactions(cluster)
+    transactions.run(4)
+    transactions.open()
+    move_away(cluster, TOPIC, 0)
+    move_away(cluster, TRANSACTIONS_TOPIC, partition_of("t", 50))
+    transactions.commit()
+    transactions.run(4)
+    for partition in range(PARTITIONS):
+        assert read(cluster, partition) == transactions.committed
 
 
 @pytest.mark.parametrize("victim", ["coordinator", "leader"])
