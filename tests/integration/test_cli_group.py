@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import select
 import subprocess
 import sys
 import time
@@ -279,27 +281,43 @@ def test_groups_and_offsets_are_deleted(broker: TierlogBroker, ask: Ask) -> None
         assert "'billing' does not exist" in fails(broker, 4, missing[0], "billing", *missing[1:])
 
 
+def awaited_on_screen(terminal: int, text: str) -> None:
+    """Read what a terminal shows until the text comes."""
+    screen, deadline = b"", time.monotonic() + TIMEOUT_S
+    while text.encode() not in screen:
+        assert select.select([terminal], [], [], deadline - time.monotonic())[0], screen
+        screen += os.read(terminal, 65_536)
+
+
 def test_watch_prints_changes_until_the_group_is_deleted(broker: TierlogBroker, ask: Ask) -> None:
+    """As JSON documents, as lines, and as a table that is refreshed in a terminal."""
     commit(broker, "billing", (0, 4))
     command = [sys.executable, "-m", "tierlog.cli.main", "group", "describe", "billing", "--watch"]
     command += ["--bootstrap", broker.bootstrap]
+    ours, theirs = os.openpty()
+    wide = {**os.environ, "TERM": "xterm", "COLUMNS": "150"}
     with (
         subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as documents,
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as lines,
+        subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=wide) as live,
     ):
         assert documents.stdout is not None and lines.stdout is not None
         try:
             assert json.loads(documents.stdout.readline())["partitions"][0]["lag"] == 6
             assert lines.stdout.readline() == "billing: Empty, 0 members\n"
             assert lines.stdout.readline() == "orders-0: committed 4, lag 6, no member\n"
+            awaited_on_screen(ours, "lag 6 records")
             ask("seek", "billing", "orders", "0", "9")
             assert json.loads(documents.stdout.readline())["partitions"][0]["lag"] == 1
             assert lines.stdout.readline() == "orders-0: committed 9, lag 1, no member\n"
+            awaited_on_screen(ours, "lag 1 record")
             ask("delete", "billing", "--yes")
-            assert documents.wait(TIMEOUT_S) == lines.wait(TIMEOUT_S) == 4
+            assert documents.wait(TIMEOUT_S) == lines.wait(TIMEOUT_S) == live.wait(TIMEOUT_S) == 4
         finally:
-            documents.kill()
-            lines.kill()
+            for process in (documents, lines, live):
+                process.kill()
+            for end in (ours, theirs):
+                os.close(end)
 
 
 def test_classic_groups_are_described_and_reset_while_group_version_is_0(

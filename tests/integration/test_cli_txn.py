@@ -58,6 +58,7 @@ def test_transactions_are_listed_and_described(broker: TierlogBroker, ask: Ask) 
     unknown = run("txn", "list", "--state", "open", "--bootstrap", broker.bootstrap)
     assert unknown.returncode == 2 and "Use one of Empty, Ongoing," in unknown.stderr
     assert ask("list", "--open-longer-than", "3600") == []
+    assert [row["transactional_id"] for row in ask("list", "--open-longer-than", "0")] == ["b"]
     assert [row["transactional_id"] for row in ask("list", "--pattern", "[bc]")] == ["b"]
     invalid = run("txn", "list", "--pattern", "(", "--bootstrap", broker.bootstrap)
     assert invalid.returncode == 1 and "Regular expressions are RE2's" in invalid.stderr
