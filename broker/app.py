@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import structlog
 
-from tierlog.base.network import Network, host_port
+from tierlog.base.addresses import host_port
+from tierlog.base.network import Network
 from tierlog.base.process_limits import (
     LEAST_DESCRIPTORS,
     keep_malloc_small,

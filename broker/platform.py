@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from tierlog.base.addresses import host_port
 from tierlog.base.clock import Clock, SystemClock
 from tierlog.base.files import Files, OsFiles
-from tierlog.base.network import Network, Peer, Unreachable, host_port
+from tierlog.base.network import Network, Peer, Unreachable
 from tierlog.base.open_files import OpenFiles
 from tierlog.base.process_limits import OTHER_DESCRIPTORS, descriptor_limit, share_of_logs
 from tierlog.base.tasks import TaskGroup

@@ -9,7 +9,7 @@ from email.message import Message
 from http.client import HTTPException
 from typing import Any
 
-from tierlog.base.network import host_port
+from tierlog.base.addresses import host_port
 from tierlog.cli.client_config import accept_challenge, admin_login, bootstrap_servers, profile_in_use
 from tierlog.cli.errors import CliError, ExitCode, unknown_broker, unreachable, usage
 from tierlog.cli.options import DEFAULT_ADMIN

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from tierlog.base.addresses import is_confidential
 from tierlog.cli.errors import CliError, usage
-from tierlog.client.admin import basic_credentials, is_confidential, set_defaults, variable
+from tierlog.client.admin import basic_credentials, set_defaults, variable
 from tierlog.client.connection import OpenSocket, open_socket
 
 if TYPE_CHECKING:

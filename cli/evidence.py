@@ -10,8 +10,8 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
 
+from tierlog.base.addresses import host_port
 from tierlog.base.clock import SystemClock
-from tierlog.base.network import host_port
 from tierlog.broker.diagnosis.evidence import (
     BROKERS,
     CLUSTER,

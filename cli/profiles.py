@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tierlog.base.addresses import is_confidential
 from tierlog.cli.errors import CliError, ExitCode, usage
-from tierlog.client.admin import is_confidential
 
 if TYPE_CHECKING:
     from tierlog.cli.yaml_text import Mappings

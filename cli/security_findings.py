@@ -6,9 +6,9 @@ Pure: `security_facts` reads settings, files and the cluster.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from ipaddress import ip_address
 from typing import Any
 
+from tierlog.base.addresses import is_confidential, is_loopback
 from tierlog.cli.acls import RESOURCE_NAMES, Acl, operation_name
 from tierlog.config.listeners import ListenerSettings, SecurityProtocol
 from tierlog.config.node import BROKER, NodeSettings
@@ -112,7 +112,7 @@ def of_settings(where: str, settings: NodeSettings) -> Iterator[Finding]:
             next="Remove ssl.endpoint.identification.algorithm, and name the hosts in the certificates.",
         )
     url = settings.sasl_oauthbearer_jwks_endpoint_url
-    if url.startswith("http:") and not _is_loopback(url.removeprefix("http://").partition("/")[0]):
+    if url.startswith("http:") and not is_confidential(url):
         yield Finding(
             check="keys-over-http",
             level=Level.OPEN,
@@ -171,7 +171,7 @@ def _of_listener(where: str, settings: NodeSettings, listener: ListenerSettings)
             what=f"{name} accepts PLAIN without TLS: passwords can be read on the network",
             next="Use SASL_SSL, or remove PLAIN from sasl.enabled.mechanisms.",
         )
-    if not _is_loopback(listener.host):
+    if not is_loopback(listener.host):
         yield Finding(
             check="no-tls",
             level=Level.WEAK,
@@ -272,7 +272,7 @@ def _of_authorizer(where: str, settings: NodeSettings) -> Iterator[Finding]:
 
 def _of_quorum(where: str, settings: NodeSettings) -> Iterator[Finding]:
     """Nodes of a quorum need its secret, by which they sign."""
-    if not settings.controller_quorum_voters or settings.quorum_files or _is_loopback(settings.admin[0]):
+    if not settings.controller_quorum_voters or settings.quorum_files or is_loopback(settings.admin[0]):
         return
     yield Finding(
         check="quorum-in-clear",
@@ -286,14 +286,6 @@ def _of_quorum(where: str, settings: NodeSettings) -> Iterator[Finding]:
 
 def _uses_tls(settings: NodeSettings) -> bool:
     return any(listener.protocol.has_tls for listener in settings.client_listeners)
-
-
-def _is_loopback(host: str) -> bool:
-    name = host if host.count(":") > 1 else host.rpartition(":")[0] or host
-    try:
-        return ip_address(name.strip("[]")).is_loopback
-    except ValueError:
-        return name == "localhost"
 
 
 # ---- users, ACLs, what expires --------------------------------------------------------------------

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 from aiohttp import ThreadedResolver
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from tierlog.base.addresses import is_loopback
+
 RESOLVE_TIMEOUT_S = 5.0
 """A name that takes longer to resolve is checked only when it is used, not before its voter is added."""
 
@@ -82,10 +84,10 @@ def _is_allowed_host(host: str, members: Sequence[str]) -> bool:
         address = ip_address(host)
     except ValueError:  # a name
         last = host.rstrip(".").rpartition(".")[2]
-        if _is_loopback(host):
-            return any(map(_is_loopback, members))
+        if _is_on_this_machine(host):
+            return any(map(_is_on_this_machine, members))
         return not (last.isdecimal() or last.startswith("0x"))
-    return not _is_forbidden(address) and (not address.is_loopback or any(map(_is_loopback, members)))
+    return not _is_forbidden(address) and (not address.is_loopback or any(map(_is_on_this_machine, members)))
 
 
 def _is_forbidden(address: IPv4Address | IPv6Address) -> bool:
@@ -94,8 +96,5 @@ def _is_forbidden(address: IPv4Address | IPv6Address) -> bool:
     return address.is_link_local or address.is_multicast or address.is_unspecified or address.is_reserved
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
+def _is_on_this_machine(host: str) -> bool:
+    return is_loopback(host) or host.endswith(".localhost")

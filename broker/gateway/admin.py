@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 from aiohttp import web
 
-from tierlog.base.network import host_port
+from tierlog.base.addresses import host_port
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.audit.log import AuditLog
 from tierlog.broker.gateway.audited import audited

@@ -18,11 +18,11 @@ tests/unit/gateway/test_request_guard.py lists all routes.
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterable
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 
+from tierlog.base.addresses import is_ip_address
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
 
@@ -79,7 +79,7 @@ def _check_host(host: str | None, names: Callable[[], Iterable[str]]) -> web.Res
         name = _normalized(urlsplit(f"//{host}").hostname or "")
     except ValueError:
         name = ""
-    if _is_address(name) or name == "localhost" or name.endswith(".localhost") or name in names():
+    if is_ip_address(name) or name == "localhost" or name.endswith(".localhost") or name in names():
         return None
     return _refused(
         421, f"this node is not known as {name!r}: use its address, or add the name to admin.allowed.hosts"
@@ -111,14 +111,6 @@ async def _receive(request: web.Request) -> web.Response | None:
 
 def _normalized(name: str) -> str:
     return name.rstrip(".").lower()
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name.partition("%")[0])
-    except ValueError:
-        return False
-    return True
 
 
 def _refused(status: int, message: str) -> web.Response:

@@ -4,12 +4,12 @@ import os
 import ssl
 import sys
 from enum import StrEnum
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tierlog.base.addresses import is_loopback
 from tierlog.cli.errors import CliError, usage
 from tierlog.cli.options import Bootstrap, ClientConfig, Json
 
@@ -129,7 +129,7 @@ def rest(
 
     target = bootstrap_target(bootstrap or bootstrap_servers())
     security = _kafka_security(target.addresses)
-    if security.has_login and certificate is None and not behind_tls and not _is_loopback(host):
+    if security.has_login and certificate is None and not behind_tls and not is_loopback(host):
         raise usage(
             f"logins would travel to {host} without TLS",
             hint="Give --certificate and --key, or --behind-tls if a proxy ends TLS.",
@@ -215,10 +215,3 @@ def _login_of(file: Path) -> str:
     if ":" not in login:
         raise usage(f"--registry-login: {file} has no USER:PASSWORD", hint="It has one such line.")
     return login
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

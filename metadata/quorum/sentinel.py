@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from tierlog.base.network import host_port
+from tierlog.base.addresses import host_port
 from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.quorum.auth import SignedRequest
 from tierlog.metadata.quorum.failure_watch import address_of

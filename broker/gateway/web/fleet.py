@@ -11,14 +11,13 @@ import json
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
-from ipaddress import ip_address
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import hdrs, web
 from yarl import URL
 
+from tierlog.base.addresses import is_confidential
 from tierlog.broker.diagnosis.evidence import (
     BROKERS,
     DIRECTORIES,
@@ -179,7 +178,7 @@ async def _read(
         raise _Unread("it has registered no address of its admin API")
     headers = {}
     if (login := request.headers.get(hdrs.AUTHORIZATION)) is not None:
-        if not _is_safe_for_logins(url):
+        if not is_confidential(url):
             raise _Unread("its address has no TLS, so it does not get your login: see its own page")
         headers[hdrs.AUTHORIZATION] = login
     try:
@@ -208,18 +207,6 @@ async def _read(
         text = body.decode(errors="replace")
         raise _Unread("" if status in NOTHING_THERE else f"status {status}, {_message(text)}")
     return _document(body)
-
-
-def _is_safe_for_logins(url: str) -> bool:
-    """Whether a password that goes there cannot be read on a network."""
-    parts = urlsplit(url)
-    if parts.scheme == "https":
-        return True
-    host = parts.hostname or ""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _document(body: bytes) -> dict[str, Any]:

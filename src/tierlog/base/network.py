@@ -6,11 +6,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 
-def host_port(host: str, port: int) -> str:
-    """The address as in URLs: brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 class Unreachable(ConnectionError):
     """No connection, or it broke; the request may have been carried out or not."""
 

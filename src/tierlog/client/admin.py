@@ -14,11 +14,11 @@ import urllib.request
 from base64 import b64encode
 from collections.abc import Mapping
 from http.client import HTTPException
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from tierlog.base.addresses import is_confidential
 from tierlog.base.types import TopicIdPartition
 from tierlog.client.racing import NoneResponded, first_to_respond
 
@@ -76,12 +76,6 @@ def admin_credentials(url: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else basic_credentials(user or "", _password())
 
 
-def is_confidential(url: str) -> bool:
-    """Whether a password may be sent to the URL: over TLS, or within this machine."""
-    parts = urllib.parse.urlsplit(url)
-    return parts.scheme == "https" or _is_loopback(parts.hostname or "")
-
-
 def basic_credentials(user: str, password: str) -> dict[str, str]:
     """The header of RFC 7617."""
     pair = f"{user}:{password}".encode()
@@ -92,13 +86,6 @@ def _password() -> str:
     if file := os.environ.get("TIERLOG_ADMIN_PASSWORD_FILE"):
         return Path(file).read_text(encoding="utf-8").removesuffix("\n")
     return os.environ.get("TIERLOG_ADMIN_PASSWORD", "")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class ClusterAdmin:

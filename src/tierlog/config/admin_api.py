@@ -1,8 +1,8 @@
 """Settings of the admin HTTP API and its users. Part of `NodeSettings`."""
 
 from dataclasses import dataclass
-from ipaddress import ip_address
 
+from tierlog.base.addresses import is_loopback
 from tierlog.config.background import BackgroundSettings
 from tierlog.config.definitions import InvalidSetting, list_, string_
 
@@ -54,7 +54,7 @@ class AdminSettings(BackgroundSettings):
         if CERTIFICATE in self.admin_authentication and not has_tls:
             raise InvalidSetting("admin.authentication: certificate needs controller.quorum.ssl.certificate")
         secrets = [way for way in (BASIC, BEARER) if way in self.admin_authentication]
-        if secrets and not has_tls and not _is_loopback(host):
+        if secrets and not has_tls and not is_loopback(host):
             raise InvalidSetting(
                 f"admin.authentication: {secrets[0]} would send secrets without encryption. Set "
                 "controller.quorum.ssl.certificate, .key and .ca, or a loopback address in admin.listener, "
@@ -65,13 +65,6 @@ class AdminSettings(BackgroundSettings):
                 if not name.startswith("User:"):
                     where = setting.replace("_", ".")
                     raise InvalidSetting(f"{where}: {name!r} must be User:name; semicolons separate names")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def principals(text: str) -> list[str]:

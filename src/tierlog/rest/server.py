@@ -11,13 +11,12 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 import structlog
 from aiohttp import hdrs, web
 
-from tierlog.base.network import host_port
+from tierlog.base.addresses import host_port, is_ip_address
 from tierlog.client.errors import ClientError
 from tierlog.rest.consuming import consuming_routes
 from tierlog.rest.errors import (
@@ -214,15 +213,12 @@ def check_host(request: web.Request, gateway: Gateway) -> None:
         name = (urlsplit(f"//{host}").hostname or "").rstrip(".").lower()
     except ValueError:  # such as `[`
         name = ""
-    try:
-        ip_address(name.partition("%")[0])
-    except ValueError:
-        is_own = name == "localhost" or name.endswith(".localhost") or name in gateway.hosts
-        if not is_own:
-            raise RestError(
-                MISDIRECTED,
-                f"the gateway is not known as {name[:80]!r}: use its address, or give it --allowed-host",
-            ) from None
+    is_own = name == "localhost" or name.endswith(".localhost") or name in gateway.hosts
+    if not is_own and not is_ip_address(name):
+        raise RestError(
+            MISDIRECTED,
+            f"the gateway is not known as {name[:80]!r}: use its address, or give it --allowed-host",
+        )
 
 
 def _check_origin(request: web.Request) -> None:
