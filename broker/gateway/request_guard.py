@@ -1,7 +1,7 @@
 """Request guard of the admin HTTP server: rejects requests that a web page can make a browser send.
 
-Without mutual TLS there is no authentication, so any page that an operator visits could send requests to the
-admin API of a node that the browser can reach. Two rules prevent that:
+A page that an operator visits could send requests to the admin API of a node that the browser can reach, with
+the login or certificate that the browser has for it. Two rules prevent that:
 
 - Host must be a name of this cluster. This stops DNS rebinding: a page of `evil.example`, whose name now
   resolves to this node, still sends `Host: evil.example`. IP addresses are always accepted: only a page that
