@@ -71,7 +71,7 @@ def operation_name(operation: AclOperation) -> str:
 
 
 def create(client: KafkaClient, acls: Sequence[Acl]) -> None:
-    """Add ACLs. Those that exist are no error."""
+    """Add ACLs. Those that exist already stay as they are."""
     creations = [
         create_acls.AclCreation(
             resource_type=acl.resource,

@@ -104,7 +104,7 @@ class AdminApi:
             return self._document(response)
 
     def text(self, path: str) -> tuple[str, Message]:
-        """A response that is no JSON, and its headers."""
+        """A response as text, and its headers."""
         with self._open("GET", path, {}, None) as response:
             return self._content(response).decode(errors="replace"), response.headers
 
@@ -120,7 +120,7 @@ class AdminApi:
         try:
             return json.loads(self._content(response))
         except (ValueError, RecursionError):
-            what = f"{self.url} responded with something that is no JSON"
+            what = f"{self.url} did not respond with JSON"
             raise CliError(what, hint=HEALTH_HINT) from None
 
     def _content(self, response: Any) -> bytes:
@@ -152,7 +152,7 @@ class AdminApi:
             credentials = admin_credentials(url) or admin_login(url)
             request = urllib.request.Request(url, body, method=method)
         except (OSError, ValueError) as wrong:
-            raise usage(str(wrong)) from None
+            raise usage(str(wrong), hint="Check the URL, and the TIERLOG_ADMIN_… variables.") from None
         for name, value in credentials.items():
             request.add_unredirected_header(name, value)  # another server must not get them
         # also without a body, which proves to the node that no page of another site makes a browser send
@@ -180,7 +180,7 @@ class AdminApi:
             raise NoResponse(what, hint=hint, code=ExitCode.UNREACHABLE) from None
         except HTTPException as failure:  # no HTTP, or the connection was closed without a response
             hint = (
-                f"The node has stopped, or {self.url} is no admin API but a Kafka port: --admin "
+                f"The node has stopped, or {self.url} is a Kafka port and not an admin API: --admin "
                 "http://HOST:PORT"
             )
             what = f"cannot reach {self.url}: {failure or 'invalid response'}"
@@ -232,7 +232,7 @@ def admin_target(admin: str | None, bootstrap: str | None = None) -> Target:
 
 
 def split_urls(target: Target) -> list[str]:
-    """The URLs, in the order in which they are tried. Raises CliError if there is none, or one is no URL."""
+    """The URLs, in the order in which they are tried. Raises CliError without any, or if one is not a URL."""
     urls = [url.strip().rstrip("/") for url in target.addresses.split(",") if url.strip()]
     if not urls:
         raise usage("no admin API given", hint=f"For example: --admin {DEFAULT_ADMIN}")

@@ -73,7 +73,7 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def controllers_only(self) -> list[NodePlan]:
-        """Controller nodes: they vote and are no brokers."""
+        """Controller nodes: they vote and are not brokers."""
         return [node for node in self.nodes if BROKER not in node.roles]
 
     @property

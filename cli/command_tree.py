@@ -32,7 +32,7 @@ def command_tree(app: typer.Typer) -> Any:
 
 
 def _leaves(command: Any) -> Iterator[Any]:
-    """Commands that are no groups."""
+    """The commands of all groups, without the groups."""
     children = getattr(command, "commands", None)
     if children is None:
         yield command

@@ -38,7 +38,7 @@ KAFKA_S = 20.0
 """Time for the requests of Kafka's protocol, after which the rest is left out."""
 
 UNREADABLE = (CliError, ClientError, OSError, ValueError, LookupError, TypeError, AttributeError)
-"""Failures of a request, and of responses that are no document of tierlog."""
+"""Failures of a request, and of responses that are not a document of tierlog."""
 
 
 def gather(

@@ -36,7 +36,7 @@ IN_USE = (
     ErrorCode.STALE_MEMBER_EPOCH,
     ErrorCode.REBALANCE_IN_PROGRESS,
 )
-"""Errors of a commit by a client that is no member, if the group has members."""
+"""Errors of a commit by a client that is not a member, if the group has members."""
 
 MEMBERS_HINT = (
     "Stop its consumers first: `tierlog group describe {} --members` shows them. A member that has died "

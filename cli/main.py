@@ -106,15 +106,13 @@ app.add_typer(storage.app, name="storage")
 app.add_typer(profile.app, name="profile")
 app.add_typer(doctor.debug_app, name="debug")
 app.add_typer(generate.app, name="generate")
-app.add_typer(spark.app, name="spark")
 
 
 def main() -> None:
     """Run the command; exits with a code of `errors.ExitCode`."""
     if sys.argv[1:] == ["--version"]:
-        sys.stdout.write(
-            f"tierlog {build.described()}\n"
-        )  # fast path for scripts: the command tree is not built
+        # a fast path for scripts: the command tree is not built
+        sys.stdout.write(f"tierlog {build.described()}\n")
         return
     try:
         command_tree(app)(prog_name="tierlog")

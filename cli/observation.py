@@ -37,7 +37,7 @@ DEADLINE_S = 15.0
 passing."""
 
 NODES_MAX = 1_000
-"""Nodes that are asked: a server that is no node may name further ones without end."""
+"""Nodes that are asked: a server that is not a node may name further ones without end."""
 
 THREADS = 32
 SOURCES_MAX = 3
@@ -164,7 +164,7 @@ def in_parallel(
 
 
 def _ask_quorum(url: str) -> tuple[Response, _Quorum] | None:
-    """None also if what responds is no node of a cluster."""
+    """None also if a server that is not a node responds."""
     response = _ask(url, QUORUM)
     try:
         return None if response is None else (response, msgspec.convert(response, _Quorum, str_keys=True))

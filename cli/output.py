@@ -106,7 +106,7 @@ def progress_bar(label: str) -> "Progress":
 
 
 def print_text(text: str) -> None:
-    """Print a result of several lines that is no table."""
+    """Print a result of several lines that is not a table."""
     sys.stdout.write(printable(text, "\n") + "\n")
 
 

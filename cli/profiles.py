@@ -141,7 +141,7 @@ def checked(name: str, values: Mapping[str, str]) -> Profile:
 
 def _reference(field: str, text: str) -> str:
     if not _REFERENCE.match(text):
-        raise usage(f"--{field} is no reference: a profile keeps no secrets", hint=REFERENCE_HINT)
+        raise usage(f"--{field} is not a reference: a profile keeps no secrets", hint=REFERENCE_HINT)
     kind, _, where = text.partition(":")
     return f"file:{Path(where).expanduser().absolute()}" if kind == "file" else text
 
@@ -256,12 +256,12 @@ def _profiles(top: "Mappings") -> Profiles:
     found = {}
     for name, values in all_of_them.items() if isinstance(all_of_them, dict) else ():
         if not isinstance(values, dict):
-            raise ValueError(f"profile {name} is no mapping")
+            raise ValueError(f"profile {name} is not a mapping")
         texts = {field: text for field, text in values.items() if isinstance(text, str)}
         for field in values.keys() - set(FIELDS):
             raise ValueError(f"profile {name} has the unknown field {field!r}")
         for field in SECRETS:
             if field in texts and not _REFERENCE.match(texts[field]):
-                raise ValueError(f"profile {name}: {field} is no reference: {REFERENCE_HINT}")
+                raise ValueError(f"profile {name}: {field} is not a reference: {REFERENCE_HINT}")
         found[name] = Profile(name, texts)
     return Profiles(current if isinstance(current, str) else "", found)

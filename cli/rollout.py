@@ -247,7 +247,10 @@ def _host_of(name: str, node: Node) -> str:
 
 def _safe(value: str) -> str:
     if SAFE.fullmatch(value) is None:
-        raise usage(f"{value!r} cannot stand in a command, where a shell or program would interpret it")
+        raise usage(
+            f"{value!r} cannot stand in a command, where a shell or program would interpret it",
+            hint="Leave {host} or {version} out of the commands, or change the name.",
+        )
     return value
 
 
@@ -379,7 +382,7 @@ def is_untouched(step: Step, nodes: Mapping[int, Node], answers: Answers) -> boo
 
 
 def _has_restarted(step: Step, node: Node) -> bool:
-    """Whether it is another process than before. A node of 0.1.0 that is no broker does not tell."""
+    """Whether it is another process than before. A controller node of 0.1.0 does not tell."""
     started, epoch = (step.before or {}).get(node.id, (None, None))
     if started is None and node.started is None:
         return epoch is None or node.epoch != epoch

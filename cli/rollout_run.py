@@ -258,7 +258,7 @@ class RolloutRun:
         raise CliError(what + text, hint=hint)
 
     def _await(self, step: Step, doubts: Callable[[Answers], list[Doubt]]) -> None:
-        """Wait until there is no doubt. Raises CliError after the time for it."""
+        """Wait until there are no doubts. Raises CliError after `--wait`."""
         deadline, reported = time.monotonic() + self._wait_s, ""
         while found := doubts(self._ask()):
             if time.monotonic() > deadline:
@@ -289,7 +289,7 @@ class RolloutRun:
         """The response of the node with the newest metadata, if possible none of the step. Raises
         CliError."""
         answers = self._ask()
-        failure = CliError("no node responds")
+        failure = CliError("no node responds", hint="Start the nodes, and run the same command again.")
         for node in sorted(newest_first(observation_of(answers)), key=lambda node: node in step.nodes):
             api = AdminApi(answers.urls[node], timeout_s=REQUEST_TIMEOUT_S)
             try:

@@ -61,7 +61,7 @@ READS_AT_ONCE = 16
 
 
 class BrokenBatch(RuntimeError):
-    """A broker returned bytes that are no valid record batches."""
+    """A broker returned bytes that are not valid record batches."""
 
 
 class Positions(Protocol):

@@ -95,8 +95,7 @@ def decommission(
         typer.Option(
             "--force",
             help="Remove a broker that is lost for good: do not wait until its replicas have moved, and "
-            "remove "
-            "it even if some cannot move. Records that only it had are lost.",
+            "remove it even if some cannot move. Records that only it had are lost.",
         ),
     ] = False,
     timeout: Timeout = 3600.0,
@@ -203,7 +202,10 @@ def _show_moves(response: dict[str, Any], broker: int) -> None:
 
 
 def _check_outcomes(response: dict[str, Any]) -> None:
+    """Raises CliError for the first partition whose move was refused."""
+    from tierlog.cli.admin import HEALTH_HINT
+
     for outcome in response["outcomes"]:
         if outcome["error"]:
             name = f"{outcome['topic']}-{outcome['partition']}"
-            raise CliError(f"{name}: {outcome['message'] or outcome['error']}")
+            raise CliError(f"{name}: {outcome['message'] or outcome['error']}", hint=HEALTH_HINT)

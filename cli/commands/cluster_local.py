@@ -231,7 +231,10 @@ def stop(nodes: Nodes, data_dir: DataDir = None, as_json: Json = False) -> None:
     _require(states, running, "is not running")
     killed = _stop(directory, plan, running, NODE_STOP_TIMEOUT_S)
     if killed:
-        raise CliError(f"{_named(killed)} did not stop within {NODE_STOP_TIMEOUT_S:g} s and had to be killed")
+        raise CliError(
+            f"{_named(killed)} did not stop within {NODE_STOP_TIMEOUT_S:g} s and had to be killed",
+            hint="The next start checks the logs, as after a crash: `tierlog cluster start`.",
+        )
     _print_nodes("stopped", running, as_json=as_json)
 
 
@@ -340,8 +343,8 @@ def _start(directory: Path, plan: "ClusterPlan", node_ids: list[int]) -> None:
     lacks_majority = voting <= len(plan.voters) // 2
     if lacks_majority:
         print_status(
-            f"{voting} of {len(plan.voters)} voters will run, which may be no majority: a node that finds no "
-            "quorum gives up after a minute"
+            f"{voting} of {len(plan.voters)} voters will run, which may not be a majority: a node that finds "
+            "no quorum gives up after a minute"
         )
     try:
         cluster.start([one for one in node_ids if states[one] is ProcessState.DOWN])

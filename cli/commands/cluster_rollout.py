@@ -279,7 +279,10 @@ def _cluster_id(answers: "Answers") -> str:
 
     found = str(next(iter(answers.of(QUORUM).values()))["cluster_id"])
     if not CLUSTER_ID.fullmatch(found):  # it becomes a part of a file's name
-        raise CliError(f"what responds is no node of a cluster: it has the id {found[:80]!r}")
+        raise CliError(
+            f"a server that is not a node responds: it gives {found[:80]!r} as the cluster's id",
+            hint="Give the address of a node with --admin.",
+        )
     return found
 
 

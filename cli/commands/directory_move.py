@@ -19,8 +19,7 @@ REASONS = {
     "LOG_DIR_NOT_FOUND": "The directory is not in the broker's log.dirs: see `tierlog cluster logdirs`.",
     "KAFKA_STORAGE_ERROR": "The partition or a log directory of the broker is offline; see the broker's log.",
     "UNKNOWN_TOPIC_OR_PARTITION": "The partition does not exist. If it is created on this broker, it will "
-    "be in "
-    "the directory.",
+    "be in the directory.",
     "REPLICA_NOT_AVAILABLE": "The broker has no replica of the partition. If it gets one, it will be in the "
     "directory.",
     "INVALID_TOPIC_EXCEPTION": "The topic's name is too long for the name of the copy's directory.",

@@ -39,7 +39,7 @@ def doctor(
     """Show what is wrong with the cluster, why, and what mends it, the most urgent first. Changes nothing.
 
     Exit codes: 5 if something is degraded or at risk; 6 if some requests are not served; 3 if no node
-    responds. Advice alone is no failure.
+    responds. Advice alone is not a failure.
     """
     from tierlog.broker.diagnosis.findings import diagnose
     from tierlog.cli.bundle import read

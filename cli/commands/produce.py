@@ -44,8 +44,7 @@ def produce(
             "--null-marker",
             metavar="TEXT",
             help="Send a null value (a tombstone) for lines whose value is exactly this text; '' means an "
-            "empty "
-            "value. Default: never send null.",
+            "empty value. Default: never send null.",
         ),
     ] = None,
     partition: Annotated[

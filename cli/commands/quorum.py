@@ -170,7 +170,7 @@ def _recovering(directory: Path, metadata_directory: Path | None) -> Iterator["R
 
 
 def _check_node(node: int, url: str, cluster_id: str) -> None:
-    """Raises CliError if another node responds at the URL. No response is no error: the node may be starting,
+    """Raises CliError if another node responds at the URL. No response is accepted: the node may be starting,
     or unreachable from this machine."""
     from tierlog.cli.admin import PROBE_TIMEOUT_S, AdminApi
 

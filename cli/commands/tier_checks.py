@@ -222,7 +222,7 @@ def _resumed(file: Path | None, sample: float, topic: str | None) -> _Progress:
         found = _Progress(**json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as failure:
         raise usage(
-            f"{file} is no progress of `tierlog tier verify`: {failure}",
+            f"{file} has no progress of `tierlog tier verify`: {failure}",
             hint="Give another file; one that does not exist is created.",
         ) from None
     if (found.sample, found.topic) != (sample, topic):

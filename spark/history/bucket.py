@@ -55,7 +55,7 @@ class Bucket(Protocol):
         it must be the same: an earlier attempt of the caller has put it. Raises CorruptObject otherwise."""
 
     def delete(self, keys: list[str]) -> None:
-        """Delete objects; a missing one is no error."""
+        """Delete objects; a missing one is ignored."""
 
     def keys(self, prefix: str) -> list[str]:
         """All keys with the prefix, sorted. The prefix ends with a slash."""

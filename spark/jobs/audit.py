@@ -230,7 +230,7 @@ class _State:
             checked = Checked(**document["checked"], damages=damages)
             return cls(decode_ends(document["ends"]), checked, document["by_partition"])
         except (ValueError, KeyError, TypeError) as failure:
-            raise JobFailed(f"{file} is no progress of an audit: {failure}. Give another file") from None
+            raise JobFailed(f"{file} has no progress of an audit: {failure}. Give another file") from None
 
     def reach(self, segments: Sequence[SegmentToCheck], file: str | None) -> None:
         """A round is complete. Keep it in the file."""

@@ -76,7 +76,7 @@ class StatsProgress:
             ends = decode_ends(known.ends)
             found = {(one.topic, one.partition): _stats(one) for one in known.partitions}
         except (msgspec.MsgspecError, ValueError, KeyError) as failure:
-            raise JobFailed(f"{file} is no progress of stats: {failure}. Give another file") from None
+            raise JobFailed(f"{file} has no progress of stats: {failure}. Give another file") from None
         for name, value in selection.items():
             if known.stats_of.get(name) != value:
                 raise InvalidArgument(

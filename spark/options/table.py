@@ -170,7 +170,7 @@ OPTIONS = (
         "if a partition has no record at or after the starting timestamp: `error`, or `latest` to start at "
         "its end",
         True,
-        "partitions without records are no error here",
+        "partitions without records are not an error here",
     ),
     Option("includeHeaders", HISTORY, "false", "adds the column `headers`", True),
     Option(

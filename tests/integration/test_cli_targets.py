@@ -297,7 +297,7 @@ def test_a_wrong_port_is_recognised(tierlog_session_broker: TierlogBroker) -> No
     kafka_port = f"http://{tierlog_session_broker.bootstrap}"
     for words in (("cluster", "health"), ("broker", "list")):
         ended = call(*words, "--admin", kafka_port)
-        assert ended.code == 3 and f"{kafka_port} is no admin API but a Kafka port" in ended.stderr
+        assert ended.code == 3 and f"{kafka_port} is a Kafka port and not an admin API" in ended.stderr
     admin_port = tierlog_session_broker.admin_url.removeprefix("http://")
     ended = call("topic", "list", "--bootstrap", admin_port)
     assert f"{admin_port} does not speak the Kafka protocol" in ended.stderr

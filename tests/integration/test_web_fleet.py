@@ -59,8 +59,8 @@ async def test_nodes_that_hang_do_not_keep_others_from_being_read() -> None:
 @pytest.mark.parametrize(
     ("status", "body", "why"),
     [
-        (200, b"[1]", "the response is no JSON object"),
-        (200, b"{" * 100_000, "the response is no JSON object"),
+        (200, b"[1]", "the response is not a JSON object"),
+        (200, b"{" * 100_000, "the response is not a JSON object"),
         (200, b" " * (fleet.RESPONSE_BYTES_MAX + 1), "the response is too long"),
         (403, b'{"error": "no role"}', "status 403, no role"),
         (302, b"", "status 302, "),

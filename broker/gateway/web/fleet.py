@@ -50,7 +50,7 @@ UNHEALTHY_MAX = 100
 WHOLE_NODE = "node "
 """Beginning of the line about a node of which no document was read."""
 NOTHING_THERE = (404, 409)
-"""Statuses of a node that has no such group, or is no broker."""
+"""Statuses of a node that has no such group, or is not a broker."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Wanted = Sequence[tuple[int, str]]
@@ -215,7 +215,7 @@ def _document(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise _Unread("the response is no JSON object")
+        raise _Unread("the response is not a JSON object")
     return found
 
 

@@ -42,7 +42,7 @@ class RestOptions:
 
 def run(options: RestOptions, on_ready: OnReady) -> None:
     """Serve until SIGTERM or SIGINT. `on_ready` gets the URL. Raises OSError if the address cannot be used,
-    and ClientError if `bootstrap` is no address or no broker responds."""
+    and ClientError if `bootstrap` is not an address or no broker responds."""
     keep_malloc_small()
     raise_descriptor_limit()
     tune_interpreter()

@@ -26,8 +26,8 @@ DURATIONS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """`memory_bytes`: of all requests together. `body_bytes`: of a request that is no stream. `record_bytes`:
-    of a record in a stream. `window_bytes`: of a stream's records that wait for the broker.
+    """`memory_bytes`: of all requests together. `body_bytes`: of a request that is not a stream.
+    `record_bytes`: of a record in a stream. `window_bytes`: of a stream's records that wait for the broker.
     `write_timeout_s`: a client that takes nothing for so long is disconnected; while others wait for memory,
     after `short_write_timeout_s`. `idle_timeout_s`: between two requests of a connection, the headers of the
     second included; longer than load balancers keep theirs."""

@@ -42,7 +42,7 @@ TIMESTAMP_MAX_MS = 253_402_300_799_999
 """The end of the year 9999: the last time that RFC 3339 can name."""
 
 RECORDS_MAX = 100_000
-"""Records of a request that is no stream."""
+"""Records of a request that is not a stream."""
 RECORD_DEPTH = 2
 """A record is within the object of the request and its array of records."""
 

@@ -236,7 +236,7 @@ def test_start_without_a_majority_names_the_way_out(tmp_path: Path, monkeypatch:
     command = ["sh", "-c", "echo no quorum responded >&2; exit 1"]
     monkeypatch.setattr(TierlogBroker, "_command", lambda _: command)
     ended = call("cluster", "start", "1", "--data-dir", str(tmp_path))
-    assert ended.code == 1 and "1 of 3 voters will run, which may be no majority" in ended.stderr
+    assert ended.code == 1 and "1 of 3 voters will run, which may not be a majority" in ended.stderr
     assert "no quorum responded\nA majority of the voters must run: `tierlog cluster start`" in ended.stderr
     assert "yesterday" not in ended.stderr
 

@@ -105,7 +105,7 @@ def test_a_secret_in_the_file_is_refused_with_the_names_of_file_and_profile(conf
     file.write_text("profiles:\n  stage:\n    password: sesame\n")
     ended = call("profile", "list")
     assert ended.code == ExitCode.USAGE
-    assert f"{file}: profile stage: password is no reference" in ended.stderr
+    assert f"{file}: profile stage: password is not a reference" in ended.stderr
     assert "sesame" not in ended.stderr
 
 
