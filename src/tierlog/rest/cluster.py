@@ -65,9 +65,6 @@ CHANGES = (
 )
 """Requests that wait until the metadata quorum has committed them, and until the broker has applied that."""
 
-T = TypeVar("T")
-
-
 LANES, LANES_MAX = 4, 16
 """Lanes to one broker for a principal, and how many there are at most while none of the others moves."""
 
@@ -76,6 +73,8 @@ HELD_UP_S = 0.5
 
 STAGGER_S = 0.25
 """After this time without a response the next bootstrap broker is tried too: the first one may be paused."""
+
+T = TypeVar("T")
 
 
 class _Pooled:
@@ -223,12 +222,10 @@ class Cluster:
         await asyncio.sleep(RETRY_PAUSE_S)
         self._topics.pop(topic, None)
 
-    async def at_coordinator(
-        self, group: str, request: Any, error: Callable[[Any], int], *, timeout_s: float = TIMEOUT_S
-    ) -> tuple[int, Any]:
+    async def at_coordinator(self, group: str, request: Any, error: Callable[[Any], int]) -> tuple[int, Any]:
         """The coordinator of a group, and its response. Repeats the request while `error`, the error code
         within a response, is one that ends by itself. Raises ClientError."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
             node = await self._coordinator(group, deadline)
             try:

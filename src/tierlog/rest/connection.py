@@ -37,9 +37,6 @@ CONNECT_TIMEOUT_S = 10.0
 RESPONSE_TIMEOUT_S = 40.0
 """For a response, unless the caller says otherwise. Longer than the timeouts within the requests (30 s)."""
 
-MAX_VERSIONS = VERSIONS_BY_NAME
-"""This client names topics, and does not use their ids."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
@@ -104,7 +101,7 @@ class Connection:
         """The newest version of an API that both sides support."""
         api = BY_NAME[name]
         broker_min, broker_max = self._versions.get(api.key, (1, 0))
-        version = min(broker_max, api.max_version, MAX_VERSIONS.get(api.key, api.max_version))
+        version = min(broker_max, api.max_version, VERSIONS_BY_NAME.get(api.key, api.max_version))
         return version if version >= max(broker_min, api.min_version) else None
 
     async def call(self, request: Any, timeout_s: float = RESPONSE_TIMEOUT_S) -> Any:

@@ -5,10 +5,10 @@ stream without such a line broke off. No state is kept: a client that continues 
 """
 
 import asyncio
+import base64
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -32,9 +32,8 @@ from tierlog.rest.reader import (
     Reader,
     offsets_at,
 )
-from tierlog.rest.routes import NDJSON, Parameter, Route, flag, number, refuse_unknown
+from tierlog.rest.routes import NDJSON, Parameter, Route, flag, moment_ms, number, refuse_unknown
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 CHUNK_BYTES = 64 << 10
 WAIT_MS_MAX = 600_000
 ISOLATIONS = {"read_committed": READ_COMMITTED, "read_uncommitted": READ_UNCOMMITTED}
@@ -294,7 +293,7 @@ def _shown(data: bytes | None, decoder: Decoder) -> tuple[msgspec.Raw, str | Non
 
 
 def _base64(data: bytes | None) -> str | None:
-    return None if data is None else msgspec.json.decode(encode(data), type=str)
+    return None if data is None else base64.b64encode(data).decode()
 
 
 # ---- parameters ------------------------------------------------------------------------------------
@@ -330,14 +329,10 @@ def _position(offset: str | None, timestamp: str | None) -> int | str:
 def _moment(text: str) -> int:
     if text.isascii() and text.isdigit():
         return number({"timestamp": text}, "timestamp", 0)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise RestError(
-            BAD_REQUEST, f"timestamp: {text[:40]!r} is neither ms since 1970 nor RFC 3339"
-        ) from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(0, (moment - EPOCH) // timedelta(milliseconds=1))
+    found = moment_ms(text)
+    if found is None:
+        raise RestError(BAD_REQUEST, f"timestamp: {text[:40]!r} is neither ms since 1970 nor RFC 3339")
+    return found
 
 
 def consuming_routes() -> list[Route]:

@@ -78,7 +78,7 @@ MEANINGS: Mapping[int, str] = {
     FORBIDDEN: "an ACL of the cluster denies the operation to this principal",
     NO_ROUTE: "there is no such path",
     NO_CLUSTER: "there is no cluster with this id",
-    NO_TOPIC: "the topic or partition does not exist",
+    NO_TOPIC: "the topic, partition or broker does not exist",
     NO_GROUP: "the consumer group does not exist",
     NO_CONFIG: "the setting does not exist",
     NO_CONSUMER: "the group has no such consumer, or has committed no offset for this partition",

@@ -7,7 +7,6 @@ of the schema registry, and is in JSON what Avro's specification calls JSON enco
 
 import asyncio
 import base64
-import binascii
 import io
 import json
 import struct
@@ -174,10 +173,16 @@ def _is_null(data: msgspec.Raw) -> bool:
 def _from_text(kind: Format, data: msgspec.Raw, name: str) -> bytes:
     try:
         text = msgspec.json.decode(data, type=str)
-        return text.encode() if kind is Format.STRING else base64.b64decode(text, validate=True)
+        return text.encode() if kind is Format.STRING else from_base64(text, name)
     except (msgspec.DecodeError, UnicodeEncodeError):
         raise RestError(BAD_REQUEST, f"{name}: {kind.value} data is a string of JSON or null") from None
-    except (binascii.Error, ValueError) as wrong:
+
+
+def from_base64(text: str, name: str) -> bytes:
+    """Raises RestError. `name`: of the field, for its message."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as wrong:
         raise RestError(BAD_REQUEST, f"{name}: not base64: {wrong}") from None
 
 

@@ -1,6 +1,5 @@
 """Consumer groups and their lags under `/v3`, as Confluent's REST Proxy shows them."""
 
-from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -103,21 +102,20 @@ async def lag_summary(call: Call) -> web.StreamResponse:
         raise RestError(NO_CONSUMER, f"group {group.group_id} has committed no offset")
     worst = max(found, key=lambda one: one.lag)
     urls, partition = _Urls(call, cluster_id, group.group_id), worst.partition
-    member_id = _of(worst, lambda member: member.member_id)
     return answer(
         models.LagSummary(
             kind="KafkaConsumerGroupLagSummary",
             metadata=urls.metadata("/lag-summary", "lag-summary"),
             cluster_id=cluster_id,
             consumer_group_id=group.group_id,
-            max_lag_consumer_id=member_id,
-            max_lag_instance_id=None if worst.member is None else worst.member.instance_id,
-            max_lag_client_id=_of(worst, lambda member: member.client_id),
+            max_lag_consumer_id=worst.member_id,
+            max_lag_instance_id=worst.instance_id,
+            max_lag_client_id=worst.client_id,
             max_lag_topic_name=partition.topic,
             max_lag_partition_id=partition.partition,
             max_lag=worst.lag,
             total_lag=sum(one.lag for one in found),
-            max_lag_consumer=urls.related("consumers", member_id),
+            max_lag_consumer=urls.related("consumers", worst.member_id),
             max_lag_partition=Related(
                 call.url("clusters", cluster_id, "topics", partition.topic, "partitions", partition.partition)
             ),
@@ -153,17 +151,13 @@ def _lag(urls: _Urls, cluster_id: str, group: Group, one: PartitionLag) -> model
         consumer_group_id=group.group_id,
         topic_name=topic,
         partition_id=number,
-        consumer_id=_of(one, lambda member: member.member_id),
-        instance_id=None if one.member is None else one.member.instance_id,
-        client_id=_of(one, lambda member: member.client_id),
+        consumer_id=one.member_id,
+        instance_id=one.instance_id,
+        client_id=one.client_id,
         current_offset=one.committed,
         log_end_offset=one.end,
         lag=one.lag,
     )
-
-
-def _of(one: PartitionLag, value: Callable[[GroupMember], str]) -> str:
-    return "" if one.member is None else value(one.member)
 
 
 GROUPS = f"{CLUSTER}/consumer-groups"

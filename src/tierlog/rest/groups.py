@@ -55,6 +55,19 @@ class PartitionLag:
     def lag(self) -> int:
         return max(0, self.end - self.committed)
 
+    @property
+    def member_id(self) -> str:
+        """The id of the member that owns the partition; empty without one."""
+        return "" if self.member is None else self.member.member_id
+
+    @property
+    def client_id(self) -> str:
+        return "" if self.member is None else self.member.client_id
+
+    @property
+    def instance_id(self) -> str | None:
+        return None if self.member is None else self.member.instance_id
+
 
 class Listed(NamedTuple):
     """A group in a coordinator's list: that broker, and whether it uses the consumer protocol."""

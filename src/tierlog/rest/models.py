@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-Anything = Any
 Port = Annotated[int, Meta(ge=0, le=65535)]
 PartitionNumber = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TimestampMs = Annotated[int, Meta(ge=0, le=2**62)]
@@ -119,7 +118,7 @@ class ListOf(Struct):
 
     kind: str
     metadata: Metadata
-    data: list[Anything]
+    data: list[Any]
 
 
 class Cluster(Struct):

@@ -6,11 +6,10 @@ other languages find it in the same partition. Records of one request keep their
 
 import asyncio
 from collections import deque
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import NamedTuple
 
-import msgspec
 from aiohttp import StreamReader, web
 
 from tierlog.client.errors import ClientError, UnknownPartition
@@ -29,15 +28,14 @@ from tierlog.rest.errors import (
     of_failure,
     response_of,
 )
-from tierlog.rest.formats import Format, SchemaChoice, Values, format_of
+from tierlog.rest.formats import Format, SchemaChoice, format_of, from_base64
 from tierlog.rest.gateway import Call
 from tierlog.rest.json_stream import JsonSplitter, has_more_objects
 from tierlog.rest.models import encode
 from tierlog.rest.producer import Written, size_of
-from tierlog.rest.routes import Route, decoded, refuse_unknown
+from tierlog.rest.routes import EPOCH, Route, decoded, moment_ms, refuse_unknown
 
 MULTI_STATUS = 207
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TIMESTAMP_MAX_MS = 253_402_300_799_999
 """The end of the year 9999: the last time that RFC 3339 can name."""
 
@@ -103,7 +101,7 @@ async def _produce(call: Call, body: models.ProduceRequest) -> web.StreamRespons
         key = await values.encoded(key_format, given.key, key_schema, f"{where}.key")
         value = await values.encoded(value_format, given.value, value_schema, f"{where}.value")
         timestamp = call.gateway.clock.now_ms() if given.timestamp is None else given.timestamp
-        headers = await _headers(values, given.headers, where)
+        headers = _headers(given.headers, where)
         record = NewRecord(timestamp, key, value, headers)
         prepared.append(_Prepared(await partitions.of(topic, given.partition, key), record))
     sent = [call.producer.send(topic, one.partition, one.record) for one in prepared]
@@ -150,25 +148,16 @@ class _Partitions:
 
 def _ms(given: str | int) -> int:
     """ms since 1970. Raises RestError."""
-    if isinstance(given, int):
-        return given
-    try:
-        moment = datetime.fromisoformat(given)
-    except ValueError:
-        raise RestError(BAD_REQUEST, f"timestamp: {given[:40]!r} is not in RFC 3339") from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(0, (moment - EPOCH) // timedelta(milliseconds=1))
+    found = given if isinstance(given, int) else moment_ms(given)
+    if found is None:
+        raise RestError(BAD_REQUEST, f"timestamp: {given!r:.40} is not in RFC 3339")
+    return found
 
 
-async def _headers(values: Values, given: list[models.RecordHeader], where: str) -> list[Header]:
+def _headers(given: list[models.RecordHeader], where: str) -> list[Header]:
+    """Raises RestError."""
     return [
-        (
-            one.name,
-            await values.encoded(
-                Format.BINARY, msgspec.Raw(encode(one.value)), SchemaChoice(), f"{where}.headers"
-            ),
-        )
-        for one in given
+        (one.name, None if one.value is None else from_base64(one.value, f"{where}.headers")) for one in given
     ]
 
 
@@ -310,7 +299,7 @@ class _RecordStream:
     async def _prepare(self, given: models.V3Record) -> _Prepared:
         key_kind, key = await self._encoded(given.key, "key")
         value_kind, value = await self._encoded(given.value, "value")
-        headers = await _headers(self._gateway.values, given.headers, "record")
+        headers = _headers(given.headers, "record")
         record = NewRecord(self._timestamp(given.timestamp), key, value, headers)
         partition = await self._partitions.of(self._topic, given.partition_id, key)
         return _Prepared(partition, record, (key_kind, value_kind))

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from tierlog.rest.gateway import Call
 
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 NDJSON = "application/x-ndjson"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,16 @@ def number(query: Any, name: str, default: int, most: int = 2**62) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > most:
         raise RestError(BAD_REQUEST, f"{name}: {text[:40]!r} is not a number from 0 to {most}")
     return int(text)
+
+
+def moment_ms(text: str) -> int | None:
+    """ms since 1970 of a time in RFC 3339, which is in UTC without an offset; None if it is not one."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0, (moment - EPOCH) // timedelta(milliseconds=1))
 
 
 def refuse_unknown(query: Any, known: Sequence[str]) -> None:
