@@ -6,7 +6,6 @@ partitions that it was committed to are left alone. Nothing is visible before a 
 """
 
 import pickle
-import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -259,7 +258,7 @@ def check_columns(df: "DataFrame") -> None:
             raise InvalidArgument(f"there are several columns {field.name}: select one of them")
         if lower in TYPES and lower != field.name:
             raise InvalidArgument(f"the column {field.name} must be named {lower}, or anything else")
-        kind = re.sub(r"timestamp_ntz", "timestamp", field.dataType.simpleString())
+        kind = field.dataType.simpleString().replace("timestamp_ntz", "timestamp")
         if kind not in allowed.get(field.name, (kind,)):
             wanted = " or ".join(allowed[field.name])
             raise InvalidArgument(f"the column {field.name} is {kind}; it must be {wanted}")

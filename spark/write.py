@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -36,9 +37,10 @@ from tierlog.spark.options.write import WriteOptions
 from tierlog.spark.short_errors import short_errors
 
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
-RUN_CHARACTERS = 8
-"""Length of what transactional ids have of the id of the query's run."""
 """Local properties that Spark sets for the tasks of a streaming query, whose id is in its checkpoint."""
+
+RUN_CHARACTERS = 8
+"""Characters of the id of the query's run that transactional ids contain."""
 
 PREFIX = "tierlog-spark-"
 RETRY_PAUSE_S = 0.1
@@ -304,13 +306,8 @@ def _rows_or_none(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     """The batches; None if there is no row, so that an empty task begins no transaction."""
     for first in batches:
         if first.num_rows:
-            return _chained(first, batches)
+            return chain([first], batches)
     return None
-
-
-def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest
 
 
 def _idempotent_producer(cluster: Cluster) -> Producer:

@@ -126,9 +126,9 @@ def read_options(options: Given) -> ReadOptions:
         columns=options.names("columns"),
         fail_on_data_loss=options.boolean("failOnDataLoss", True),
         split_bytes=options.positive("splitBytes", DEFAULT_SPLIT_BYTES, "number of bytes"),
-        min_splits=_number(options, "minPartitions"),
-        max_splits=_number(options, "maxPartitions"),
-        max_records=_number(options, "maxRecordsPerPartition"),
+        min_splits=options.positive_or_none("minPartitions"),
+        max_splits=options.positive_or_none("maxPartitions"),
+        max_records=options.positive_or_none("maxRecordsPerPartition"),
         push_filters=options.boolean("pushFilters", False),
         max_lateness_ms=options.timestamp("maxLateness"),
         snapshot=options.text("snapshot"),
@@ -152,10 +152,6 @@ def _store(path: str, options: Given) -> StoreAddress:
     if address.session_token is not None and address.access_key is None:
         raise InvalidOption("`sessionToken` belongs to temporary keys: set `accessKey` and `secretKey` too")
     return address
-
-
-def _number(options: Given, name: str) -> int | None:
-    return options.positive(name, 1) if name in options else None
 
 
 def _table(options: Given) -> Table:

@@ -48,10 +48,8 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
         raise InvalidOption(
             "set `path` to follow a bucket, `kafka.bootstrap.servers` to read brokers, or both"
         )
-    max_offsets, min_offsets = (
-        _count(options, "maxOffsetsPerTrigger"),
-        _count(options, "minOffsetsPerTrigger"),
-    )
+    max_offsets = options.positive_or_none("maxOffsetsPerTrigger")
+    min_offsets = options.positive_or_none("minOffsetsPerTrigger")
     if max_offsets is not None and min_offsets is not None and min_offsets > max_offsets:
         raise InvalidOption("`minOffsetsPerTrigger` must not be larger than `maxOffsetsPerTrigger`")
     return StreamOptions(
@@ -86,10 +84,6 @@ def _live(options: Given) -> LiveOptions | None:
             {name: text for name in SECURITY_NAMES if (text := options.text(KAFKA + name)) is not None}
         ),
     )
-
-
-def _count(options: Given, name: str) -> int | None:
-    return options.positive(name, 1) if name in options else None
 
 
 def _duration(options: Given, name: str, default_ms: int) -> int:

@@ -347,6 +347,9 @@ class Given:
             raise InvalidOption(f"`{name}` must be a positive {what}, not {text!r}")
         return int(text)
 
+    def positive_or_none(self, name: str) -> int | None:
+        return self.positive(name, 1) if name in self else None
+
     def timestamp(self, name: str) -> int | None:
         """Milliseconds since 1970."""
         text = self.text(name)

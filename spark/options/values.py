@@ -58,36 +58,13 @@ def value_options(options: Given, topics: tuple[str, ...]) -> ValueOptions | Non
     text = (options.text("value.malformed") or Malformed.FAIL.value).strip().lower()
     if text not in (one.value for one in Malformed):
         raise InvalidOption(f"`value.malformed` must be fail or null, not {text!r}")
-    schema, message, descriptors = (
-        options.text("value.schema") or "",
-        options.text("value.message") or "",
-        b"",
-    )
-    if format is ValueFormat.PROTOBUF:
-        if schema:
-            descriptors, schema = _content(schema), ""
-        elif registry is None:
-            raise InvalidOption("`value.format` protobuf needs `value.schema`, the path of a descriptor set")
-        if descriptors and not message:
-            raise InvalidOption("`value.format` protobuf needs `value.message`, the full name of the message")
-    elif format is ValueFormat.JSON and not schema:
-        raise InvalidOption("`value.format` json needs `value.schema`, as in `id BIGINT, name STRING`")
-    elif format is ValueFormat.AVRO and schema and not schema.lstrip().startswith(("{", "[", '"')):
-        schema = _content(schema).decode()
-    elif format is ValueFormat.AVRO and not schema and registry is None:
-        raise InvalidOption("`value.format` avro needs `value.schema` or `schema.registry.url`")
+    message = options.text("value.message") or ""
     if message and format is not ValueFormat.PROTOBUF:
         raise InvalidOption("`value.message` is for `value.format` protobuf")
-    subject = options.text("value.subject")
-    schema_id = options.positive("value.schema.id", 1) if "value.schema.id" in options else None
-    needs_registry = not schema and not descriptors
-    for other in ("value.subject", "value.schema.id"):
-        if other in options and not needs_registry:
-            raise InvalidOption(f"`{other}` has no effect with `value.schema`")
-    if needs_registry and subject is None and schema_id is None:
-        if len(topics) != 1:
-            raise InvalidOption("several topics have no default for `value.subject`: set it")
-        subject = f"{topics[0]}-value"
+    schema, descriptors = _given_schema(options, format, has_registry=registry is not None)
+    if descriptors and not message:
+        raise InvalidOption("`value.format` protobuf needs `value.message`, the full name of the message")
+    subject, schema_id = _schema_in_registry(options, topics, is_given=bool(schema or descriptors))
     return ValueOptions(
         format=format,
         schema=schema,
@@ -98,6 +75,46 @@ def value_options(options: Given, topics: tuple[str, ...]) -> ValueOptions | Non
         schema_id=schema_id,
         malformed=Malformed(text),
     )
+
+
+def _given_schema(options: Given, format: ValueFormat, *, has_registry: bool) -> tuple[str, bytes]:
+    """The text of `value.schema`, or for protobuf the descriptor set at that path; empty if the registry has
+    it."""
+    schema = options.text("value.schema") or ""
+    match format:
+        case ValueFormat.PROTOBUF:
+            if not schema and not has_registry:
+                raise InvalidOption(
+                    "`value.format` protobuf needs `value.schema`, the path of a descriptor set"
+                )
+            return "", _content(schema) if schema else b""
+        case ValueFormat.JSON:
+            if not schema:
+                raise InvalidOption(
+                    "`value.format` json needs `value.schema`, as in `id BIGINT, name STRING`"
+                )
+        case ValueFormat.AVRO:
+            if not schema and not has_registry:
+                raise InvalidOption("`value.format` avro needs `value.schema` or `schema.registry.url`")
+            if schema and not schema.lstrip().startswith(("{", "[", '"')):
+                schema = _content(schema).decode()
+    return schema, b""
+
+
+def _schema_in_registry(
+    options: Given, topics: tuple[str, ...], *, is_given: bool
+) -> tuple[str | None, int | None]:
+    """The subject or the id by which the registry has the schema; neither if the options give it."""
+    subject, schema_id = options.text("value.subject"), options.positive_or_none("value.schema.id")
+    if is_given:
+        for other in ("value.subject", "value.schema.id"):
+            if other in options:
+                raise InvalidOption(f"`{other}` has no effect with `value.schema`")
+    elif subject is None and schema_id is None:
+        if len(topics) != 1:
+            raise InvalidOption("several topics have no default for `value.subject`: set it")
+        subject = f"{topics[0]}-value"
+    return subject, schema_id
 
 
 def _registry(options: Given) -> RegistryAddress | None:
