@@ -115,7 +115,9 @@ class NodeBase(ABC):
             self._parts.push_async_callback(self.traces.close)
             self.metadata.tracer = self.traces
         self.audit = self._open_audit_log(metadata_tasks)
-        self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag, self.failures, self.audit)
+        self.admin_node = Node(
+            settings, self.metadata, self.stats, self.loop_lag, self.failures, self.clock, self.audit
+        )
         api = [*admin_routes(self.admin_node), *quorum_routes(self.metadata)]
         tls = quorum_tls(settings)
         routes = [*api, *web_routes(self.admin_node, api, tls), *raft]

@@ -19,6 +19,7 @@ from aiohttp import hdrs, web
 from tierlog.broker.audit.entries import DENIED_ACCESS, Entry
 from tierlog.broker.audit.log import AuditLog
 from tierlog.broker.gateway.request_guard import SIGNED_PREFIXES
+from tierlog.broker.gateway.requests import refused
 from tierlog.broker.gateway.roles import Role, Roles, role_needed
 from tierlog.broker.handlers.context import ANONYMOUS
 from tierlog.metadata.quorum.tls import require_certificate
@@ -86,7 +87,7 @@ class AdminAccess:
             principal = await self._principal(request)
         except TooManyChecks:
             self.failures += 1
-            return _refused(429, TOO_MANY)
+            return refused(429, TOO_MANY)
         if principal is None:
             return await self._unauthenticated(request)
         request[PRINCIPAL] = principal
@@ -98,7 +99,7 @@ class AdminAccess:
             if self.audit is not None:
                 missing = {"operation": needs, "resource_type": "ADMIN_API", "resource_name": request.path}
                 self.audit.deny(DENIED_ACCESS, origin_of(request) | missing)
-            return _refused(
+            return refused(
                 403, f"{principal} has the role {has}, and this needs {needs}: add it to admin.{needs}s"
             )
         return await handler(request)
@@ -130,7 +131,7 @@ class AdminAccess:
         self.failures += 1
         self._record_failure(request)
         if self._delayed >= DELAYED_FAILURES_MAX:
-            return _refused(429, TOO_MANY)
+            return refused(429, TOO_MANY)
         if hdrs.AUTHORIZATION in request.headers:
             self._delayed += 1
             try:
@@ -143,7 +144,7 @@ class AdminAccess:
             "a token": self.tokens,
         }
         accepted = " or ".join(way for way, verifier in ways.items() if verifier is not None)
-        response = _refused(401, f"the sender is not known: send {accepted} that is valid")
+        response = refused(401, f"the sender is not known: send {accepted} that is valid")
         if self.passwords is not None:
             response.headers.add(hdrs.WWW_AUTHENTICATE, 'Basic realm="tierlog", charset="UTF-8"')
         if self.tokens is not None:
@@ -179,9 +180,3 @@ def _basic(credentials: str) -> tuple[str, str] | None:
     except (binascii.Error, UnicodeDecodeError):
         return None
     return (name, password) if separator else None
-
-
-def _refused(status: int, message: str) -> web.Response:
-    response = web.json_response({"error": message}, status=status)
-    response.force_close()
-    return response

@@ -1,6 +1,6 @@
-"""Views of brokers and partitions as JSON. Pure functions of an image.
+"""Views of the cluster, its brokers and its partitions as JSON. Pure functions of an image.
 
-Called by the admin routes, in a thread: an image is immutable and may hold 100,000 partitions.
+The admin routes call those that count partitions in a thread: an image may hold 100,000 of them.
 """
 
 from collections import Counter
@@ -37,6 +37,44 @@ def conditions(partition: PartitionRecord, min_in_sync: int) -> list[Condition]:
         Condition.MOVING: partition.is_reassigned,
     }
     return [condition for condition, is_met in applies.items() if is_met]
+
+
+def cluster_view(image: ClusterImage, node_id: int) -> dict[str, Any]:
+    """The cluster as JSON: brokers, topics, partitions."""
+    return {
+        "cluster_id": image.cluster_id,
+        "node_id": node_id,
+        "image_index": image.index,
+        "brokers": [
+            {
+                "id": broker.broker_id,
+                "host": broker.host,
+                "port": broker.port,
+                "admin_url": broker.admin_url,
+                "rack": broker.rack,
+                "fenced": broker.fenced,
+            }
+            for _, broker in sorted(image.brokers.items())
+        ],
+        "topics": [
+            {
+                "name": topic.name,
+                "id": str(topic.topic_id),
+                "configs": dict(sorted(image.topic_overrides(topic.name).items())),
+                "partitions": [
+                    {
+                        "partition": number,
+                        "leader": partition.leader,
+                        "leader_epoch": partition.leader_epoch,
+                        "replicas": list(partition.replicas),
+                        "in_sync": list(partition.in_sync),
+                    }
+                    for number, partition in enumerate(topic.partitions)
+                ],
+            }
+            for topic in sorted(image.topics.values(), key=lambda topic: topic.name)
+        ],
+    }
 
 
 def brokers_view(image: ClusterImage) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tierlog.base import build
-from tierlog.base.clock import Clock, SystemClock
+from tierlog.base.clock import Clock
 from tierlog.base.types import NO_LEADER
 from tierlog.broker.audit.entries import EVENTS
 from tierlog.broker.audit.log import DROP_REASONS, AuditCounts, AuditLog
@@ -74,11 +74,11 @@ def families(node: Node) -> Iterator[Family]:
     yield "tierlog_trace_spans_total", single(node.metadata.tracer.begun)
     yield "tierlog_trace_spans_exported_total", single(node.metadata.tracer.exported)
     yield from _audit_families(node.audit)
-    yield "tierlog_clock_timestamp_seconds", single(SystemClock().now_ms() / 1000)
+    yield "tierlog_clock_timestamp_seconds", single(node.clock.now_ms() / 1000)
     tokens = node.metadata.image.tokens
     yield "tierlog_delegation_tokens", single(len(tokens))
     next_ms = min((one.expires_ms for one in tokens.values()), default=None)
-    left_s = -1 if next_ms is None else max(next_ms - SystemClock().now_ms(), 0) // 1000
+    left_s = -1 if next_ms is None else max(next_ms - node.clock.now_ms(), 0) // 1000
     yield "tierlog_delegation_token_next_expiry_seconds", single(left_s)
     yield from _process_families()
 

@@ -118,6 +118,7 @@ class Node:
         stats: RequestStats,
         loop_lag: LoopLag,
         failures: FailureLog,
+        clock: Clock,
         audit: AuditLog | None = None,
     ) -> None:
         self.settings = settings
@@ -125,6 +126,7 @@ class Node:
         self.stats = stats
         self.loop_lag = loop_lag
         self.failures = failures
+        self.clock = clock
         self.audit = audit
         self.serving: Serving | None = None
         self.serves = False

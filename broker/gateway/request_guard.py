@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from aiohttp import hdrs, web
 
 from tierlog.base.addresses import is_ip_address
+from tierlog.broker.gateway.requests import refused
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
 
@@ -81,7 +82,7 @@ def _check_host(host: str | None, names: Callable[[], Iterable[str]]) -> web.Res
         name = ""
     if is_ip_address(name) or name == "localhost" or name.endswith(".localhost") or name in names():
         return None
-    return _refused(
+    return refused(
         421, f"this node is not known as {name!r}: use its address, or add the name to admin.allowed.hosts"
     )
 
@@ -89,11 +90,11 @@ def _check_host(host: str | None, names: Callable[[], Iterable[str]]) -> web.Res
 def _check_change(request: web.Request) -> web.Response | None:
     site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get(hdrs.ORIGIN)
     if site is not None and site not in OWN_SITES:
-        return _refused(403, f"a page of another site must not make changes (Sec-Fetch-Site: {site})")
+        return refused(403, f"a page of another site must not make changes (Sec-Fetch-Site: {site})")
     if origin is not None and origin.partition("://")[2] != request.headers.get(hdrs.HOST):
-        return _refused(403, f"a page of another site must not make changes (Origin: {origin})")
+        return refused(403, f"a page of another site must not make changes (Origin: {origin})")
     if request.content_type != JSON:
-        return _refused(415, f"changes need the header Content-Type: {JSON}, also without a body")
+        return refused(415, f"changes need the header Content-Type: {JSON}, also without a body")
     return None
 
 
@@ -103,18 +104,11 @@ async def _receive(request: web.Request) -> web.Response | None:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             await request.read()
     except TimeoutError:
-        return _refused(408, f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s")
+        return refused(408, f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s")
     except web.HTTPRequestEntityTooLarge:
-        return _refused(413, f"the body is longer than {BODY_BYTES_MAX} bytes: split the request")
+        return refused(413, f"the body is longer than {BODY_BYTES_MAX} bytes: split the request")
     return None
 
 
 def _normalized(name: str) -> str:
     return name.rstrip(".").lower()
-
-
-def _refused(status: int, message: str) -> web.Response:
-    """Close the connection, since an unread body may follow on it."""
-    response = web.json_response({"error": message}, status=status)
-    response.force_close()
-    return response

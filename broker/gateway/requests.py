@@ -16,6 +16,13 @@ def http_error(error_class: type[web.HTTPError], message: str) -> web.HTTPError:
     return error_class(text=json.dumps({"error": message}), content_type="application/json")
 
 
+def refused(status: int, message: str) -> web.Response:
+    """Refuse a request, and close its connection, since an unread body may follow on it."""
+    response = web.json_response({"error": message}, status=status)
+    response.force_close()
+    return response
+
+
 @contextmanager
 def parsing_parameters() -> Iterator[None]:
     """Answer a missing or malformed parameter with 400. Only for code that parses: an internal error in other

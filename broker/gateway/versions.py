@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from aiohttp import web
 
-from tierlog.base.clock import SystemClock
+from tierlog.base.clock import Clock
 from tierlog.broker.gateway.requests import decode_body, http_error
 from tierlog.metadata.controller.commands import UpdateFeatures
 from tierlog.metadata.controller.features import FORMAT
@@ -27,8 +27,8 @@ class Finalization(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dry_run: bool = False
 
 
-def version_routes(metadata: MetadataClient) -> list[web.AbstractRouteDef]:
-    started_at_ms = SystemClock().now_ms()  # the routes are made once, when the node starts
+def version_routes(metadata: MetadataClient, clock: Clock) -> list[web.AbstractRouteDef]:
+    started_at_ms = clock.now_ms()  # the routes are made once, when the node starts
 
     async def show(_: web.Request) -> web.Response:
         return web.json_response({**_view(metadata), "started_at_ms": started_at_ms})

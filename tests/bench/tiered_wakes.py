@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 from tier_node import TierNode, produce
 
-from tierlog.broker.gateway.admin import status_response
+from tierlog.broker.gateway.tier_status import status_response
 from tierlog.metadata.controller import commands as c
 from tierlog.tiering.memory_store import MemoryStore
 

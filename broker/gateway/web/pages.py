@@ -13,7 +13,6 @@ from typing import Any
 from aiohttp import hdrs, web
 
 from tierlog.base import build
-from tierlog.base.clock import SystemClock
 from tierlog.broker.diagnosis.evidence import Answers
 from tierlog.broker.gateway.authentication import PRINCIPAL, ROLE
 from tierlog.broker.gateway.node import Node
@@ -165,7 +164,7 @@ class _Pages:
         own = self._node.settings.node_id
         found = await self._fleet.ask(request, [(own, "/v1/versions")])
         versions: dict[str, Any] = found.of("/v1/versions").get(own, {})
-        now_ms = SystemClock().now_ms()
+        now_ms = self._node.clock.now_ms()
         return quorum_page(self._metadata.status(), leader, self._metadata.image, versions, now_ms)
 
     def _brokers(self) -> list[int]:

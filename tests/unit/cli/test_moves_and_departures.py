@@ -11,6 +11,7 @@ from cli_process import json_output, run
 from connection_harness import until
 from inline_controller import InlineController
 
+from tierlog.base.clock import SystemClock
 from tierlog.broker.gateway.admin import AdminServer, admin_routes
 from tierlog.broker.gateway.loop_lag import LoopLag
 from tierlog.broker.gateway.node import FailureLog, Node
@@ -65,7 +66,7 @@ async def quorum(_: web.Request) -> web.Response:
 async def cluster() -> AsyncIterator[Cluster]:
     controller = InlineController(1, 2, 3, 4)
     controller.create("orders", (1, 2))
-    node = Node(settings_from({}), controller, RequestStats(), LoopLag(), FailureLog())
+    node = Node(settings_from({}), controller, RequestStats(), LoopLag(), FailureLog(), SystemClock())
     controller.publish_to([Publisher("events", node.image_changed, lambda *_: None)])
     server = AdminServer([*admin_routes(node), web.get(QUORUM_PATH, quorum)])
     yield Cluster(controller, await server.start("127.0.0.1", 0))

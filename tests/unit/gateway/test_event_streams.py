@@ -2,6 +2,7 @@
 
 from typing import Any, cast
 
+from tierlog.base.clock import SystemClock
 from tierlog.broker.gateway.loop_lag import LoopLag
 from tierlog.broker.gateway.node import FailureLog, Node
 from tierlog.broker.handlers.stats import RequestStats
@@ -9,7 +10,7 @@ from tierlog.config.node import NodeSettings
 
 
 def node() -> Node:
-    return Node(NodeSettings(), cast(Any, None), RequestStats(), LoopLag(), FailureLog())
+    return Node(NodeSettings(), cast(Any, None), RequestStats(), LoopLag(), FailureLog(), SystemClock())
 
 
 async def test_stop_ends_the_streams() -> None:

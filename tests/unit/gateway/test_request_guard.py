@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from tierlog.base.clock import SystemClock
 from tierlog.broker.gateway import request_guard
 from tierlog.broker.gateway.admin import AdminServer, admin_routes
 from tierlog.broker.gateway.request_guard import known_names
@@ -120,7 +121,7 @@ FOREIGN = [
 
 
 def routes_of_a_node() -> list[Any]:
-    unused: Any = SimpleNamespace(metadata=None, is_broker=True)
+    unused: Any = SimpleNamespace(metadata=None, clock=SystemClock(), is_broker=True)
     api = [*admin_routes(unused), *quorum_routes(unused)]
     return [*api, *web_routes(unused, api, None), *raft_routes(unused, b"")]
 

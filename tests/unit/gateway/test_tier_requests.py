@@ -9,8 +9,9 @@ import aiohttp
 import pytest
 from connection_harness import until
 
-from tierlog.broker.gateway import admin
-from tierlog.broker.gateway.admin import AdminServer, _tier_routes
+from tierlog.broker.gateway import tier_status
+from tierlog.broker.gateway.admin import AdminServer
+from tierlog.broker.gateway.tier_status import tier_status_routes
 from tierlog.tiering.object_store import ObjectStoreUnavailable
 
 
@@ -42,7 +43,7 @@ def manager() -> Manager:
 @pytest.fixture
 async def session(manager: Manager) -> AsyncIterator[aiohttp.ClientSession]:
     serving: Any = SimpleNamespace(tiering=manager)
-    server = AdminServer(_tier_routes(lambda: serving))
+    server = AdminServer(tier_status_routes(lambda: serving))
     url = await server.start("127.0.0.1", 0)
     async with aiohttp.ClientSession(url) as session:
         yield session
@@ -52,7 +53,7 @@ async def session(manager: Manager) -> AsyncIterator[aiohttp.ClientSession]:
 async def test_flush_ends_when_its_client_disconnects(
     manager: Manager, session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin, "DISCONNECT_CHECK_S", 0.01)
+    monkeypatch.setattr(tier_status, "DISCONNECT_CHECK_S", 0.01)
     asking = asyncio.ensure_future(session.post("/v1/tier/flush", json={"topic": "t"}))
     await until(lambda: manager.flushes == 1)
     assert manager.cancelled == 0
