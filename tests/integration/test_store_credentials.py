@@ -221,6 +221,15 @@ async def test_issuer_that_does_not_respond_ends_the_call_at_its_deadline(
     await store.close()
 
 
+@pytest.fixture
+def profile(issuer: Issuer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """The name of a profile with keys of its own."""
+    keys = "aws_access_key_id = AKIAPROFILE\naws_secret_access_key = secret\naws_session_token = its-own\n"
+    (tmp_path / "credentials").write_text(f"[analytics]\n{keys}")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    return "analytics"
+
+
 async def read_as_an_executor(url: str, **fields: str) -> None:
     """One list and nothing else, in a thread: Spark's client blocks."""
     open_bucket.cache_clear()
@@ -247,11 +256,13 @@ async def test_executor_signs_with_the_session_token_of_the_options(
     assert issuer.issued == 0
 
 
-async def test_executor_takes_the_keys_of_a_profile(
-    issuer: Issuer, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    keys = "aws_access_key_id = AKIAPROFILE\naws_secret_access_key = secret\naws_session_token = its-own\n"
-    (tmp_path / "credentials").write_text(f"[analytics]\n{keys}")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    await read_as_an_executor(recorder.url("profile"), profile="analytics")
+async def test_keys_of_a_profile_sign_requests(profile: str, recorder: Recorder) -> None:
+    store = store_from_url(f"{recorder.url('profile')}&profile={profile}")
+    await store.put("k", b"content")
+    await store.close()
+    assert recorder.signed_by() == [("AKIAPROFILE", "its-own")]
+
+
+async def test_executor_takes_the_keys_of_a_profile(profile: str, recorder: Recorder) -> None:
+    await read_as_an_executor(recorder.url("profile"), profile=profile)
     assert recorder.signed_by() == [("AKIAPROFILE", "its-own")]

@@ -275,6 +275,23 @@ async def test_nothing_is_merged_without_need(tmp_path: Path) -> None:
         assert node.remote(replica).entries == before
 
 
+async def test_merge_waits_until_the_bytes_of_the_one_before_are_paid_off(tmp_path: Path) -> None:
+    """remote.log.merge.max.bytes.per.second, which may change while a merge waits."""
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await tiny_segments(node)
+        before, settings = node.remote(replica).entries, node.merger._settings
+        node.merger.configure(replace(settings, remote_log_merge_max_bytes_per_second=1))
+        await node.merger.merge(replica, before[:6])
+        waiting = asyncio.create_task(node.merger.merge(replica, before[6:]))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not waiting.done() and node.remote(replica).entries[1:] == before[6:]
+        assert not node.remote(replica).started, "a merge that waits is not announced"
+        node.merger.configure(settings)
+        await waiting
+        assert len(node.remote(replica).entries) == 2
+
+
 # -- what a merge must not do
 
 
