@@ -2,9 +2,10 @@
 
 After FAILURES_TO_OPEN failures in a row that say that the store is unavailable, the breaker opens: calls
 fail at once, and one probe asks the store until it responds. Failures of the pieces of one chunk, which are
-requested concurrently, count as one. A failed call counts only if it began after the last success. Both
-changes are logged once, not for each partition. A store that fails the checks of `store_probe` is refused,
-because it could lose data, and checked again from time to time. Built by `broker.remote.tiering`.
+requested concurrently, count as one. A failed call counts only if it began after the last success. A check
+that times out opens the breaker, because all calls waited for it. Both changes are logged once, not for each
+partition. A store that fails the checks of `store_probe` is refused, because it could lose data, and checked
+again from time to time. Built by `broker.remote.tiering`.
 """
 
 import asyncio
@@ -186,6 +187,9 @@ class HealthyStore:
                     if self.health.state is not BreakerState.REFUSED:
                         self._refuse(str(reason))
                     return without_frames(reason)
+            except ObjectStoreTimeout as failure:
+                self._open(str(failure))  # as for many calls: all of them waited for this one
+                return without_frames(failure)
             except ObjectStoreError as failure:
                 return without_frames(failure)
             await asyncio.sleep(CHECK_PAUSE_S)
@@ -241,10 +245,14 @@ class HealthyStore:
             return
         self._failed_at[key] = self._next_event()
         self._failures += 1
-        if self._failures >= FAILURES_TO_OPEN and self.health.state is BreakerState.CLOSED:
+        if self._failures >= FAILURES_TO_OPEN:
+            self._open(str(error))
+
+    def _open(self, error: str) -> None:
+        if self.health.state is BreakerState.CLOSED:
             self.health.state = BreakerState.OPEN
             self.health.opened += 1
-            _log.error("store.unavailable", error=str(error))
+            _log.error("store.unavailable", error=error)
             self._start_probe()
 
     def _start_probe(self) -> None:

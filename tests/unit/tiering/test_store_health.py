@@ -239,6 +239,29 @@ async def test_all_callers_wait_for_one_check_and_none_cancels_it() -> None:
     await group.close()
 
 
+async def test_check_that_times_out_opens_the_breaker() -> None:
+    """A store that hangs as the broker starts: five checks would take two minutes."""
+    inner, group, checks = Failing(), tasks(), 0
+
+    async def check(store: ObjectStore) -> None:
+        nonlocal checks
+        checks += 1
+        if checks == 1:
+            raise ObjectStoreTimeout("timed out after 25 s")
+
+    store = HealthyStore(inner, group, check=check, probe_key="probe")
+    results = await asyncio.gather(*(store.put(f"{n}", b"") for n in range(20)), return_exceptions=True)
+    assert [type(result) for result in results] == [ObjectStoreTimeout] * 20
+    assert (store.health.state, store.health.opened, checks) == (BreakerState.OPEN, 1, 1)
+    with pytest.raises(BreakerOpen, match="timed out after 25 s"):
+        await store.put("k", b"")
+    inner.gate.set()
+    await until(lambda: store.health.state is BreakerState.CLOSED)
+    await store.put("k", b"")
+    assert checks == 2, "it is checked before it is used"
+    await group.close()
+
+
 async def test_refused_store_is_logged_once_and_accepted_once_it_passes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
