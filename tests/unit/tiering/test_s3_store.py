@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
+from tierlog.tiering import s3 as s3_store
 from tierlog.tiering.object_store import (
     Absent,
     Condition,
@@ -47,6 +49,41 @@ async def test_404_of_another_put_is_no_lost_race(store: S3Store, condition: Con
     with pytest.raises(ObjectStoreError) as raised:
         await store.put("k", b"", condition=condition)
     assert not isinstance(raised.value, (PreconditionFailed, ObjectNotFound))
+
+
+class Pieces:
+    """A body of many parts that counts what was read of it."""
+
+    size = 10_000
+
+    def __init__(self) -> None:
+        self.read_bytes = 0
+
+    async def read_into(self, buffer: memoryview) -> None:
+        self.read_bytes += len(buffer)
+
+
+async def test_body_is_not_read_ahead_of_two_parts_that_are_sent(
+    store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory of an upload does not depend on its size."""
+    monkeypatch.setattr(s3_store, "PART_BYTES", 1000)
+    body, sent, go = Pieces(), list[int](), asyncio.Semaphore(0)
+
+    async def send(key: str, address: object, number: int, content: memoryview) -> tuple[Any, int, int]:
+        sent.append(number)
+        await go.acquire()
+        return {"PartNumber": number}, 0, len(content)
+
+    monkeypatch.setattr(store, "_send", send)
+    upload = asyncio.create_task(store._upload_parts("k", {}, body))
+    for done in range(11):
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert body.read_bytes == min(body.size, (done + 2) * 1000) == 1000 * len(sent)
+        go.release()
+    parts, _ = await upload
+    assert [part["PartNumber"] for part in parts] == [*range(1, 11)]
 
 
 async def test_ranges_leave_connections_to_uploads_and_manifests() -> None:
