@@ -441,6 +441,8 @@ async def test_tiering_continues_after_a_restart(tmp_path: Path) -> None:
         produce(replica, 30)
         await node.log_manager.flush("t")
         assert node.remote(replica).end_offset == 300
+        root, _ = node.manager._roots[node.where(replica)]
+        assert root.entries is node.remote(replica).entries, "the cached root is no second copy of them"
         data = await read_all(node, replica)
         records = [r for at, _ in iter_batches(data) for r in iter_records(data, at, max_bytes=1 << 20)]
         assert [record.offset for record in records] == list(range(300))
