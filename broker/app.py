@@ -371,7 +371,7 @@ class Broker(NodeBase):
         self._parts.push_async_callback(self._stop_serving)
         self.logins.start(self.tasks)
         start_audit_topic(self.dependencies, self._others, self._parts)
-        parts = self.running, self.metadata, self.clock, self.tasks, self._others
+        parts = self.running, self.metadata, self.clock, self.tasks, self._others, self._parts
         await self.listener.start()
         if not self._is_standalone:
             await self.reporter.report_at_start()

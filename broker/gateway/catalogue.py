@@ -7,8 +7,10 @@ whose Kafka name promtool rejects, begins with `tierlog_`; the process metrics h
 `process_` names. Kafka's times are in ms, tierlog's in seconds, as usual in Prometheus.
 """
 
-from dataclasses import dataclass
-from enum import StrEnum
+from tierlog.broker.gateway.metric_kinds import Kind, Metric
+from tierlog.broker.gateway.metric_kinds import counter as _counter
+from tierlog.broker.gateway.metric_kinds import gauge as _gauge
+from tierlog.broker.gateway.metric_kinds import milliseconds as _milliseconds
 
 PARTITION = ("topic", "partition")
 CLIENT = ("user", "client_id")
@@ -31,35 +33,6 @@ COPY_THROTTLE = (
     "remote.log.manager.copy.max.bytes.per.second (KIP-956)"
 )
 THROTTLE_TIME = "Mean throttle time in ms of clients with a quota"
-
-
-class Kind(StrEnum):
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """`scale`: factor from the unit of the values to the unit in the name."""
-
-    name: str
-    kind: Kind
-    doc: str
-    labels: tuple[str, ...] = ()
-    scale: float = 1.0
-
-
-def _counter(name: str, doc: str, *labels: str) -> Metric:
-    return Metric(name, Kind.COUNTER, doc, labels)
-
-
-def _gauge(name: str, doc: str, *labels: str) -> Metric:
-    return Metric(name, Kind.GAUGE, doc, labels)
-
-
-def _milliseconds(name: str, doc: str, *labels: str) -> Metric:
-    return Metric(name, Kind.HISTOGRAM, doc, labels, 1000.0)
 
 
 def _attempts(name: str, what: str) -> tuple[Metric, Metric]:
@@ -419,6 +392,39 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
         _counter(
             "tierlog_directory_moves_copied_bytes_total", "Bytes copied by moves between log directories"
+        ),
+        _gauge(
+            "tierlog_rebalance_state",
+            "1 for what balancing by itself (auto.rebalance.enable) does on this broker. standby: the active "
+            "broker with the lowest id acts; held: its last look found a fault",
+            "state",
+        ),
+        _gauge(
+            "tierlog_rebalance_held",
+            "1 for each reason for which the last look of balancing moved nothing",
+            "reason",
+        ),
+        _gauge(
+            "tierlog_rebalance_imbalance_ratio",
+            "Share of its fair load by which the broker that differs most did so when this broker last "
+            "measured. 0: the load is too small to matter, or another broker acts",
+            "load",
+        ),
+        _counter(
+            "tierlog_rebalance_results_total",
+            "Results of measurements. moved: partitions move; even: no move helps; held: a fault prevents it",
+            "result",
+        ),
+        _counter(
+            "tierlog_rebalance_moves_begun_total",
+            "Partitions that balancing by itself has begun to move. leader: nothing is copied",
+            "kind",
+        ),
+        _counter(
+            "tierlog_rebalance_moves_ended_total",
+            "Moves of balancing by itself that have ended. failed: refused, cancelled, replaced by another "
+            "move, or the topic was deleted",
+            "end",
         ),
     ),
     "The remote tier, as in Kafka": (

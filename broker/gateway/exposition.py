@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from tierlog.base.histogram import Histogram
-from tierlog.broker.gateway.catalogue import METRICS, Metric
+from tierlog.broker.gateway.catalogue import METRICS
+from tierlog.broker.gateway.metric_kinds import Metric
 
 LINES_PER_TURN = 1_000
 """Lines that are written before other work gets a turn on the event loop. They take about 1 ms."""

@@ -54,7 +54,7 @@ def load_balance_routes(
             async with rebalancer.busy:
                 report = await rebalancer.measure(body.seconds, bounds)
                 if not body.dry_run and report.plan.actions:
-                    outcomes = await rebalancer.execute(report.plan.actions, body.throttle)
+                    outcomes = await rebalancer.execute(report, body.throttle)
         except MetadataUnavailable as unavailable:
             started = "" if body.dry_run else f"; {MAY_HAVE_STARTED}"
             raise http_error(web.HTTPServiceUnavailable, f"{unavailable}{started}") from None
@@ -68,7 +68,7 @@ def _view(image: ClusterImage, report: Report) -> dict[str, Any]:
     plan, disks = report.plan, report.loads.disks if report.loads is not None else {}
     after = {one.broker_id: one for one in plan.after}
     return {
-        "faults": list(report.faults),
+        "faults": [one.text for one in report.faults],
         "seconds": report.seconds,
         "brokers": [
             {

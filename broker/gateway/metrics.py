@@ -25,10 +25,12 @@ from tierlog.broker.handlers.sasl import LoginCounts
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.maintenance.directory_moves import DirectoryMoves, MoveOutcome
 from tierlog.broker.maintenance.log_cleaner import LogCleaner
+from tierlog.broker.maintenance.rebalancer import Activity, End, Result, State
 from tierlog.broker.net.listener import Listener, Refusal
 from tierlog.broker.quotas.quotas import ClientQuotas, Report
 from tierlog.broker.replication.replica import NO_TRAFFIC, Replica, Traffic
 from tierlog.broker.replication.replica_manager import ReplicaManager
+from tierlog.metadata.controller.load_balance import Hold, Load
 from tierlog.metadata.quorum.status import NodeStatus
 from tierlog.metadata.records import QuotaKey
 from tierlog.metadata.versions import SUPPORTED_FORMATS
@@ -64,6 +66,7 @@ def families(node: Node) -> Iterator[Family]:
         yield from _cleaner_families(serving.cleaner)
         yield from _scrub_families(serving)
         yield from move_families(serving.moves)
+        yield from _rebalance_families(serving.rebalancer.activity)
         yield from tier_families(serving, node.metadata.image)
     budget_bytes = image_budget(node.settings.remote_log_metadata_cache_bytes)
     yield from manifest_families(node.metadata.image, node.settings.node_id, budget_bytes)
@@ -392,6 +395,23 @@ def move_families(moves: DirectoryMoves) -> Iterator[Family]:
     yield "tierlog_directory_moves", single(len(under_way))
     yield "tierlog_directory_moves_ended_total", [((str(end),), moves.outcomes[end]) for end in MoveOutcome]
     yield "tierlog_directory_moves_copied_bytes_total", single(moves.copied_bytes)
+
+
+def _rebalance_families(activity: Activity) -> Iterator[Family]:
+    reasons = {one.reason for one in activity.held}
+    yield "tierlog_rebalance_state", [((str(one),), int(one is activity.state)) for one in State]
+    yield "tierlog_rebalance_held", [((str(one),), int(one in reasons)) for one in Hold]
+    yield (
+        "tierlog_rebalance_imbalance_ratio",
+        [((str(load),), activity.imbalance.get(load, 0)) for load in Load],
+    )
+    yield "tierlog_rebalance_results_total", [((str(one),), activity.results[one]) for one in Result]
+    kinds = {"leader": False, "replica": True}
+    yield (
+        "tierlog_rebalance_moves_begun_total",
+        [((kind,), activity.begun[is_copied]) for kind, is_copied in kinds.items()],
+    )
+    yield "tierlog_rebalance_moves_ended_total", [((str(one),), activity.ended[one]) for one in End]
 
 
 def _quorum_families(node: Node) -> Iterator[Family]:

@@ -140,6 +140,7 @@ CLUSTER: Final = {
         "Upgrade that node, or this one: docs/howto/upgrade.md.",
     ),
     "quorum.waiting": Event("waiting for a quorum"),
+    "rebalance.ended": Event("moves that balanced the load have ended, and their throttle is removed"),
     "rebalance.held": Event("nothing is moved to balance the load: `why`"),
     "rebalance.started": Event("moves leaders and replicas to balance the load"),
     "sentinel.ended": Event("sentinel process ended; starting another", "None, unless it recurs."),

@@ -14,6 +14,7 @@ import msgspec
 
 from tierlog.base.types import NO_LEADER
 from tierlog.metadata.acls import AccessControlEntry, AclFilter
+from tierlog.metadata.balance_plan import BalancePlan
 from tierlog.metadata.delegation_tokens import DelegationToken
 from tierlog.metadata.records import ConfigScope, Endpoint, PageRef, RemoteSegment
 from tierlog.metadata.scram import ScramVerifier
@@ -243,18 +244,17 @@ class LeadersElected(Reply, frozen=True, kw_only=True, tag=True):
 class Reassign(Command["Reassigned"], frozen=True, kw_only=True, tag=True):
     """`changes`: (topic name, number, replicas with the preferred leader first, or None to cancel) (KIP-455).
 
-    `may_change_factor`: whether the replication factor may change (KIP-860). `throttle`: replication rate in
-    bytes per second (KIP-73) for the reassignments that begin, set in the same decision.
-    """
+    `may_change_factor`: the replication factor may change (KIP-860). `throttle`: replication rate in bytes
+    per second (KIP-73) for those that begin, set in the same decision. `plan`: None if people move."""
 
     changes: tuple[tuple[str, int, tuple[int, ...] | None], ...]
     may_change_factor: bool = True
     throttle: int | None = None
+    plan: BalancePlan | None = None
 
 
 class Reassigned(Reply, frozen=True, kw_only=True, tag=True):
-    """One outcome per change, in order. NONE: the reassignment began, or completed because nothing must be
-    copied."""
+    """One outcome per change, in order. NONE: it began, or completed because nothing must be copied."""
 
     partitions: tuple[NamedOutcome, ...]
 

@@ -9,13 +9,13 @@ from collections.abc import Container
 from tierlog.base.types import Rng
 from tierlog.metadata.controller import (
     acls,
+    balance_plans,
     brokers,
     configs,
     election,
     features,
     in_sync,
     quotas,
-    reassignment,
     remote,
     remote_loads,
     remote_splices,
@@ -77,7 +77,7 @@ def _decide(
         case c.ElectLeaders():
             return election.elect_leaders(image, command)
         case c.Reassign():
-            return reassignment.reassign(image, command)
+            return balance_plans.decide_moves(image, command)
         case c.CreateTopics():
             return topics.create_topics(image, command, rng)
         case c.DeleteTopics():

@@ -49,6 +49,27 @@ class Load(StrEnum):
     WRITTEN = "written"
 
 
+class Hold(StrEnum):
+    """Reasons for which nothing is moved."""
+
+    BROKER = "broker"
+    LEADER = "leader"
+    MOVES = "moves"
+    IN_SYNC = "in_sync"
+    DISK = "disk"
+    VOTER = "voter"
+    LOAD = "load"
+    THROTTLE = "throttle"
+    METADATA = "metadata"
+
+
+class Fault(NamedTuple):
+    """`text`: for people."""
+
+    reason: Hold
+    text: str
+
+
 class PartitionLoad(NamedTuple):
     """`size_bytes`: of one replica. `bytes_per_s`: appended by its leader."""
 
@@ -104,13 +125,15 @@ class BrokerLoad(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
     """`before`, `after`: loads of the brokers that take part. `left_alone`: brokers without replicas that get
-    none. `hot`: partitions that alone are a large share of what a broker should lead."""
+    none. `hot`: partitions that alone are a large share of what a broker should lead. `imbalance`: share of
+    its fair load by which the broker that differs most does so; 0 for loads that are too small to matter."""
 
     actions: tuple[Action, ...] = ()
     before: tuple[BrokerLoad, ...] = ()
     after: tuple[BrokerLoad, ...] = ()
     left_alone: tuple[int, ...] = ()
     hot: tuple[tuple[TopicPartition, float], ...] = ()
+    imbalance: tuple[tuple[Load, float], ...] = ()
 
 
 class _Change(NamedTuple):
@@ -128,7 +151,7 @@ def plan_by_load(image: ClusterImage, loads: Loads, bounds: Bounds) -> LoadPlan:
     """The actions that help most, at most as many as `bounds` allows. Partitions without a load are not
     moved. Deterministic."""
     state = _State(image, loads, bounds)
-    before = state.brokers_loads()
+    before, imbalance = state.brokers_loads(), tuple((load, state.imbalance(load)) for load in Load)
     actions: list[Action] = []
     urgent = [load for load in Load if state.deviates(load, TRIGGER)]
     while urgent and len(actions) < bounds.max_actions:
@@ -144,6 +167,7 @@ def plan_by_load(image: ClusterImage, loads: Loads, bounds: Bounds) -> LoadPlan:
         after=state.brokers_loads(),
         left_alone=tuple(sorted(state.left_alone)),
         hot=tuple(state.hot()),
+        imbalance=imbalance,
     )
 
 
@@ -205,10 +229,14 @@ class _State:
     def _deviation(self, load: Load, broker_id: int) -> float:
         return self._load[load][broker_id] / self._fair[load, broker_id] - 1
 
+    def imbalance(self, load: Load) -> float:
+        """The largest deviation of a broker; 0 if the load is too small to matter."""
+        if load not in self._counting:
+            return 0.0
+        return max(abs(self._deviation(load, one)) for one in self._brokers)
+
     def deviates(self, load: Load, share: float) -> bool:
-        return load in self._counting and any(
-            abs(self._deviation(load, one)) > share for one in self._brokers
-        )
+        return self.imbalance(load) > share
 
     def brokers_loads(self) -> tuple[BrokerLoad, ...]:
         return tuple(
@@ -350,22 +378,36 @@ _WORDS = {
 """Verb and unit of a load."""
 
 
-def faults(image: ClusterImage) -> list[str]:
+def faults(image: ClusterImage) -> list[Fault]:
     """Why nothing may be moved now: replication or a change of the cluster is in progress. Empty in a healthy
     cluster."""
     found = [
-        f"broker {one} is {'fenced' if broker.fenced else 'stopping'}"
+        Fault(Hold.BROKER, f"broker {one} is {'fenced' if broker.fenced else 'stopping'}")
         for one, broker in sorted(image.brokers.items())
         if not broker.may_lead
     ]
-    counts: Counter[str] = Counter()
+    counts: Counter[Hold] = Counter()
     for topic in image.topics.values():
         for partition in topic.partitions:
-            counts["without a leader"] += partition.leader == NO_LEADER
-            counts["being moved"] += partition.is_reassigned
-            counts["with a replica out of sync"] += len(partition.in_sync) < len(partition.replicas)
-            counts["with a replica on a failed or full disk"] += bool(partition.offline or partition.full)
-    return [*found, *(f"{counted(count, 'partition')} {what}" for what, count in counts.items() if count)]
+            counts[Hold.LEADER] += partition.leader == NO_LEADER
+            counts[Hold.MOVES] += partition.is_reassigned
+            counts[Hold.IN_SYNC] += len(partition.in_sync) < len(partition.replicas)
+            counts[Hold.DISK] += bool(partition.offline or partition.full)
+    found += (
+        Fault(reason, f"{counted(count, 'partition')} {_PARTITIONS[reason]}")
+        for reason, count in counts.items()
+        if count
+    )
+    return found
+
+
+_PARTITIONS = {
+    Hold.LEADER: "without a leader",
+    Hold.MOVES: "being moved",
+    Hold.IN_SYNC: "with a replica out of sync",
+    Hold.DISK: "with a replica on a failed or full disk",
+}
+"""Words for partitions that hold a plan."""
 
 
 def with_replicas(image: ClusterImage, actions: Sequence[Action]) -> list[tuple[str, int, tuple[int, ...]]]:

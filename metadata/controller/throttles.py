@@ -26,7 +26,8 @@ Move = tuple[str, int, Sequence[int] | None]
 
 
 def throttle(image: ClusterImage, moves: Iterable[Move], bytes_per_second: int) -> AlterConfigs:
-    """Settings for moves that have not begun. Skips cancelled moves and partitions that do not exist."""
+    """Settings for moves that have not begun. Skips partitions that do not exist, and moves that copy
+    nothing."""
     replicas_of: dict[str, tuple[list[str], list[str]]] = {}
     brokers: set[int] = set()
     for topic, partition, target in moves:
@@ -34,6 +35,8 @@ def throttle(image: ClusterImage, moves: Iterable[Move], bytes_per_second: int) 
         if topic_image is None or target is None or not 0 <= partition < len(topic_image.partitions):
             continue
         current = topic_image.partitions[partition].replicas
+        if not set(target) - set(current):
+            continue
         senders, receivers = replicas_of.setdefault(topic, ([], []))
         senders += [f"{partition}:{broker_id}" for broker_id in current]
         receivers += [f"{partition}:{broker_id}" for broker_id in target if broker_id not in current]
@@ -60,10 +63,12 @@ def _append_replicas(key: str, before: str, added: str) -> ConfigChange:
     return ConfigChange(key=key, operation=ConfigOperation.APPEND, value=added)
 
 
-def unthrottle(image: ClusterImage, partitions: Collection[tuple[str, int]] | None) -> AlterConfigs:
+def unthrottle(
+    image: ClusterImage, partitions: Collection[tuple[str, int]] | None, rate: str | None = None
+) -> AlterConfigs:
     """Remove the throttles of these partitions, or of all (None).
 
-    The rates are removed too if no throttled replica remains.
+    The rates are removed too if no throttled replica remains: all, or those with this value.
     """
     still_throttled = False
     topics = []
@@ -82,10 +87,22 @@ def unthrottle(image: ClusterImage, partitions: Collection[tuple[str, int]] | No
         topics.append(ConfigResource(scope=ConfigScope.TOPIC, name=topic, changes=tuple(changes)))
     brokers = {
         int(name)
-        for (scope, name), overrides in image.configs.items()
-        if scope is ConfigScope.BROKER and not REPLICATION_RATES.isdisjoint(overrides)
+        for name, rates in _throttled_brokers(image)
+        if rate is None or set(rates.values()) == {rate}
     }
     return AlterConfigs(resources=(*topics, *(() if still_throttled else _rates(brokers, None))))
+
+
+def is_throttled(image: ClusterImage) -> bool:
+    """Whether a topic or broker has a throttle, or only a part of one."""
+    return any(_throttled_topics(image)) or any(_throttled_brokers(image))
+
+
+def _throttled_brokers(image: ClusterImage) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Ids of brokers, and the rates that they have."""
+    for (scope, name), overrides in image.configs.items():
+        if scope is ConfigScope.BROKER and not REPLICATION_RATES.isdisjoint(overrides):
+            yield name, {key: overrides[key] for key in REPLICATION_RATES if key in overrides}
 
 
 def _throttled_topics(image: ClusterImage) -> Iterator[tuple[str, Mapping[str, str]]]:

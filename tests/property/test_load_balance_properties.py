@@ -195,7 +195,7 @@ def test_faults_name_what_must_be_over_before_a_move() -> None:
         brokers=image.brokers.set(3, replace(image.brokers[3], fenced=True)),
         topics=Map({TOPIC_ID: replace(topic, partitions=(moving, leaderless))}),
     )
-    assert faults(sick) == [
+    assert [one.text for one in faults(sick)] == [
         "broker 3 is fenced",
         "1 partition without a leader",
         "1 partition being moved",

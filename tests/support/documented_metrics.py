@@ -2,7 +2,8 @@
 
 import re
 
-from tierlog.broker.gateway.catalogue import METRICS, Kind
+from tierlog.broker.gateway.catalogue import METRICS
+from tierlog.broker.gateway.metric_kinds import Kind
 from tierlog.monitoring.kafka_names import MISSING, RECORDED, SENSELESS
 from tierlog.rest.metrics import CATALOGUE
 

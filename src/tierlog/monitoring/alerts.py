@@ -3,7 +3,7 @@
 `ALERTS` has all groups, with those of tiering.
 """
 
-from tierlog.monitoring.rules import CRITICAL, WARNING, Alert, Group
+from tierlog.monitoring.rules import CRITICAL, INFO, WARNING, Alert, Group
 from tierlog.monitoring.tier_alerts import TIER_ALERTS
 
 FILE = "alerts.yml"
@@ -189,6 +189,16 @@ _PARTITIONS = Group(
             summary="{{ $labels.instance }}: {{ $value }} compacted partitions are not cleaned",
             description="Their logs grow. The log has the reason, often a damaged range.",
             page="runbooks/damaged-log.md",
+        ),
+        Alert(
+            "TierlogRebalanceHeld",
+            "max by (job, reason) (tierlog_rebalance_held) > 0",
+            lasting="6h",
+            severity=INFO,
+            summary="{{ $labels.job }}: balancing by itself moves nothing, reason: {{ $labels.reason }}",
+            description="The load may become uneven. `tierlog partition balance --explain` says what holds "
+            "it.",
+            page="howto/balance.md",
         ),
     ),
 )

@@ -12,6 +12,7 @@ _CONTROLLER = "kafka_controller_kafkacontroller_"
 _REQUESTS = "kafka_network_requestmetrics_"
 _SOCKETS = "kafka_server_socket_server_metrics_"
 _RAFT = "kafka_server_raft_metrics_"
+_REBALANCE = "tierlog_rebalance_"
 
 
 def _rate(metric: str, by: str = "instance") -> str:
@@ -85,6 +86,20 @@ CLUSTER = Dashboard(
                   ("sum by (instance) (kafka_log_log_size)", "{{instance}}")),
             panel("Bytes in the bucket", "bytes", "Segments of all topics, each counted once.",
                   (f'sum({_TOPICS}remotelogsizebytes{{topic=""}})', "bucket")),
+        ),
+        row(
+            "Balancing by itself",
+            panel("Imbalance", "percentunit", "How far the broker that differs most is from its fair share. "
+                  "Moves begin at 25%. 0 while auto.rebalance.enable is off.",
+                  (f"max by (load) ({_REBALANCE}imbalance_ratio)", "{{load}}")),
+            panel("Moves that began and ended", "short", "In the last hour. A move fails if it is cancelled "
+                  "or its topic is deleted.",
+                  (f"sum by (kind) (increase({_REBALANCE}moves_begun_total[1h]))", "{{kind}} begun"),
+                  (f"sum by (end) (increase({_REBALANCE}moves_ended_total[1h]))", "{{end}}")),
+            panel("Why nothing moves", "short", "1 for each reason: docs/howto/balance.md",
+                  (f"max by (reason) ({_REBALANCE}held)", "{{reason}}")),
+            panel("Brokers by state", "short", "One broker acts, the others are on standby.",
+                  (f"sum by (state) ({_REBALANCE}state)", "{{state}}")),
         ),
     ),
 )  # fmt: skip

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tierlog.broker.gateway.catalogue import METRICS, Kind, Metric
+from tierlog.broker.gateway.catalogue import METRICS
+from tierlog.broker.gateway.metric_kinds import Kind, Metric
 
 COLUMNS = 24
 """Width of Grafana's grid."""

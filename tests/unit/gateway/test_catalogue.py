@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from tierlog.broker.gateway.catalogue import METRICS, SECTIONS, Kind, Metric
+from tierlog.broker.gateway.catalogue import METRICS, SECTIONS
+from tierlog.broker.gateway.metric_kinds import Kind, Metric
 
 ABBREVIATED = {"s", "ms", "us", "ns", "sec", "b", "kb", "mb", "gb", "tb", "pb", "m", "h", "d"}
 OF_KAFKA_EXPORTER = {"kafka_consumergroup_lag_sum"}

@@ -14,10 +14,11 @@ from tierlog.base.network import Unreachable
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.maintenance import rebalancer as module
 from tierlog.broker.maintenance.load_samples import EARLIEST_LOCAL
-from tierlog.broker.maintenance.rebalancer import Rebalancer
+from tierlog.broker.maintenance.rebalancer import End, Rebalancer, Result, State
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.controller.commands import Reassign
-from tierlog.metadata.controller.load_balance import Bounds
+from tierlog.metadata.controller.load_balance import Bounds, Fault, Hold, Load
+from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.metadata.records import ConfigScope
 from tierlog.protocol.messages import describe_log_dirs as dirs
 from tierlog.protocol.messages import list_offsets as offsets
@@ -107,20 +108,34 @@ async def tasks() -> AsyncIterator[TaskGroup]:
 
 def rebalancer(brokers: Brokers, tasks: TaskGroup, node_id: int = 1) -> Rebalancer:
     settings = NodeSettings(node_id=node_id, auto_rebalance_interval_seconds=0)
-    return Rebalancer(settings, brokers.controller, ManualClock(), tasks, brokers)
+    one = Rebalancer(settings, brokers.controller, ManualClock(), tasks, brokers)
+    brokers.controller.publish_to((Publisher("rebalancer", one.follow),))
+    return one
 
 
 async def test_measured_plan_is_executed_with_a_throttle(brokers: Brokers, tasks: TaskGroup) -> None:
     one = rebalancer(brokers, tasks)
     report = await one.measure(0, BOUNDS)
     assert report.faults == () and len(report.plan.actions) == 2
-    outcomes = await one.execute(report.plan.actions, 1000)
+    outcomes = await one.execute(report, 1000)
     assert all(not outcome.error for outcome in outcomes)
     image = brokers.controller.image
     assert image.overrides(ConfigScope.BROKER, "3")["follower.replication.throttled.rate"] == "1000"
     again = await one.measure(0, BOUNDS)
-    assert any("being moved" in fault for fault in again.faults) and not again.plan.actions
-    assert await one.execute(report.plan.actions, 1000) == [], "one plan at a time"
+    assert any("being moved" in fault.text for fault in again.faults) and not again.plan.actions
+
+
+async def test_two_brokers_that_measure_at_once_move_no_more_than_one_plan(
+    brokers: Brokers, tasks: TaskGroup
+) -> None:
+    first, second = rebalancer(brokers, tasks, 1), rebalancer(brokers, tasks, 2)
+    plans = [await one.measure(0, BOUNDS) for one in (first, second)]
+    other = dataclasses.replace(plans[1].plan.actions[0], partition=PARTITIONS - 1)
+    plan = dataclasses.replace(plans[1].plan, actions=(other,))
+    assert all(not one.error for one in await first.execute(plans[0], 1000))
+    [refused] = await second.execute(dataclasses.replace(plans[1], plan=plan), 1000)
+    assert "another plan has begun" in (refused.message or "")
+    assert len(moving(brokers.controller)) <= BOUNDS.max_actions
 
 
 async def test_fault_during_the_measurement_holds_the_plan(brokers: Brokers, tasks: TaskGroup) -> None:
@@ -130,13 +145,13 @@ async def test_fault_during_the_measurement_holds_the_plan(brokers: Brokers, tas
 
     brokers.on_described = fence
     report = await rebalancer(brokers, tasks).measure(0, BOUNDS)
-    assert "broker 3 is fenced" in report.faults and not report.plan.actions
+    assert Fault(Hold.BROKER, "broker 3 is fenced") in report.faults and not report.plan.actions
 
 
 async def test_broker_that_does_not_respond_holds_the_plan(brokers: Brokers, tasks: TaskGroup) -> None:
     brokers.dead.add(2)
     report = await rebalancer(brokers, tasks).measure(0, BOUNDS)
-    assert report.faults == ("the load of broker 2 cannot be read: refused",)
+    assert report.faults == (Fault(Hold.LOAD, "the load of broker 2 cannot be read: refused"),)
 
 
 async def test_loop_acts_on_the_active_broker_with_the_lowest_id_alone(
@@ -148,14 +163,29 @@ async def test_loop_acts_on_the_active_broker_with_the_lowest_id_alone(
     second.configure(loop_of(2))
     for _ in range(20):
         await asyncio.sleep(0)
-    assert not is_measured.is_set()
+    assert not is_measured.is_set() and second.activity.state is State.STANDBY
     second.configure(NodeSettings(node_id=2))
+    assert second.activity.state is State.OFF
     first = rebalancer(brokers, tasks, 1)
     first.configure(loop_of(1))
     await is_measured.wait()
     topic = lambda: brokers.controller.image.topic("t").partitions  # noqa: E731
     await until(lambda: any(one.replicas == (2, 1) for one in topic()))
     assert all(3 not in one.replicas for one in topic()), "broker 3 is empty: it may have been drained"
+    await until(lambda: first.activity.results[Result.EVEN] > 0)
+    moves = first.activity
+    assert moves.begun[False] == moves.ended[End.COMPLETED] == 3 and not moves.begun[True]
+    assert moves.imbalance[Load.LED] < 0.1, "three of six leaders have moved"
+
+
+async def test_reason_that_holds_the_loop_is_shown_until_it_ends(brokers: Brokers, tasks: TaskGroup) -> None:
+    brokers.controller.fence(3)
+    one = rebalancer(brokers, tasks)
+    one.configure(loop_of(1))
+    await until(lambda: one.activity.state is State.HELD)
+    assert one.activity.held == (Fault(Hold.BROKER, "broker 3 is fenced"),)
+    brokers.controller.fence(3, fenced=False)
+    await until(lambda: one.activity.results[Result.MOVED] > 0 and not one.activity.held)
 
 
 @pytest.mark.parametrize(
@@ -172,8 +202,38 @@ async def test_throttle_is_removed_after_the_moves_although_settings_have_change
     await until(lambda: bool(moving(controller)))
     assert throttled(controller)
     one.configure(dataclasses.replace(loop_of(1), **changed))
-    controller.do(Reassign(changes=tuple((name, number, None) for name, number in moving(controller))))
+    cancelled = moving(controller)
+    cancel_moves(controller)
+    await until(lambda: one.activity.ended[End.FAILED] == len(cancelled))
+    one.configure(NodeSettings(node_id=1))
+    cancel_moves(controller)
     await until(lambda: not throttled(controller))
+
+
+async def test_throttle_is_removed_by_another_broker_after_a_restart(
+    tasks: TaskGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Balancing is off by then. Broker 1 is down, and broker 2 has just started."""
+    monkeypatch.setattr(module, "END_INTERVAL_S", 0)
+    controller = Controller(1, 2, 3)
+    controller.create("t", *[(1, 2)] * PARTITIONS, (3, 1))
+    at_first = TaskGroup(lambda name, failure: None)
+    rebalancer(Brokers(controller), at_first).configure(loop_of(1))
+    await until(lambda: bool(moving(controller)))
+    await at_first.close()
+    rebalancer(Brokers(controller), tasks, 3)
+    second = rebalancer(Brokers(controller), tasks, 2)
+    cancel_moves(controller)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert throttled(controller), "broker 1 is the one that acts"
+    controller.fence(1)
+    await until(lambda: not throttled(controller))
+    assert second.activity.ended[End.FAILED] > 0 and second.activity.state is State.OFF
+
+
+def cancel_moves(controller: InlineController) -> None:
+    controller.do(Reassign(changes=tuple((name, number, None) for name, number in moving(controller))))
 
 
 def moving(controller: InlineController) -> list[tuple[str, int]]:
