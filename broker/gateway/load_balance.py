@@ -15,6 +15,7 @@ from tierlog.base.types import TopicPartition
 from tierlog.broker.gateway.node import Serving
 from tierlog.broker.gateway.requests import decode_body, http_error
 from tierlog.broker.maintenance.rebalancer import Report
+from tierlog.config.balancing import MAX_BYTES_PER_SECOND, MAX_MOVES, MEASUREMENT_S
 from tierlog.metadata.controller.commands import NamedOutcome
 from tierlog.metadata.controller.load_balance import Action, Bounds, BrokerLoad
 from tierlog.metadata.image import ClusterImage
@@ -35,9 +36,9 @@ class BalanceByLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dry_run: bool = False
     leaders: bool = True
     replicas: bool = True
-    seconds: Annotated[float, msgspec.Meta(ge=0.1, le=600)] = 10.0
-    max_moves: Annotated[int, msgspec.Meta(ge=1, le=MOVES_MAX)] = 10
-    throttle: Annotated[int, msgspec.Meta(ge=1)] = 50 << 20
+    seconds: Annotated[float, msgspec.Meta(ge=0.1, le=600)] = MEASUREMENT_S
+    max_moves: Annotated[int, msgspec.Meta(ge=1, le=MOVES_MAX)] = MAX_MOVES
+    throttle: Annotated[int, msgspec.Meta(ge=1)] = MAX_BYTES_PER_SECOND
 
 
 def load_balance_routes(

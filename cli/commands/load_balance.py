@@ -1,5 +1,6 @@
 """`tierlog partition balance --explain` and `--execute`: balances by load, and says why partitions move."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tierlog.cli.errors import CliError
@@ -74,7 +75,25 @@ def balance_by_load(
         what = f"{refused[0]['topic']}-{refused[0]['partition']} was refused: {refused[0]['error']}"
         raise CliError(what, hint=refused[0]["message"] or "Repeat the command: the cluster has changed.")
     if executes:
-        print_status(f"{counted(len(accepted), 'partition')} changed")
+        _print_changed(api, accepted, response["actions"])
+
+
+def _print_changed(
+    api: "AdminApi", accepted: set[tuple[str, int]], actions: Sequence[dict[str, Any]]
+) -> None:
+    """A move that was accepted may have been cancelled since, or its topic deleted."""
+    wanted = {(one["topic"], one["partition"]): one["after"] for one in actions}
+    rows = [
+        row
+        for topic in sorted({topic for topic, _ in accepted})
+        for row in api.get("/v1/partitions", topic=topic)["partitions"]
+    ]
+    found = {(row["topic"], row["partition"]): row["replicas"] for row in rows}
+    changed = {one for one in accepted if found.get(one) == wanted[one]}
+    message = f"{counted(len(changed), 'partition')} changed"
+    if other := len(accepted - changed):
+        message += f", and {other} not: deleted, or moved by another command since"
+    print_status(message)
 
 
 def _of_broker(api: "AdminApi") -> "AdminApi":

@@ -22,6 +22,7 @@ from tierlog.cli.options import (
     topic_name,
 )
 from tierlog.cli.output import counted, print_json, print_outcome, print_rows, print_status
+from tierlog.config.balancing import MAX_BYTES_PER_SECOND, MAX_MOVES, MEASUREMENT_S
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
@@ -234,12 +235,14 @@ Seconds = Annotated[
         min=0.1,
         max=600,
         callback=lambda given: None if given is None else finite(given),
-        help="By load: length of the measurement in seconds. Default: 10.",
+        help=f"By load: length of the measurement in seconds. Default: {MEASUREMENT_S}.",
     ),
 ]
 MaxMoves = Annotated[
     int | None,
-    typer.Option("--max-moves", min=1, max=1000, help="By load: partitions that move at most. Default: 10."),
+    typer.Option(
+        "--max-moves", min=1, max=1000, help=f"By load: partitions that move at most. Default: {MAX_MOVES}."
+    ),
 ]
 Throttle = Annotated[
     int | None,
@@ -248,7 +251,7 @@ Throttle = Annotated[
         metavar="BYTES",
         min=1,
         max=INT64_MAX,
-        help="By load: bytes per second that each broker copies. Default: 50 MiB.",
+        help=f"By load: bytes per second that each broker copies. Default: {MAX_BYTES_PER_SECOND >> 20} MiB.",
     ),
 ]
 
@@ -280,15 +283,15 @@ def balance(
     if explain + execute + dry_run > 1:
         raise usage("give only one of --explain, --execute and --dry-run", hint="--explain changes nothing.")
     if explain or execute:
-        seconds = seconds or 10
+        seconds = seconds or MEASUREMENT_S
         balance_by_load(
             admin_api(admin, bootstrap, timeout_s=seconds + LOAD_TIMEOUT_S, changes=execute),
             executes=execute,
             leaders=leaders,
             replicas=replicas,
             seconds=seconds,
-            max_moves=max_moves or 10,
-            throttle=throttle or 50 << 20,
+            max_moves=max_moves or MAX_MOVES,
+            throttle=throttle or MAX_BYTES_PER_SECOND,
             as_json=as_json,
         )
         return

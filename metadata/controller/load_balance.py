@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from tierlog.base.text import counted, size
 from tierlog.base.types import NO_LEADER, TopicPartition
+from tierlog.config.balancing import MAX_MOVES
 from tierlog.metadata.controller.placement import host_of
 from tierlog.metadata.image import ClusterImage
 
@@ -37,8 +38,9 @@ FREE_SHARE = 0.15  # twice what a full disk needs for recovery
 CANDIDATES = 100
 """Partitions of a broker that are tried for an action, those with the largest load."""
 
-HOT_SHARE, HOT_MAX = 0.5, 10
-"""A partition is hot if it has this share of what an average broker leads. So many are named."""
+HOT_MAX = 10
+"""A partition is hot if it alone exceeds a broker's fair share of what is led by more than TRIGGER, so that
+no move makes the load even. So many are named."""
 
 
 class Load(StrEnum):
@@ -94,7 +96,7 @@ class Loads:
 class Bounds:
     """`fills_empty`: brokers without replicas may get some. An operator may have emptied them."""
 
-    max_actions: int = 10
+    max_actions: int = MAX_MOVES
     max_bytes: int = 100 << 30
     moves_leaders: bool = True
     moves_replicas: bool = True
@@ -125,7 +127,7 @@ class BrokerLoad(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
     """`before`, `after`: loads of the brokers that take part. `left_alone`: brokers without replicas that get
-    none. `hot`: partitions that alone are a large share of what a broker should lead. `imbalance`: share of
+    none. `hot`: partitions that alone are more than what a broker should lead. `imbalance`: share of
     its fair load by which the broker that differs most does so; 0 for loads that are too small to matter."""
 
     actions: tuple[Action, ...] = ()
@@ -251,7 +253,7 @@ class _State:
             return
         ordered = sorted(self._loads.partitions.items(), key=lambda one: (-one[1].bytes_per_s, one[0]))
         for where, found in ordered[:HOT_MAX]:
-            if found.bytes_per_s >= HOT_SHARE * self._averages[Load.LED]:
+            if found.bytes_per_s > (1 + TRIGGER) * self._averages[Load.LED]:
                 yield where, found.bytes_per_s
 
     # --- changes

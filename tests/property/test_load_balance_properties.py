@@ -184,6 +184,13 @@ def test_hot_partition_is_named_though_no_move_divides_it() -> None:
     assert plan_by_load(image, loads, Bounds()).hot == ((TopicPartition("t", 0), 20e6),)
 
 
+def test_no_partition_of_an_even_topic_is_hot() -> None:
+    """Each has a third of the load, as each broker should have."""
+    image = cluster(["a", "b", "c"], [(1, 2), (2, 3), (3, 1)])
+    loads = loads_of([(0, 20e6), (0, 21e6), (0, 19e6)], dict.fromkeys((1, 2, 3), GIB))
+    assert plan_by_load(image, loads, Bounds()).hot == ()
+
+
 def test_faults_name_what_must_be_over_before_a_move() -> None:
     image = cluster(["a", "b", "c"], [(1, 2), (2, 3)])
     assert faults(image) == []

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tierlog.config.balancing import MAX_BYTES_PER_SECOND, MAX_MOVES
 from tierlog.config.definitions import boolean_, double_, int_, long_
 from tierlog.config.tls import SslSettings
 from tierlog.config.topic import MAX_LONG
@@ -43,14 +44,14 @@ class BackgroundSettings(SslSettings):
         minimum=1,
     )
     auto_rebalance_max_moves: int = int_(
-        10,
+        MAX_MOVES,
         "Maximum number of partitions that are moved after a measurement. The next one begins when all have "
         "moved. Lower it if moves disturb clients.",
         minimum=1,
         maximum=1000,
     )
     auto_rebalance_max_bytes_per_second: int = long_(
-        50 * MIB,
+        MAX_BYTES_PER_SECOND,
         "Throttle of these moves: bytes per second that each broker sends and receives for them. Lower it "
         "if disks or network are busy, raise it if moves take too long.",
         minimum=1,

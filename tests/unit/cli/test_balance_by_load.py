@@ -41,6 +41,34 @@ async def controller() -> AsyncIterator[str]:
         await runner.cleanup()
 
 
+async def test_moves_whose_topic_was_deleted_are_not_counted_as_changed() -> None:
+    runners: list[web.AppRunner] = []
+    loads = {"stored_bytes": 0, "written_bytes_per_s": 0, "led_bytes_per_s": 0}
+    broker = {"id": 1, "rack": None, "disk_bytes": 1, "free_bytes": 1, "now": loads, "then": loads}
+    move = {"partition": 0, "before": [1, 2], "after": [2, 1], "copied_bytes": 0, "reason": "-"}
+    outcome = {"partition": 0, "error": None, "message": None}
+    moved = {
+        "faults": [],
+        "seconds": 1.0,
+        "brokers": [broker],
+        "hot": [],
+        "actions": [{"topic": "orders", **move}, {"topic": "gone", **move}],
+        "outcomes": [{"topic": "orders", **outcome}, {"topic": "gone", **outcome}],
+    }
+    rows = [{"topic": "orders", "partition": 0, "replicas": [2, 1]}]
+    documents = {
+        "/v1/quorum": {"leader": 1},
+        "/v1/cluster": {"node_id": 1, "brokers": [{"id": 1, "fenced": False}], "topics": []},
+        "/v1/partitions/balance/load": moved,
+        "/v1/partitions": {"partitions": rows},
+    }
+    url = await serve(documents, runners)
+    ended = await asyncio.to_thread(call, "partition", "balance", "--execute", "--admin", url)
+    assert ended.code == 0 and "1 partition changed, and 1 not" in ended.stderr, ended
+    for runner in runners:
+        await runner.cleanup()
+
+
 async def test_an_active_broker_measures_if_the_address_is_that_of_a_controller(controller: str) -> None:
     ended = await asyncio.to_thread(call, "partition", "balance", "--explain", "--admin", controller)
     assert ended.code == 0 and "not now: broker 2 is fenced" in ended.stderr, ended
