@@ -51,9 +51,7 @@ class GroupService:
         )
         self.lag = GroupLag(self.shards, host, network, settings.group_lag_metrics_max_partitions)
         self._settings = settings
-        pace = HeartbeatPace(
-            settings.group_consumer_heartbeats_per_second, self._count_consumers, host.clock
-        )
+        pace = HeartbeatPace(settings.group_consumer_heartbeats_per_second, self._count_consumers, host.clock)
         self._settings_of = _GroupConfigs(settings, lambda: host.metadata.image, pace)
         self._rng = rng
 
@@ -202,8 +200,7 @@ class _GroupConfigs:
         found = self._known[name]
         if HEARTBEAT_INTERVAL in overrides:
             return found
-        interval_ms = self._pace.interval_ms(found.heartbeat_interval_ms)
-        return found if interval_ms == found.heartbeat_interval_ms else replace(found, heartbeat_interval_ms=interval_ms)
+        return replace(found, heartbeat_interval_ms=self._pace.interval_ms(found.heartbeat_interval_ms))
 
     def _read(self, overrides: Mapping[str, str]) -> ConsumerSettings:
         values = consumer_settings(self._now, overrides)

@@ -187,9 +187,9 @@ def through_slow_link(tiered):
 
 
 def first_byte(tiered):
-    """Reads of offsets in segments that were never read: the index and one chunk come from the store. One read
-    follows the other: a machine that takes unused memory back (DAMON) makes a process that has paused for a
-    second 50 times slower, at first."""
+    """Reads of offsets in segments that were never read: the index and one chunk come from the store. One
+    read follows the other: a machine that takes unused memory back (DAMON) makes a process that has paused
+    for a second 50 times slower, at first."""
     rng, segments = random.Random(1), tiered.bytes // tiered.options.segment
     per_segment = tiered.end // segments
     latencies = []
