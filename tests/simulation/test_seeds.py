@@ -1,5 +1,6 @@
 """A few seeds of the simulated cluster and quorum, run as `make simulate` does."""
 
+import inspect
 import json
 import os
 import re
@@ -164,6 +165,21 @@ def test_each_safeguard_of_the_product_has_a_replacement_here() -> None:
         name for file in files for name in re.findall(r'(?m)^ *@?safeguard\(\s*"(.+)"', file.read_text())
     }
     assert names == {name for row in SAFEGUARDS.values() for name in row.replacements}
+
+
+def test_each_replacement_takes_the_arguments_of_its_safeguard() -> None:
+    """Otherwise a run fails in its replacement, and seems to notice the loss."""
+    for row in SAFEGUARDS.values():
+        for name, replacement in row.replacements.items():
+            original = product.SAFEGUARDS[name]
+            parameters = inspect.signature(original).parameters.values()
+            places = [
+                None for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+            ]
+            named = {each.name: None for each in parameters if each.kind is each.KEYWORD_ONLY}
+            inspect.signature(replacement).bind(original, *places, **named)
+            awaited = map(inspect.iscoroutinefunction, (original, replacement))
+            assert len({*awaited}) == 1, name
 
 
 def test_no_compiled_function_is_decorated() -> None:

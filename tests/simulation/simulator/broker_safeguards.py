@@ -500,7 +500,7 @@ def _(original: Function, replica: Any) -> bool:
 
 
 @without("the leader checks producer sequence numbers", breaks="a retry is written twice")
-def _(original: Function, *_: Any) -> None:
+def _(original: Function, *_: Any, **options: Any) -> None:
     return
 
 

@@ -12,7 +12,7 @@ from operator import lt
 from pathlib import Path
 from typing import Any
 
-from simulator import compacted
+from simulator import compacted, late_cancels, unanswered_joins
 from simulator import planned_operations as planned
 from simulator.access import Guests
 from simulator.batches_in_flight import Producer, has_batches_in_flight
@@ -35,7 +35,7 @@ from simulator.splits import split
 from simulator.tiering import Tiering
 from simulator.transactions import Transactions
 from simulator.witness import QuorumWitness, Violation
-from simulator.workload import TOPIC, Client, History, check_order, consume, produce, values_of
+from simulator.workload import TOPIC, Client, History, Timestamps, check_order, consume, produce, values_of
 from tierlog.base.types import InvariantViolation
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.segment import Segment
@@ -244,7 +244,7 @@ class ClusterRun:
         await self._create_topic()
         for n in range(4):
             client = self._client(f"producer-{n}", clients, self._fork())
-            pause_s, stamps = self.rng.uniform(0.03, 0.3), random.Random(f"stamps {self.outcome.seed} {n}")
+            pause_s, stamps = self.rng.uniform(0.03, 0.3), Timestamps.of_producer(seed, n)
             clients.watch(produce(client, n, n % PARTITIONS, pause_s, stamps), self._violations)
         for n in range(3):
             client = self._client(f"consumer-{n}", clients, self._fork())
@@ -321,6 +321,8 @@ class ClusterRun:
     def _start_operators(self, clients: Process) -> None:
         """Start the operators and special faults of this run. Each draws from its own generator."""
         rng = random.Random(f"operators {self.outcome.seed}")
+        around = lambda client: (self.brokers, client.rng, self.outcome.done)  # noqa: E731
+        size, links = (self.outcome.seed, len(self.brokers)), (self.brokers, self.network)
         for name, (share, work) in {
             "mover": (MOVED, lambda client: move_partitions(client, PARTITIONS)),
             "passing": (RECREATED, self._recreate_topics),
@@ -330,16 +332,12 @@ class ClusterRun:
             "misconfigured": (self._misconfigured, self._misconfigure),
             "twins": (TWINS, self._start_twins),
             "restores": (RESTORED, self._copy_disk),
-            "stops": (
-                planned.STOPPED,
-                lambda client: planned.restart_brokers(self.brokers, client.rng, self.outcome.done),
-            ),
-            "directories": (
-                planned.REHOUSED,
-                lambda client: planned.rehouse_replicas(self.brokers, client.rng, self.outcome.done),
-            ),
+            "stops": (planned.STOPPED, lambda client: planned.restart_brokers(*around(client))),
+            "directories": (planned.REHOUSED, lambda client: planned.rehouse_replicas(*around(client))),
             "late leases": (LATE_LEASES, self._delay_heartbeat_replies),
             "guests": (self.guests.share, lambda client: self.guests.play(client, clients)),
+            "cancels": (late_cancels.share(*size), lambda client: late_cancels.play(client, *links)),
+            "joins": (unanswered_joins.share(*size), lambda client: unanswered_joins.play(client, *links)),
         }.items():
             draws = random.Random(rng.random())
             if draws.random() < share:

@@ -82,11 +82,11 @@ async def move_partitions(client: Client, partitions: int) -> None:
         if act == "elect":
             await _elect_preferred(client)
             continue
-        if await _reassign(client, partition, rng.sample(client.nodes, rng.choice(FACTORS))):
+        if await reassign(client, partition, rng.sample(client.nodes, rng.choice(FACTORS))):
             client.history.done["moves"] += 1
         if act == "cancel":
             await asyncio.sleep(rng.uniform(0, CANCELLED_WITHIN_S))
-            if await _reassign(client, partition, None):
+            if await reassign(client, partition, None):
                 client.history.done["moves cancelled"] += 1
 
 
@@ -104,7 +104,7 @@ async def remove_brokers(
         leaving = rng.choice(client.nodes)
         others = [node for node in client.nodes if node != leaving]
         for partition in range(partitions):
-            await _reassign(client, partition, rng.sample(others, min(len(others), rng.choice(FACTORS))))
+            await reassign(client, partition, rng.sample(others, min(len(others), rng.choice(FACTORS))))
         await asyncio.sleep(rng.uniform(*DRAINED_S))
         stop(leaving)
         for _ in range(UNREGISTERED_TRIES):
@@ -125,7 +125,7 @@ async def _elect_preferred(client: Client) -> None:
     client.history.done["elections"] += sum(one.error_code == ErrorCode.NONE for one in results)
 
 
-async def _reassign(client: Client, partition: int, target: list[int] | None) -> bool:
+async def reassign(client: Client, partition: int, target: list[int] | None) -> bool:
     """Returns whether the reassignment was accepted."""
     change = ReassignablePartition(partition_index=partition, replicas=target)
     topics = [ReassignableTopic(name=TOPIC, partitions=[change])]
@@ -145,7 +145,7 @@ async def recreate_topics(
     """Create, check and delete topics of one name while `wanted`. Ends only when the last one is checked.
 
     With `stop_coordinator`, a group commits to each of them, and its coordinator is stopped before some
-    deletions.
+    deletions. The next topic is created at once then: before the next coordinator has loaded the offset.
     """
     for life in count():
         if not wanted():
@@ -158,14 +158,16 @@ async def recreate_topics(
             tiered = ("remote.storage.enable", "true") in configs
             await _check_content(client, topic_id, written, may_be_late=tiered)
             client.history.done["topics recreated"] += 1
-        if stop_coordinator is not None and client.rng.random() < COORDINATOR_STOPPED:
+        is_at_once = stop_coordinator is not None and client.rng.random() < COORDINATOR_STOPPED
+        if stop_coordinator is not None and is_at_once:
             node = await coordinator_of_recreated_topics(client)
             if node is not None:
                 stop_coordinator(node)
         topic_id = topic_id or client.topic_id()
         if topic_id is not None:
             await delete_topic(client, topic_id)
-        await asyncio.sleep(client.rng.expovariate(RECREATIONS_A_SECOND))
+        pause_s = client.rng.expovariate(RECREATIONS_A_SECOND)
+        await asyncio.sleep(0 if is_at_once else pause_s)
 
 
 async def create_topic(client: Client, configs: Sequence[tuple[str, str]]) -> UUID | None:

@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Self
 from uuid import UUID
 
 from simulator.broker import SimBroker
@@ -49,6 +50,9 @@ HONEST = 0.7
 
 FAR_MS = 30 * 86_400_000
 """Longer than retention.ms, and than the error of any clock."""
+
+BEHIND = 0.25
+"""Share of the producers whose headers are all FAR_MS in the past: then whole segments have nothing else."""
 
 
 @dataclass(slots=True)
@@ -201,8 +205,34 @@ class Client:
         return known.leader
 
 
-async def produce(client: Client, number: int, partition: int, pause_s: float, stamps: random.Random) -> None:
-    """Runs until cancelled. `stamps` draws timestamps."""
+class Timestamps:
+    """The timestamps of a producer's batches.
+
+    Retention must use the records' timestamps, which are never old enough to be deleted within a run.
+    """
+
+    def __init__(self, draws: random.Random, *, is_behind: bool = False) -> None:
+        self._draws, self._is_behind = draws, is_behind
+
+    @classmethod
+    def of_producer(cls, seed: int, number: int) -> Self:
+        is_behind = random.Random(f"behind {seed} {number}").random() < BEHIND
+        return cls(random.Random(f"stamps {seed} {number}"), is_behind=is_behind)
+
+    def next(self) -> tuple[int | None, int]:
+        """The false maximum timestamp of a header, or None if it is true, and the time of the records."""
+        now_ms = START_MS + int(asyncio.get_running_loop().time() * 1000)
+        if self._is_behind:
+            return now_ms - FAR_MS, now_ms
+        if self._draws.random() < HONEST:
+            return None, now_ms
+        if self._draws.random() < 0.5:
+            return 0, NO_TIMESTAMP  # as librdkafka writes records without a time
+        return self._draws.choice((0, now_ms - FAR_MS, now_ms + FAR_MS)), now_ms
+
+
+async def produce(client: Client, number: int, partition: int, pause_s: float, stamps: Timestamps) -> None:
+    """Runs until cancelled."""
     producer_id = await new_producer_id(client)
     sequence = sent = 0
     while True:
@@ -211,7 +241,7 @@ async def produce(client: Client, number: int, partition: int, pause_s: float, s
             continue
         count = client.rng.randint(1, 4)
         values = [b"%d-%d" % (number, sent + n) for n in range(count)]
-        said, time = _timestamps(stamps)
+        said, time = stamps.next()
         records = [NewRecord(time, None, value, ()) for value in values]
         batch = encode_batch(records, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
         _set_header_timestamp(batch, time if said is None else said)
@@ -219,19 +249,6 @@ async def produce(client: Client, number: int, partition: int, pause_s: float, s
         client.history.note(partition, list(enumerate(values, offset)), "acknowledged")
         sequence, sent = sequence + count, sent + count
         await asyncio.sleep(client.rng.expovariate(1 / pause_s))
-
-
-def _timestamps(stamps: random.Random) -> tuple[int | None, int]:
-    """The false maximum timestamp of a header, or None if it is true, and the timestamp of the records.
-
-    Retention must use the records' timestamps, which are never old enough to be deleted within a run.
-    """
-    now_ms = START_MS + int(asyncio.get_running_loop().time() * 1000)
-    if stamps.random() < HONEST:
-        return None, now_ms
-    if stamps.random() < 0.5:
-        return 0, NO_TIMESTAMP  # as librdkafka writes records without a time
-    return stamps.choice((0, now_ms - FAR_MS, now_ms + FAR_MS)), now_ms
 
 
 def _set_header_timestamp(batch: bytearray, said: int) -> None:
