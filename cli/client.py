@@ -139,7 +139,8 @@ class KafkaClient:
                 yield
         except errors.NotAvailable as failure:
             self.require_quorum(str(failure))
-            hint = "The broker may still be starting: retry, or see its log."
+            is_damaged = str(failure).endswith(ErrorCode.CORRUPT_MESSAGE.name)
+            hint = DAMAGED_HINT if is_damaged else "The broker may still be starting: retry, or see its log."
             raise CliError(str(failure), hint=hint) from None
 
 
@@ -214,6 +215,7 @@ def response_error(code: int, message: str | None, subject: str, *, hint: str = 
     return CliError(text, hint=own or _HINTS.get(name, LOG_HINT), code=exit_code)
 
 
+DAMAGED_HINT = "A batch in the log is damaged: see `tierlog doctor`, and docs/runbooks/damaged-log.md."
 LOG_HINT = "See the broker's log, or check the cluster with `tierlog cluster health`."
 
 

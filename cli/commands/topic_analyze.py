@@ -9,7 +9,7 @@ import typer
 from tierlog.cli.commands.consume import parse_time
 from tierlog.cli.errors import no_partition, usage
 from tierlog.cli.options import INT32_MAX, Bootstrap, ClientConfig, Json, Topic
-from tierlog.cli.output import print_json, print_rows, print_status, readable, size
+from tierlog.cli.output import counted, print_json, print_rows, print_status, readable, size
 
 if TYPE_CHECKING:
     from tierlog.cli.client import KafkaClient
@@ -191,6 +191,10 @@ def _print(document: dict[str, Any], hot: "list[HotKey] | None") -> None:
             f"Keys with the most bytes, in {keys['records']:,} records, {keys['without_key']:,} without key"
         )
         print_rows(KEY_COLUMNS, lines, title=title)
+        if undecoded := keys["undecoded_batches"]:
+            print_status(
+                f"{counted(undecoded, 'batch', 'batches')} cannot be decoded: their keys are missing"
+            )
     if not document["records"]:
         print_status("no records in this time range; --since 7d looks further back")
     for sentence in document["advice"]:

@@ -220,9 +220,11 @@ def _play(options: argparse.Namespace, stage: Stage, workload: Workload, played:
             fault_s=options.fault_seconds,
             offered=RECORDS_S,
             tell=lambda text, begins=begins: _say(f"{begins}: {text}"),  # type: ignore[misc]
-            asks_doctor=options.doctor,
+            asks_doctor=options.doctor or options.doctor_table is not None,
         )
         played.append(done)
+        if options.doctor_table and done.found:
+            doctor.note(options.doctor_table, done.fault, done.found)
         _say(f"{begins}: {done}; {workload.acknowledged} acknowledged so far")
 
 
@@ -317,6 +319,11 @@ def _options() -> argparse.Namespace:
         "--doctor",
         action="store_true",
         help=f"`tierlog doctor` must name each fault within {doctor.WITHIN_S:g} s",
+    )
+    parser.add_argument(
+        "--doctor-table",
+        type=lambda name: Path(name).resolve(),
+        help="--doctor, and write a table: fault, found, time",
     )
     parser.add_argument("--loopback", action="store_true", help="no namespaces, even if they are allowed")
     parser.add_argument("--keep", action="store_true", help="keep the directory of a run that passed too")

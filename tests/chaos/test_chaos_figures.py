@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from chaos import number_of_rounds
 from havoc import figures
-from havoc.doctor import RULES, UNNAMED
+from havoc.doctor import HEAD, RULES, UNNAMED, Found, note
 from havoc.nodes import ChaosFailed
 from havoc.rounds import check_faults, chosen
 from havoc.stage import APART, FAULTS, TIERED, of_shape
@@ -95,3 +95,19 @@ def test_rounds_all_runs_each_fault_once() -> None:
 def test_doctor_names_every_fault_or_a_reason_says_why_not() -> None:
     assert RULES.keys() | UNNAMED.keys() == FAULTS.keys()
     assert not RULES.keys() & UNNAMED.keys()
+
+
+def test_table_of_doctor_keeps_the_longest_time_of_each_fault(tmp_path: Path) -> None:
+    table = tmp_path / "doctor.md"
+    for seconds in (3.0, 12.5, 4.0):
+        note(table, "kill-leader", Found("node", "node 1", seconds, is_needed=True))
+    note(table, "disk-full", Found("disk-full", "node 2", 2.0, is_needed=True))
+    note(table, "disk-full", Found(None, "", None, is_needed=True))
+    note(table, "disk-full", Found("disk-full", "node 2", 2.5, is_needed=True))
+    note(table, "loss", Found(None, "", None, is_needed=False))
+    rows = [
+        "| `disk-full` | not named | - |",
+        "| `kill-leader` | `node` | 12.5 |",
+        f"| `loss` | {UNNAMED['loss']} | - |",
+    ]
+    assert table.read_text(encoding="utf-8") == HEAD + "".join(f"{row}\n" for row in rows)

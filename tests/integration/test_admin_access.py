@@ -89,6 +89,8 @@ async def test_each_role_may_do_what_those_below_it_may(broker: Broker) -> None:
                 assert (found == 403) == (has < rank[needed]), (user, path, found)
                 assert found != 401
     assert await status(broker, "GET", "/health") == 200
+    for user in ("nobody", "vera"):  # others would measure the load for ten seconds
+        assert await status(broker, "POST", "/v1/partitions/balance/load", user, f"{user}-päss") == 403
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,7 @@ async def test_each_role_may_do_what_those_below_it_may(broker: Broker) -> None:
 )
 async def test_others_learn_nothing(broker: Broker, user: str, password: str) -> None:
     reads = [("GET", path) for path in ("/v1/cluster", "/metrics", "/v1/events", "/v1/quorum")]
-    for method, path in [*reads, ("POST", "/v1/scrub")]:
+    for method, path in [*reads, ("POST", "/v1/scrub"), ("POST", "/v1/partitions/balance/load")]:
         assert await status(broker, method, path, user, password) == 401
 
 

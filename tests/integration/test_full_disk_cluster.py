@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cli_inline import call
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from deliveries import Deliveries
@@ -89,6 +90,10 @@ def test_broker_with_a_full_disk_hands_over_leadership_and_rejoins(cluster: Loca
         lambda: all(leader != FULL and members == {2, 3} for leader, members in partitions()),
         "the other brokers are the leaders and the in-sync replicas",
     )
+    held = call(
+        "partition", "balance", "--execute", "--seconds", "0.1", "--admin", cluster.nodes[2].admin_url
+    )
+    assert held.code == 1 and "with a replica on a failed or full disk" in held.stderr, held
     produce()
     ballast.unlink()
     until(lambda: all(members == {1, 2, 3} for _, members in partitions()), "it has caught up")

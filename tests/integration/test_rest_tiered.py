@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import s3_servers
+from cli_inline import json_output
 from rest_process import RestProcess
 from waiting import until
 
@@ -48,3 +49,7 @@ def test_stream_has_tiered_history_and_local_records(
         assert end["next_offsets"] == {"0": RECORDS + 1}
         *rows, _ = rest.get("/v1/topics/history/consume?timestamp=2500&max_records=5").body
         assert [row["offset"] for row in rows] == [1500, 1501, 1502, 1503, 1504]
+    options = ("--since", "1000", "--keys", "--bootstrap", broker.bootstrap)
+    [found] = json_output("topic", "analyze", "history", *options)
+    assert found["records"] == found["keys"]["records"] == RECORDS + 1, "history in the bucket is read"
+    assert found["partition_loads"][0]["sampled"] == 1 and not found["keys"]["undecoded_batches"]

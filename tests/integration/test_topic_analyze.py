@@ -1,14 +1,26 @@
 """`tierlog topic analyze` measures a real topic, names its busiest partition and the keys that heat it."""
 
+import time
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_inline import call, json_output
 from confluent_kafka import Producer
+from wire_client import Client
 
+from tierlog.cli import topics
+from tierlog.cli.client import KafkaClient
+from tierlog.cli.errors import CliError
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.batch import HEADER_SIZE, read_header, seal
+from tierlog.records.codecs import Codec
+from tierlog.records.writer import NewRecord, encode_batch, with_section
 from tierlog.testing import TierlogBroker
 
 RECORDS, HOT_VALUE = 4000, 200
+NOW_MS = time.time_ns() // 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +82,52 @@ def test_range_and_partitions_limit_what_is_measured(at: tuple[str, ...]) -> Non
     assert ended.code == 0 and "no records in this time range" in ended.stderr
     ended = call("topic", "analyze", "heated", "--keys", "--top", "3", *at)
     assert "customer-1" in ended.stdout and "records/s" in ended.stdout
+
+
+def test_topic_without_records_has_no_rates(at: tuple[str, ...]) -> None:
+    assert call("topic", "create", "empty", "-p", "2", *at).code == 0
+    [found] = json_output("topic", "analyze", "empty", "--keys", *at)
+    assert (found["records"], found["bytes_per_s"], found["keys"]["top"], found["advice"]) == (0, 0, [], [])
+    ended = call("topic", "analyze", "empty", "--keys", *at)
+    assert ended.code == 0 and "no records in this time range" in ended.stderr
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE], ids=str)
+def test_batch_that_cannot_be_decompressed_is_refused_and_if_it_is_stored_counts_without_keys(
+    at: tuple[str, ...], tierlog_session_broker: TierlogBroker, codec: Codec
+) -> None:
+    """It is damaged on the disk here, with a CRC that fits: no broker stores such a batch."""
+    good = bytes(encode_batch([NewRecord(NOW_MS, b"key", b"value")] * 3, codec=codec))
+    garbage = (b"\xff\x00garbage" * len(good))[: len(good) - HEADER_SIZE]
+    broken = with_section(read_header(good), garbage, codec)
+    with closing(Client(tierlog_session_broker.bootstrap)) as client:
+        topic = client.create()
+        assert client.produce(topic, bytes(broken)).error_code == ErrorCode.CORRUPT_MESSAGE
+        for _ in range(3):
+            assert client.produce(topic, good).error_code == ErrorCode.NONE
+    [log] = tierlog_session_broker.directory.rglob(f"{topic}-0/*.log")
+    damage(log, len(good), garbage)
+    [found] = json_output("topic", "analyze", topic, "--keys", *at)
+    assert (found["records"], found["bytes"]) == (9, 3 * len(good))
+    assert (found["keys"]["records"], found["keys"]["undecoded_batches"]) == (6, 1)
+    ended = call("topic", "analyze", topic, "--keys", *at)
+    assert ended.code == 0 and "1 batch cannot be decoded" in ended.stderr, ended
+
+    damage(log, 0, garbage)
+    with (
+        KafkaClient(at[1], timeout_s=0.2) as tool,
+        pytest.raises(CliError, match="CORRUPT_MESSAGE") as failed,
+    ):
+        topics.offsets(tool, topic, 1, NOW_MS - 1000)  # a look-up by timestamp reads the records
+    assert "docs/runbooks/damaged-log.md" in failed.value.hint
+
+
+def damage(log: Path, at: int, body: bytes) -> None:
+    """Give the batch at a position this body, with a CRC that fits."""
+    with log.open("r+b") as file:
+        file.seek(at)
+        stored = bytearray(file.read(HEADER_SIZE + len(body)))
+        stored[HEADER_SIZE:] = body
+        seal(stored, 0, len(stored))
+        file.seek(at)
+        file.write(stored)

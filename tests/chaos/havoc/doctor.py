@@ -1,11 +1,14 @@
 """`tierlog doctor` during a fault: which of its findings names the fault, and after how many seconds."""
 
 import json
+import math
 import os
+import re
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from havoc.nodes import Cluster, without_settings
 
@@ -58,6 +61,31 @@ class Found:
 
     def __str__(self) -> str:
         return f"{self.rule} after {self.seconds:.1f} s: {self.what}" if self.seconds else "nothing"
+
+
+HEAD = "| fault | found | seconds |\n| --- | --- | ---: |\n"
+_ROW = re.compile(r"^\| `([\w-]+)` \| (.*) \| (.*) \|$", re.M)
+
+
+def note(table: Path, fault: str, found: Found) -> None:
+    """Enter a fault into a table of Markdown, which several runs may write to one after the other. It keeps
+    the longest time of each fault."""
+    rows = {name: (what, seconds) for name, what, seconds in _ROW.findall(_text(table))}
+    if found.seconds is not None:
+        row = f"`{found.rule}`", f"{found.seconds:.1f}"
+    else:
+        row = ("not named" if found.is_needed else UNNAMED[fault]), "-"
+    rows[fault] = max(row, rows.get(fault, row), key=lambda one: _seconds(one[1]))
+    lines = (f"| `{name}` | {what} | {seconds} |\n" for name, (what, seconds) in sorted(rows.items()))
+    table.write_text(HEAD + "".join(lines), encoding="utf-8")
+
+
+def _text(table: Path) -> str:
+    return table.read_text(encoding="utf-8") if table.exists() else ""
+
+
+def _seconds(cell: str) -> float:
+    return math.inf if cell == "-" else float(cell)
 
 
 def find(cluster: Cluster, fault: str) -> Found:
