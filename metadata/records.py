@@ -300,7 +300,8 @@ class PartitionRecord(Record, frozen=True, array_like=True, tag=12):
 class ConfigRecord(Record, frozen=True, array_like=True, kw_only=True, tag=20):
     """Sets one setting, or removes it (value None).
 
-    `name`: topic, broker id, group id or client metrics subscription; "" for the cluster scope.
+    `name`: topic, broker id, group id or client metrics subscription; for the cluster scope "", or the name
+    under which `balance_plan` keeps its state.
     """
 
     scope: ConfigScope
