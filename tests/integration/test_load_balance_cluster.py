@@ -8,6 +8,7 @@ import pytest
 from cli_inline import call, json_output
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from scraping import metric, wait_for_metric
 from waiting import until
 
 from tierlog.cli.admin import AdminApi
@@ -79,8 +80,12 @@ def test_load_spreads_by_command_and_by_itself_and_never_during_a_fault(cluster:
     assert call("cluster", "config", "set", *settings, "--bootstrap", cluster.bootstrap).code == 0
     until(lambda: is_balanced(load, api), "the acting broker balances leaders and replicas")
     until(lambda: throttles(api) == "", "the acting broker removes its throttle")
+    wait_for_metric(cluster.nodes[1], 1, "tierlog_rebalance_moves_ended_total", end="completed")
+    assert metric(cluster.nodes[1], "tierlog_rebalance_state", state="off") == 0
+    assert metric(cluster.nodes[2], "tierlog_rebalance_state", state="standby") == 1
 
     cluster.nodes[3].kill()
+    wait_for_metric(cluster.nodes[1], 1, "tierlog_rebalance_held", reason="broker")
     until(lambda: api.get("/v1/partitions", condition="under-replicated")["total"] > 0, "broker 3 is missed")
     ended = call("partition", "balance", "--execute", "--seconds", "0.1", *at)
     assert ended.code == 1 and "not now: broker 3 is fenced" in ended.stderr, ended
