@@ -16,7 +16,7 @@ import pyarrow as pa
 from tierlog.base.clock import SystemClock
 from tierlog.client.admin import AdminRefused, AdminUnreachable, request
 from tierlog.records.codecs import Codec
-from tierlog.spark.jobs.arguments import InvalidArgument, JobFailed, NoProgress, Progress
+from tierlog.spark.jobs.arguments import CODECS, InvalidArgument, JobFailed, NoProgress, Progress
 from tierlog.spark.jobs.load_client import LoadBegun, LoadClient, Loaded, LoadLeases, NotLoaded
 from tierlog.spark.jobs.loading import PARTITION, LoadPlan, PartitionWritten, encoded, route, write_partitions
 from tierlog.spark.jobs.runner import reason, watched
@@ -36,7 +36,6 @@ TASKS_A_PARTITION = 4
 ORDER = "_tierlog_order"
 LEASE_SECONDS = 60
 REQUEST_TIMEOUT_S = 30.0
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @dataclass(frozen=True, slots=True)

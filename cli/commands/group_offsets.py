@@ -18,6 +18,7 @@ from tierlog.cli.options import (
     Json,
     Partition,
     Topic,
+    Yes,
     confirm,
     group_id,
 )
@@ -189,7 +190,7 @@ def reset(
 def offset_delete(
     group: Group,
     topic: Topics = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
     client_config: ClientConfig = None,

@@ -80,10 +80,14 @@ class Job:
     show: Callable[[dict[str, Any]], str]
 
 
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+PATH = Argument("path", "The bucket: a directory or s3://bucket/prefix.", required=True, form="URL")
+ENDPOINT = Argument("endpoint", "URL of another S3 server than AWS.", form="URL")
+REGION = Argument("region", "Region of the bucket.", form="NAME")
 BUCKET = (
-    Argument("path", "The bucket: a directory or s3://bucket/prefix.", required=True, form="URL"),
-    Argument("endpoint", "URL of another S3 server than AWS.", form="URL"),
-    Argument("region", "Region of the bucket.", form="NAME"),
+    PATH,
+    ENDPOINT,
+    REGION,
     Argument("cluster", "Id of the cluster, if the bucket has several.", form="ID"),
 )
 TOPICS = (
@@ -148,7 +152,7 @@ BACKFILL = (
     ),
     Argument("file-mib", "Bytes of history that one task writes, in MiB.", int, default=256, form="MIB"),
     Argument(
-        "commit-mib", "Bytes of history after which is committed, in MiB.", int, default=65536, form="MIB"
+        "commit-mib", "Bytes of history after which the run commits, in MiB.", int, default=65536, form="MIB"
     ),
     *SPARK,
 )
@@ -200,9 +204,9 @@ REPLAY = (
         "compression",
         "Codec of the batches.",
         default="zstd",
-        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+        choices=CODECS,
     ),
-    Argument("commit-records", "Offsets after which is committed.", int, default=2_000_000, form="NUMBER"),
+    Argument("commit-records", "Offsets after which the run commits.", int, default=2_000_000, form="NUMBER"),
     Argument(
         "write-option",
         "Option of the write, as in kafka.batch.size=65536. May be repeated.",
@@ -230,15 +234,17 @@ STATS = (
     Argument("top", "How many of the most frequent keys to list.", int, default=20, form="NUMBER"),
     *SPARK,
 )
+ADMIN_URL = Argument("admin", "Admin API of any node, or several with commas.", required=True, form="URL")
+LEASE_SECONDS = Argument(
+    "lease-seconds",
+    "Time after which the cluster gives up what the job has begun, if the job does not respond.",
+    int,
+    default=60,
+    form="SECONDS",
+)
 ADMIN = (
-    Argument("admin", "Admin API of any node, or several with commas.", required=True, form="URL"),
-    Argument(
-        "lease-seconds",
-        "Time after which the cluster gives up what the job has begun, if the job does not respond.",
-        int,
-        default=60,
-        form="SECONDS",
-    ),
+    ADMIN_URL,
+    LEASE_SECONDS,
     Argument("dry-run", "Change nothing, and print what would be done.", bool, default=False),
 )
 REWRITE = (
@@ -248,7 +254,7 @@ REWRITE = (
     Argument(
         "codec",
         "New codec of all batches. Default: batches keep theirs.",
-        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+        choices=CODECS,
     ),
     Argument(
         "segment-mib",
@@ -287,10 +293,10 @@ LOAD = (
         required=True,
         form="NAME",
     ),
-    Argument("path", "The bucket: a directory or s3://bucket/prefix.", required=True, form="URL"),
-    Argument("endpoint", "URL of another S3 server than AWS.", form="URL"),
-    Argument("region", "Region of the bucket.", form="NAME"),
-    Argument("admin", "Admin API of any node, or several with commas.", required=True, form="URL"),
+    PATH,
+    ENDPOINT,
+    REGION,
+    ADMIN_URL,
     Argument(
         "select",
         "A column by an expression of Spark SQL, as in 'to_json(struct(*)) AS value'. May be repeated. "
@@ -309,16 +315,10 @@ LOAD = (
         "compression",
         "Codec of the batches, if compression.type of the topic is producer.",
         default="zstd",
-        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+        choices=CODECS,
     ),
     Argument("allow-expired", "Also load records that retention.ms deletes at once.", bool, default=False),
-    Argument(
-        "lease-seconds",
-        "Time after which the cluster gives up what the job has begun, if the job does not respond.",
-        int,
-        default=60,
-        form="SECONDS",
-    ),
+    LEASE_SECONDS,
     *SPARK,
 )
 ARGUMENTS = {
