@@ -15,7 +15,7 @@ class AdminSettings(BackgroundSettings):
     admin_listener: str = string_(
         "127.0.0.1:9644",
         "Address of the admin HTTP server, as host:port. Port 0 picks a free port. Without mutual TLS or "
-        "admin.authentication, everyone that reaches it may do everything: choose an address that only "
+        "admin.authentication, every client that reaches it may do everything: choose an address that only "
         "operators and nodes can reach. Change it where other nodes or Prometheus must reach it.",
     )
     admin_allowed_hosts: tuple[str, ...] = list_(
