@@ -3,8 +3,9 @@
 A disk is low below `log.dir.free.bytes.min`, or when it is full. First, local segments that the object store
 has are deleted, of topics whose `remote.log.disk.pressure.policy` is drop-oldest-uploaded: the oldest first,
 until enough space is free. Their files go at once, without file.delete.delay.ms; responses that are being
-sent keep theirs open. If the disk is still low after that, the directory counts as full: it refuses appends,
-and other replicas lead. Log maintenance accepts them again once there is enough space. Called by app.py.
+sent keep theirs open. If the disk is still low and that has freed nothing, or if less than half of the bound
+is free, the directory counts as full: it refuses appends, and other replicas lead. Log maintenance accepts
+them again once there is enough space. Called by app.py.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from heapq import nsmallest
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -47,6 +49,17 @@ KEPT_OPEN_S = 10
 DROP = "drop-oldest-uploaded"
 
 _log = structlog.get_logger("tierlog.maintenance")
+
+
+class _Unlinked(NamedTuple):
+    """Bytes of unlinked files, and how much the free space grew. The rest is kept open by responses."""
+
+    all_bytes: int
+    free_bytes: int
+
+    @property
+    def kept_bytes(self) -> int:
+        return max(0, self.all_bytes - self.free_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +164,15 @@ class DiskPressure:
                 usable_bytes=usable,
                 free_bytes_min=self._free_bytes_min,
             )
-        unlinked_bytes = await self._drop(directory, enough - usable - self._kept_open_bytes(directory))
+        unlinked = await self._drop(directory, enough - usable - self._kept_open_bytes(directory))
+        if unlinked.kept_bytes:
+            self._kept_open[directory].append((self._clock.monotonic_ms(), unlinked.kept_bytes))
         usable_now = await _usable(directory)
-        if unlinked_bytes > max(usable_now - usable, 0):
-            kept_bytes = unlinked_bytes - max(usable_now - usable, 0)
-            self._kept_open[directory].append((self._clock.monotonic_ms(), kept_bytes))
-        if usable_now < self._free_bytes_min:
+        # producers may have used what was freed meanwhile: the next check frees more
+        least = self._free_bytes_min // 2 if unlinked.free_bytes else self._free_bytes_min
+        if usable_now < least:
             directory.mark_full()
-        return unlinked_bytes
+        return unlinked.all_bytes
 
     def _kept_open_bytes(self, directory: LogDirectory) -> int:
         """Bytes that become free once responses close their files: no other segments are deleted for them."""
@@ -167,14 +181,13 @@ class DiskPressure:
         self._kept_open[directory] = recent
         return sum(size_bytes for _, size_bytes in recent)
 
-    async def _drop(self, directory: LogDirectory, missing_bytes: int) -> int:
-        """Delete the oldest uploaded segments in a directory, with at least that many bytes. Returns the
-        number of bytes whose files were unlinked."""
+    async def _drop(self, directory: LogDirectory, missing_bytes: int) -> _Unlinked:
+        """Delete the oldest uploaded segments in a directory, with at least that many bytes."""
         replicas = [one for one in self._replicas.replicas_in(directory) if _may_drop(one)]
-        unlinked_bytes = await self._unlink_deleted(directory, replicas)
-        missing_bytes -= unlinked_bytes
+        before = await self._unlink_deleted(directory, replicas)
+        missing_bytes -= before.all_bytes
         if missing_bytes <= 0:
-            return unlinked_bytes
+            return before
         ends: dict[Replica, int] = {}
         for one in await self._oldest(replicas):
             if missing_bytes <= 0:
@@ -185,13 +198,14 @@ class DiskPressure:
             with suppress(OSError):  # the directory handles it
                 self.drop_before(replica, end_offset)
             await asyncio.sleep(0)  # let requests run
-        return unlinked_bytes + await self._unlink_deleted(directory, replicas)
+        after = await self._unlink_deleted(directory, replicas)
+        return _Unlinked(before.all_bytes + after.all_bytes, before.free_bytes + after.free_bytes)
 
-    async def _unlink_deleted(self, directory: LogDirectory, replicas: list[Replica]) -> int:
-        """Unlink the files of deleted segments. Returns their bytes."""
+    async def _unlink_deleted(self, directory: LogDirectory, replicas: list[Replica]) -> _Unlinked:
+        """Unlink the files of deleted segments."""
         held = [replica for replica in replicas if self._replicas.holds(replica)]
         paths = [path for replica in held for path in replica.log.take_due(MAX_LONG)]
-        return await directory.run(partial(self._unlink, paths)) if paths else 0
+        return await directory.run(partial(self._unlink, directory, paths)) if paths else _Unlinked(0, 0)
 
     async def _oldest(self, replicas: list[Replica]) -> list[_Droppable]:
         """The oldest segments that may be deleted, oldest first."""
@@ -219,8 +233,9 @@ class DiskPressure:
         self.dropped_segments += count
         self.dropped_bytes += before - replica.log.size_bytes if count else 0
 
-    def _unlink(self, paths: list[Path]) -> int:
-        freed_bytes = 0
+    def _unlink(self, directory: LogDirectory, paths: list[Path]) -> _Unlinked:
+        """The free space is read just before and after, so that little is written in between."""
+        usable, all_bytes = directory.space().usable, 0
         for path in paths:
             try:
                 size = self._files.size_of(path)
@@ -228,8 +243,8 @@ class DiskPressure:
             except OSError as failure:
                 _log.error("log.unlink_failed", path=str(path), error=str(failure))
             else:
-                freed_bytes += size
-        return freed_bytes
+                all_bytes += size
+        return _Unlinked(all_bytes, max(0, directory.space().usable - usable))
 
 
 async def _usable(directory: LogDirectory) -> int:

@@ -208,6 +208,28 @@ async def test_no_more_segments_go_while_responses_keep_deleted_files_open(tmp_p
     assert node.starts("dropped")[0] > start, "they were kept open for too long"
 
 
+async def test_appends_during_a_check_do_not_make_a_directory_full(tmp_path: Path) -> None:
+    """They use what the check frees. More segments go, and no file counts as kept open by a response."""
+    for name in ("alone", "node"):
+        (tmp_path / name).mkdir()
+    alone = await Node(tmp_path / "alone").start("dropped")
+    alone.disk.free = LEAST - 1
+    await alone.pressure.check(alone.directory)
+    freed = alone.disk.free - (LEAST - 1)
+    node = await Node(tmp_path / "node").start("dropped")
+    node.disk.free, writes = LEAST - 1, [freed]
+
+    def write(replica: Replica) -> None:
+        node.disk.free -= writes.pop() if writes else 0
+
+    node.replica("dropped").listeners.append(write)
+    await node.pressure.check(node.directory)
+    assert node.disk.free == LEAST - 1 and not writes and not node.directory.is_full
+    [start] = node.starts("dropped")
+    await node.pressure.check(node.directory)
+    assert node.disk.free > LEAST and node.starts("dropped")[0] > start
+
+
 async def test_a_check_deletes_a_bounded_number_of_segments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
