@@ -138,7 +138,8 @@ def play(directory: Path, part: int = 1) -> None:
 
 
 def test_real_clients_were_recorded_with_transactions_and_groups_of_both_protocols() -> None:
-    recorded = {(APIS[each.kind[0]].name, each.kind[1]) for each in Traffic.load().requests}
+    requests = Traffic.load().requests
+    recorded = {(APIS[each.kind[0]].name, each.kind[1]) for each in requests}
     older = {("AddPartitionsToTxn", 0), ("AddOffsetsToTxn", 0), ("EndTxn", 1), ("TxnOffsetCommit", 3)}
     protocol_2 = {("EndTxn", 5), ("TxnOffsetCommit", 5)}  # KIP-890
     listed = {("DescribeProducers", 0), ("DescribeTransactions", 0), ("ListTransactions", 2)}
@@ -151,6 +152,7 @@ def test_real_clients_were_recorded_with_transactions_and_groups_of_both_protoco
         ("DeleteGroups", 2),
     }
     assert recorded >= older | protocol_2 | listed | members | classic
+    assert {each.client for each in requests} >= {"librdkafka", "java_transactions", "franz_go", "kafkajs"}
 
 
 def test_every_string_field_of_every_api_is_among_them() -> None:

@@ -66,11 +66,14 @@ class Traffic:
 
 def selected(requests: list[Recorded]) -> list[Recorded]:
     """The first small request of each client, API, version and shape, sorted by client, API and version, and
-    within these in the order of sending."""
+    within these in the order of sending. Versions that are not served, as of the first ApiVersions of a newer
+    client, are left out."""
     chosen: dict[tuple[str, int, int], dict[Shape, Recorded]] = defaultdict(dict)
     for each in requests:
         shapes = chosen[each.client, *each.kind]
-        if len(each.frame) <= KEPT_BYTES_MAX and len(shapes) < SHAPES_MAX:
+        least, most = APIS[each.kind[0]].request.VERSIONS
+        is_small = len(each.frame) <= KEPT_BYTES_MAX
+        if is_small and least <= each.kind[1] <= most and len(shapes) < SHAPES_MAX:
             shapes.setdefault(shape_of(each.frame), each)
     return [each for key in sorted(chosen) for each in chosen[key].values()]
 

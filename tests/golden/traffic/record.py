@@ -2,9 +2,10 @@
 
     .venv/bin/python tests/golden/traffic/record.py [CLIENT ...]
 
-Clients: librdkafka, consumer_protocol (librdkafka with KIP-848), kafka_python, aiokafka, and, if java and mvn
-are installed, java with its tools and java_transactions. The frames of clients that are not named stay. The
-fuzzer of the net layer (tests/fuzz) mutates these frames. Its findings do not depend on this recording.
+Clients: librdkafka, consumer_protocol (librdkafka with KIP-848), kafka_python, aiokafka, and, if their
+programs are installed, java with its tools, java_transactions, franz_go and kafkajs. The frames of clients
+that are not named stay. The fuzzer of the net layer (tests/fuzz) mutates these frames. Its findings do not
+depend on this recording.
 """
 
 import asyncio
@@ -25,6 +26,8 @@ from traffic import RecordingProxy, Traffic, selected  # noqa: E402
 from tierlog.cli.process import TierlogBroker  # noqa: E402
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+CLIENTS = ROOT / "tests" / "clients"
+COPIED = 120
 TIMEOUT_S = 30.0
 SHORT_SESSION_MS = 6000
 
@@ -287,36 +290,60 @@ def java(bootstrap: str, topic: str) -> None:
 
 
 def java_transactions(bootstrap: str, topic: str) -> None:
-    """A copy in transactions, and a member of a group of KIP-848."""
-    from confluent_kafka import Consumer
+    """A member of a group of KIP-848, and a copy in transactions of version 2."""
+    jars = subprocess.run([CLIENTS / "fetch-java.sh"], capture_output=True, text=True, check=True).stdout
+    java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars.strip()}/*"]
+    round_trip = [str(CLIENTS / "java" / "RoundTrip.java"), bootstrap, topic, "none", "60", "consumer"]
+    subprocess.run([*java, *round_trip], check=True, stdout=subprocess.DEVNULL, input=b"")
+    _copy([*java, str(CLIENTS / "java" / "TransactionalCopy.java")], bootstrap, topic)
+
+
+def franz_go(bootstrap: str, topic: str) -> None:
+    with tempfile.TemporaryDirectory() as built:
+        subprocess.run(["go", "build", "-C", str(CLIENTS / "go"), "-o", built, "./..."], check=True)
+        _copy([f"{built}/copy"], bootstrap, topic)
+
+
+def kafkajs(bootstrap: str, topic: str) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        programs = shutil.copytree(
+            CLIENTS / "node", Path(directory) / "programs", ignore=shutil.ignore_patterns("node_modules")
+        )
+        subprocess.run(["npm", "ci", "--ignore-scripts", "--no-audit", "--prefix", str(programs)], check=True)
+        _copy(["node", str(programs / "copy.js")], bootstrap, topic)
+
+
+def _copy(command: list[str], bootstrap: str, topic: str) -> None:
+    """Read a topic and write it, with the offsets, in transactions, of which some are aborted."""
+    from confluent_kafka import Consumer, Producer
     from confluent_kafka import admin as a
 
-    here, sink = ROOT / "tests" / "clients", f"{topic}-copy"
-    jars = subprocess.run([here / "fetch-java.sh"], capture_output=True, text=True, check=True).stdout.strip()
-    java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"]
-    round_trip = [str(here / "java" / "RoundTrip.java"), bootstrap, topic, "none", "60", "consumer"]
-    subprocess.run([*java, *round_trip], check=True, stdout=subprocess.DEVNULL, input=b"")
-    admin = a.AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([a.NewTopic(sink, 4, 1)])[sink].result(TIMEOUT_S)
-    copy = [str(here / "java" / "TransactionalCopy.java"), bootstrap, topic, sink]
-    copying = subprocess.Popen([*java, *copy], stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    admin, sink = a.AdminClient({"bootstrap.servers": bootstrap}), f"{topic}-sink"
+    source = f"{topic}-source"
+    for created in admin.create_topics([a.NewTopic(name, 3, 1) for name in (source, sink)]).values():
+        created.result(TIMEOUT_S)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for key, value in values(COPIED):
+        producer.produce(source, value, key)
+    producer.flush(TIMEOUT_S)
     settings = {"bootstrap.servers": bootstrap, "group.id": sink, "auto.offset.reset": "earliest"}
-    consumer = Consumer(settings)
+    consumer, copied = Consumer(settings), 0
     consumer.subscribe([sink])
-    try:
-        _consume_until([consumer], lambda: bool(consumer.assignment()))
-        if not consumer.consume(1, 2 * TIMEOUT_S):
-            raise TimeoutError("nothing was copied")
-    finally:
-        consumer.close()
+    with subprocess.Popen([*command, bootstrap, source, sink], stdout=subprocess.DEVNULL) as copying:
+        ends = time.monotonic() + 4 * TIMEOUT_S
+        while copied < COPIED and time.monotonic() < ends:
+            copied += len(consumer.consume(COPIED, 1.0))
         copying.kill()
-        copying.wait()
+    consumer.close()
+    if copied < COPIED:
+        raise TimeoutError(f"{copied} of {COPIED} records were copied")
 
 
 def main() -> None:
     clients: list[Callable[[str, str], None]] = [librdkafka, consumer_protocol, kafka_python, aiokafka]
     if shutil.which("java") and shutil.which("mvn"):
         clients += [java, java_transactions]
+    clients += [client for program, client in (("go", franz_go), ("npm", kafkajs)) if shutil.which(program)]
     if named := sys.argv[1:]:
         clients = [each for each in clients if each.__name__ in named]
     again = {each.__name__ for each in clients}
