@@ -4,6 +4,7 @@ some of them, and is killed in the middle and started again.
 The programs are in java/, go/, node/ and python/. Each copies until it is killed.
 """
 
+import re
 import subprocess
 import sys
 import uuid
@@ -169,6 +170,38 @@ def test_kafka_streams_counts_exactly_once(
     for key, value in found:
         by_key[key].append(int(value.split()[1]))
     assert all(counts == list(range(1, len(counts) + 1)) for counts in by_key.values())
+
+
+PROGRAM = """
+import java.util.Properties;
+import org.apache.kafka.streams.*;
+import org.apache.kafka.streams.kstream.*;
+public class Snippet {{ public static void main(String[] args) {{ {snippet} }} }}
+"""
+HOWTO = HERE.parents[1] / "docs/howto/exactly-once-streams.md"
+
+
+def test_snippet_of_the_howto_for_kafka_streams_runs(
+    java_classpath: str, tierlog_session_broker: TierlogBroker, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    bootstrap, (source, sink) = tierlog_session_broker.bootstrap, topics
+    [snippet] = re.findall(r"```java\n(.*?)```", HOWTO.read_text(encoding="utf-8"), re.DOTALL)
+    replaced = {"127.0.0.1:9092": bootstrap, "/var/lib/order-counts": str(tmp_path / "state")}
+    for shown, value in (replaced | {'"orders"': f'"{source}"', '"order-counts"': f'"{sink}"'}).items():
+        assert shown in snippet
+        snippet = snippet.replace(shown, value)
+    program = tmp_path / "Snippet.java"
+    program.write_text(PROGRAM.format(snippet=snippet), encoding="utf-8")
+    feed(bootstrap, source, range(2 * KEYS))
+    with (
+        reading(bootstrap, sink, "read_committed") as following,
+        running(java_command(java_classpath, str(program))),
+    ):
+        last = {}
+        while set(last.values()) != {"2"} or len(last) < KEYS:
+            key, last_count = following()
+            last[key] = last_count
+    assert last == {str(key): "2" for key in range(KEYS)}
 
 
 UPGRADE, SAFE_DOWNGRADE = 1, 2  # upgrade types (KIP-778)
