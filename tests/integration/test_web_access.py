@@ -13,6 +13,7 @@ import pytest
 from controller_and_broker import controller_and_broker
 from web_page import WebPage
 
+from tierlog.base.addresses import is_confidential
 from tierlog.broker.app import Broker
 from tierlog.broker.gateway import authentication
 from tierlog.broker.gateway.web import fleet
@@ -118,7 +119,7 @@ async def test_pages_have_strict_headers(broker: Broker) -> None:
 async def test_page_names_a_node_whose_address_is_not_safe_for_the_login(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet, "_is_safe_for_logins", lambda url: False)
+    monkeypatch.setattr(fleet, "is_confidential", lambda url: False)
     text = (await request(broker, "/", "vera"))[1]
     assert "node 1: its address has no TLS, so it does not get your login" in text
 
@@ -136,7 +137,7 @@ async def test_page_names_a_node_whose_address_is_not_safe_for_the_login(
     ],
 )
 def test_login_leaves_only_over_tls_or_to_this_machine(url: str, is_safe: bool) -> None:
-    assert fleet._is_safe_for_logins(url) is is_safe
+    assert is_confidential(url) is is_safe
 
 
 async def test_groups_and_offsets_are_refused_by_a_controller(broker: Broker) -> None:
