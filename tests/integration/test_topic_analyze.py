@@ -20,7 +20,6 @@ from tierlog.records.writer import NewRecord, encode_batch, with_section
 from tierlog.testing import TierlogBroker
 
 RECORDS, HOT_VALUE = 4000, 200
-NOW_MS = time.time_ns() // 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +96,8 @@ def test_batch_that_cannot_be_decompressed_is_refused_and_if_it_is_stored_counts
     at: tuple[str, ...], tierlog_session_broker: TierlogBroker, codec: Codec
 ) -> None:
     """It is damaged on the disk here, with a CRC that fits: no broker stores such a batch."""
-    good = bytes(encode_batch([NewRecord(NOW_MS, b"key", b"value")] * 3, codec=codec))
+    now_ms = time.time_ns() // 1_000_000
+    good = bytes(encode_batch([NewRecord(now_ms, b"key", b"value")] * 3, codec=codec))
     garbage = (b"\xff\x00garbage" * len(good))[: len(good) - HEADER_SIZE]
     broken = with_section(read_header(good), garbage, codec)
     with closing(Client(tierlog_session_broker.bootstrap)) as client:
@@ -118,7 +118,7 @@ def test_batch_that_cannot_be_decompressed_is_refused_and_if_it_is_stored_counts
         KafkaClient(at[1], timeout_s=0.2) as tool,
         pytest.raises(CliError, match="CORRUPT_MESSAGE") as failed,
     ):
-        topics.offsets(tool, topic, 1, NOW_MS - 1000)  # a look-up by timestamp reads the records
+        topics.offsets(tool, topic, 1, now_ms - 1000)  # a look-up by timestamp reads the records
     assert "docs/runbooks/damaged-log.md" in failed.value.hint
 
 
