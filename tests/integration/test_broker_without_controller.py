@@ -93,7 +93,7 @@ async def test_controller_node_serves_brokers_and_is_not_one(tmp_path: Path) -> 
         assert (reported["role"], [one["node_id"] for one in reported["observers"]]) == ("leader", [2])
         for path in ("/v1/tier/status", "/v1/directories"):
             status, reported = await ask(voter, path)
-            assert status == 409 and "no broker" in reported["error"]
+            assert status == 409 and "not a broker" in reported["error"]
         metrics = await (await session.get(voter.admin_url + "/metrics")).text()
         assert "tierlog_loop_lag_seconds" in metrics
 
