@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tierlog.cli.errors import CliError
+from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.moves import wait_until_moved
 from tierlog.cli.output import counted, print_json, print_rows, print_status, size
 
@@ -53,7 +53,8 @@ def balance_by_load(
         "max_moves": max_moves,
         "throttle": throttle,
     }
-    response = _of_broker(api).post("/v1/partitions/balance/load", request)
+    api = _of_broker(api)  # for all requests: another node may learn of the moves later
+    response = api.post("/v1/partitions/balance/load", request)
     refused = [one for one in response["outcomes"] if one["error"]]
     accepted = {(one["topic"], one["partition"]) for one in response["outcomes"] if not one["error"]}
     copied = accepted & {
@@ -83,17 +84,23 @@ def _print_changed(
 ) -> None:
     """A move that was accepted may have been cancelled since, or its topic deleted."""
     wanted = {(one["topic"], one["partition"]): one["after"] for one in actions}
-    rows = [
-        row
-        for topic in sorted({topic for topic, _ in accepted})
-        for row in api.get("/v1/partitions", topic=topic)["partitions"]
-    ]
+    rows = [row for topic in sorted({topic for topic, _ in accepted}) for row in _partitions(api, topic)]
     found = {(row["topic"], row["partition"]): row["replicas"] for row in rows}
     changed = {one for one in accepted if found.get(one) == wanted[one]}
     message = f"{counted(len(changed), 'partition')} changed"
     if other := len(accepted - changed):
         message += f", and {other} not: deleted, or moved by another command since"
     print_status(message)
+
+
+def _partitions(api: "AdminApi", topic: str) -> list[dict[str, Any]]:
+    """The topic's partitions; none if it does not exist."""
+    try:
+        return list(api.get("/v1/partitions", topic=topic)["partitions"])
+    except CliError as failure:
+        if failure.code is not ExitCode.NOT_FOUND:
+            raise
+        return []
 
 
 def _of_broker(api: "AdminApi") -> "AdminApi":

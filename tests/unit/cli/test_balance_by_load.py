@@ -12,11 +12,14 @@ NOTHING = {"faults": ["broker 2 is fenced"], "outcomes": [], "actions": []}
 
 
 async def serve(documents: Mapping[str, Any], runners: list[web.AppRunner]) -> str:
-    """The URL of a node with these documents by path."""
+    """The URL of a node with these documents by path and query."""
 
     async def respond(request: web.Request) -> web.Response:
-        document = documents.get(request.path)
-        return web.json_response(document or {"error": "no broker"}, status=200 if document else 409)
+        document = documents.get(request.path_qs)
+        if document is None:
+            status = 404 if request.query else 409
+            return web.json_response({"error": "no topic" if request.query else "no broker"}, status=status)
+        return web.json_response(document)
 
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", respond)
@@ -60,7 +63,7 @@ async def test_moves_whose_topic_was_deleted_are_not_counted_as_changed() -> Non
         "/v1/quorum": {"leader": 1},
         "/v1/cluster": {"node_id": 1, "brokers": [{"id": 1, "fenced": False}], "topics": []},
         "/v1/partitions/balance/load": moved,
-        "/v1/partitions": {"partitions": rows},
+        "/v1/partitions?topic=orders": {"partitions": rows},
     }
     url = await serve(documents, runners)
     ended = await asyncio.to_thread(call, "partition", "balance", "--execute", "--admin", url)
