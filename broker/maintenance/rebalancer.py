@@ -189,7 +189,7 @@ class Rebalancer:
             self._rest(State.STANDBY)
             await asyncio.sleep(interval_s)
         elif own_throttle(self._metadata.image) is not None:
-            self.activity.state = State.MOVING
+            self.activity.state, self.activity.held = State.MOVING, ()
             await asyncio.sleep(END_INTERVAL_S)  # `_end` removes it
         else:
             self.activity.state = State.MEASURING
@@ -272,7 +272,8 @@ class Rebalancer:
         image = await self._metadata.current()
         found = await asyncio.to_thread(faults, image)
         if by_itself and is_throttled(image):
-            found.append(Fault(Hold.THROTTLE, "an operator has set a replication throttle"))
+            what = "a replication throttle is set: `tierlog partition unthrottle` removes it"
+            found.append(Fault(Hold.THROTTLE, what))
         voters = silent_voters(await self._metadata.quorum())
         return [*found, *(Fault(Hold.VOTER, one) for one in voters)]
 

@@ -72,11 +72,11 @@ def are_moving(image: ClusterImage, moves: tuple[Move, ...]) -> bool:
 
 def _why_not(image: ClusterImage, plan: BalancePlan) -> str | None:
     if last_plan(image) != plan.after:
-        return "another plan has begun since the load was measured"
+        return "another plan has begun since the load was measured: measure again"
     if any(under_way(image)):
-        return "partitions are being moved"
+        return "partitions are being moved: wait until they have moved"
     if plan.by_itself and is_throttled(image):
-        return "a replication throttle is set"
+        return "a replication throttle is set: remove it first"
     return None
 
 

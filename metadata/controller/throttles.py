@@ -3,7 +3,7 @@
 As with kafka-reassign-partitions, the rate applies to each broker that takes part in the move: brokers that
 have a replica are limited as leaders, brokers that get one as followers. The functions only build the
 command; the caller applies it like any other change of settings. Called for `tierlog partition move
---throttle` and `partition unthrottle`.
+--throttle`, `partition unthrottle` and balancing by load (`balance_plans`).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -106,9 +106,12 @@ def _throttled_brokers(image: ClusterImage) -> Iterator[tuple[str, Mapping[str, 
 
 
 def _throttled_topics(image: ClusterImage) -> Iterator[tuple[str, Mapping[str, str]]]:
-    for (scope, name), overrides in sorted(image.configs.items()):
-        if scope is ConfigScope.TOPIC and any(key in overrides for key in REPLICAS):
-            yield name, overrides
+    found = {
+        name: overrides
+        for (scope, name), overrides in image.configs.items()
+        if scope is ConfigScope.TOPIC and any(key in overrides for key in REPLICAS)
+    }
+    yield from sorted(found.items())
 
 
 def _without(replicas: str, topic: str, partitions: Collection[tuple[str, int]]) -> list[str]:

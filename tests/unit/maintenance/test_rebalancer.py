@@ -201,6 +201,8 @@ async def test_throttle_is_removed_after_the_moves_although_settings_have_change
     one.configure(loop_of(1))
     await until(lambda: bool(moving(controller)))
     assert throttled(controller)
+    one.activity.held = (Fault(Hold.MOVES, "from an earlier look"),)
+    await until(lambda: one.activity.state is State.MOVING and not one.activity.held)
     one.configure(dataclasses.replace(loop_of(1), **changed))
     cancelled = moving(controller)
     cancel_moves(controller)
