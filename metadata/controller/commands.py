@@ -245,7 +245,7 @@ class Reassign(Command["Reassigned"], frozen=True, kw_only=True, tag=True):
     """`changes`: (topic name, number, replicas with the preferred leader first, or None to cancel) (KIP-455).
 
     `may_change_factor`: the replication factor may change (KIP-860). `throttle`: replication rate in bytes
-    per second (KIP-73) for those that begin, set in the same decision. `plan`: None if people move."""
+    per second (KIP-73) for those that begin, set in the same decision. `plan`: if it balances the load."""
 
     changes: tuple[tuple[str, int, tuple[int, ...] | None], ...]
     may_change_factor: bool = True

@@ -39,8 +39,8 @@ CANDIDATES = 100
 """Partitions of a broker that are tried for an action, those with the largest load."""
 
 HOT_MAX = 10
-"""A partition is hot if it alone exceeds a broker's fair share of what is led by more than TRIGGER, so that
-no move makes the load even. So many are named."""
+"""Maximum number of hot partitions that are named. A partition is hot if it alone exceeds a broker's fair
+share of the led bytes by more than TRIGGER: no move can make the load even."""
 
 
 class Load(StrEnum):

@@ -28,7 +28,7 @@ BRIEF_MAX = 90
 
 
 class Outcome(NamedTuple):
-    """The first seed that fails without a safeguard, and its failure; None if no seed fails."""
+    """A seed that fails without a safeguard, and its failure; None if no seed fails."""
 
     seed: int | None
     failure: str

@@ -87,10 +87,10 @@ class CoordinatorSettings(SaslSettings):
     )
     group_consumer_heartbeats_per_second: int = int_(
         40,
-        "Rate of all heartbeats of consumer groups at a broker for which it shortens their interval, to one "
-        "second with few members, so that a rebalance ends sooner. A group's own "
-        "consumer.heartbeat.interval.ms counts as it is. Raise it for quick rebalances of many members. With "
-        "0 no interval is shortened.",
+        "Up to this rate, of all consumer groups of a broker together, the broker shortens the interval "
+        "between heartbeats, down to one second, so that rebalances end sooner. It does not shorten a "
+        "group's own consumer.heartbeat.interval.ms. Raise it for quick rebalances of many members. 0: no "
+        "interval is shortened.",
         minimum=0,
         maximum=100_000,
     )
