@@ -198,6 +198,12 @@ def test_members_are_counted_once_a_second() -> None:
     assert found == [2_500, 2_500, 4_000]
 
 
+async def test_members_of_all_groups_share_the_rate(broker: OneBroker) -> None:
+    for member, group in (("a", "g"), ("b", "g"), ("c", "i")):
+        await broker.call("ConsumerGroupHeartbeat", 1, joins(member, group_id=group))
+    assert broker.service._count_consumers() == 3
+
+
 LARGE, CALLS_MAX = 3_000, 600
 """Partitions of a large topic, and function calls in one turn of the event loop, which are far fewer."""
 
