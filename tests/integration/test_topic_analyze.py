@@ -96,9 +96,7 @@ def test_batch_that_cannot_be_decompressed_is_refused_and_if_it_is_stored_counts
     at: tuple[str, ...], tierlog_session_broker: TierlogBroker, codec: Codec
 ) -> None:
     """It is damaged on the disk here, with a CRC that fits: no broker stores such a batch."""
-    now_ms = time.time_ns() // 1_000_000
-    good = bytes(encode_batch([NewRecord(now_ms, b"key", b"value")] * 3, codec=codec))
-    garbage = (b"\xff\x00garbage" * len(good))[: len(good) - HEADER_SIZE]
+    good, garbage = batch_and_garbage(codec)
     broken = with_section(read_header(good), garbage, codec)
     with closing(Client(tierlog_session_broker.bootstrap)) as client:
         topic = client.create()
@@ -113,13 +111,31 @@ def test_batch_that_cannot_be_decompressed_is_refused_and_if_it_is_stored_counts
     ended = call("topic", "analyze", topic, "--keys", *at)
     assert ended.code == 0 and "1 batch cannot be decoded" in ended.stderr, ended
 
+
+def test_damaged_batch_at_the_beginning_of_the_range_names_its_runbook(
+    at: tuple[str, ...], tierlog_session_broker: TierlogBroker
+) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    good, garbage = batch_and_garbage(Codec.ZSTD)
+    with closing(Client(tierlog_session_broker.bootstrap)) as client:
+        topic = client.create()
+        for _ in range(2):
+            assert client.produce(topic, good).error_code == ErrorCode.NONE
+    [log] = tierlog_session_broker.directory.rglob(f"{topic}-0/*.log")
     damage(log, 0, garbage)
     with (
-        KafkaClient(at[1], timeout_s=0.2) as tool,
+        KafkaClient(at[1], timeout_s=3.0) as tool,  # a busy broker may need a second for a response
         pytest.raises(CliError, match="CORRUPT_MESSAGE") as failed,
     ):
         topics.offsets(tool, topic, 1, now_ms - 1000)  # a look-up by timestamp reads the records
     assert "docs/runbooks/damaged-log.md" in failed.value.hint
+
+
+def batch_and_garbage(codec: Codec) -> tuple[bytes, bytes]:
+    """A batch, and as many bytes as it has after its header that no codec decompresses."""
+    now_ms = time.time_ns() // 1_000_000
+    good = bytes(encode_batch([NewRecord(now_ms, b"key", b"value")] * 3, codec=codec))
+    return good, (b"\xff\x00garbage" * len(good))[: len(good) - HEADER_SIZE]
 
 
 def damage(log: Path, at: int, body: bytes) -> None:
