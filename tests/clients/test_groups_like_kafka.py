@@ -30,7 +30,12 @@ UNORDERED = {"members", "groups", "topics", "partitions", "results"}
 
 @pytest.fixture(scope="module")
 def tierlog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TierlogBroker]:
-    settings = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 1}
+    """With Kafka's interval of heartbeats, which a broker with few members would shorten (ADR 0057)."""
+    settings = {
+        "group.initial.rebalance.delay.ms": 0,
+        "group.consumer.heartbeats.per.second": 0,
+        "offsets.topic.num.partitions": 1,
+    }
     with TierlogBroker(tmp_path_factory.mktemp("broker"), settings) as broker:
         yield broker
 
