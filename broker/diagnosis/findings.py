@@ -124,7 +124,7 @@ def _examine(rule: Callable[[Evidence], Iterator[Finding]], evidence: Evidence) 
                 rule="unreadable",
                 urgency=Urgency.RISK,
                 what=f"the rule {rule.__name__.strip('_')} cannot read the evidence: {failure!r}",
-                why="A node runs another version, or what responds is no node of tierlog.",
+                why="A node runs another version, or the server that responds is not a node of tierlog.",
                 next="Compare the builds of `tierlog cluster versions` with that of this command, and check "
                 "the addresses.",
             )
