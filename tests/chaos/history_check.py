@@ -187,6 +187,18 @@ class Run:
         rows = [row for topic in KINDS for row in self._cluster.partitions(topic)]
         return all(set(row["in_sync"]) == set(row["replicas"]) for row in rows)
 
+    def _is_listed(self) -> bool:
+        """Whether all is uploaded, and the bucket's manifests list it. A follower deletes its local segment
+        once the quorum lists it, a moment before the bucket does, and the copies here are read without the
+        quorum."""
+        bucket = DirectoryBucket(self._directory / "objects")
+        for topic in (TIERED, BOTH):
+            for tier in self._cluster.tiers(topic):
+                end = replicas.remote_end(bucket, self._cluster_id, topic, tier["partition"])
+                if tier["pending_segments"] or end != (tier["remote_end_offset"] or 0):
+                    return False
+        return True
+
     def _end(self, workload: Workload, keyed_workload: KeyedWorkload, changes: Changes) -> None:
         _say("the end: all replicas in place, consumers catch up, nodes stop")
         changes.end()
@@ -195,6 +207,7 @@ class Run:
             workload.finish()
             self._problems += keyed_workload.failures
             until(self._is_in_sync, "all replicas are in sync", WHOLE_WITHIN_S)
+            until(self._is_listed, "the bucket lists all uploaded segments", WHOLE_WITHIN_S)
         self._stands_still = True
         for nodes in (self._cluster.brokers, self._cluster.voters):
             for node in nodes.values():

@@ -368,6 +368,15 @@ class Cluster:
     def partitions(self, topic: str) -> list[dict[str, Any]]:
         return list(self.ask("/v1/partitions", topic=topic)["partitions"])
 
+    def tiers(self, topic: str) -> list[dict[str, Any]]:
+        """Tier status of each partition, from its leader. Raises ChaosFailed."""
+        rows, found = self.partitions(topic), []
+        for node in {row["leader"] for row in rows} & self.brokers.keys():
+            found += self.nodes[node].admin.get("/v1/tier/status", topic=topic)["partitions"]
+        if {tier["partition"] for tier in found} != {row["partition"] for row in rows}:
+            raise ChaosFailed("not every partition's leader reports its tier status")
+        return found
+
 
 def until(holds: Any, what: str | Callable[[], str], within_s: float) -> float:
     """Wait until `holds()` is true. Returns the seconds that it took. Raises ChaosFailed, which names

@@ -18,7 +18,8 @@ from tierlog.records.errors import RecordsError
 from tierlog.records.record import iter_records
 from tierlog.spark.history.bucket import Bucket
 from tierlog.tiering.format.keys import Keys
-from tierlog.tiering.format.manifest import decode_page, decode_root, decode_topic
+from tierlog.tiering.format.manifest import ManifestRoot, decode_page, decode_root, decode_topic
+from tierlog.tiering.object_store import ObjectNotFound
 
 ID_HEADER = "id"
 """The header that names a record with a key, since one that deletes its key has no value."""
@@ -83,8 +84,7 @@ def read_directory(name: str, directory: Path) -> Copy:
 def read_remote(bucket: Bucket, cluster_id: str, topic: str, partition: int) -> Copy:
     """The segments that the manifest names, down to the log start. Raises ObjectNotFound without one."""
     keys = Keys(cluster_id)
-    where = TopicIdPartition(_topic_id(bucket, keys, topic), partition)
-    root = decode_root(bucket.read(keys.root(where)))
+    where, root = _root(bucket, keys, topic, partition)
 
     def below(nodes: Iterable[ManifestNode]) -> Iterator[RemoteSegment]:
         for node in nodes:
@@ -98,6 +98,20 @@ def read_remote(bucket: Bucket, cluster_id: str, topic: str, partition: int) -> 
         for entry in below(root.nodes)
         if entry.last_offset >= root.log_start_offset
     )
+
+
+def remote_end(bucket: Bucket, cluster_id: str, topic: str, partition: int) -> int:
+    """The end of what the manifest names; 0 without one."""
+    try:
+        _, root = _root(bucket, Keys(cluster_id), topic, partition)
+    except ObjectNotFound:
+        return 0
+    return root.nodes[-1].last_offset + 1 if root.nodes else 0
+
+
+def _root(bucket: Bucket, keys: Keys, topic: str, partition: int) -> tuple[TopicIdPartition, ManifestRoot]:
+    where = TopicIdPartition(_topic_id(bucket, keys, topic), partition)
+    return where, decode_root(bucket.read(keys.root(where)))
 
 
 def read_segments(segments: Iterable[tuple[bytes, RemoteSegment]]) -> Copy:
