@@ -17,7 +17,7 @@ import structlog
 from simulator.cluster import ClusterRun
 from simulator.loop import Process
 from simulator.tiering import read_back
-from simulator.workload import Client, consume, produce
+from simulator.workload import Client, Timestamps, consume, produce
 from tierlog.config.node import NodeSettings
 
 SEED = 1
@@ -83,7 +83,7 @@ class OutageRun(ClusterRun):
             number = int(name[-1])
             client = Client(name, self.network, self.brokers, self.history, self._fork())
             work = (
-                produce(client, number, number, PAUSE_S, self._fork())
+                produce(client, number, number, PAUSE_S, Timestamps(self._fork()))
                 if name.startswith("producer")
                 else consume(client, number, PAUSE_S)
             )
