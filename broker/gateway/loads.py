@@ -17,8 +17,8 @@ from aiohttp import web
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.broker.gateway.node import Serving
-from tierlog.broker.gateway.replacements import errors_as_http
 from tierlog.broker.gateway.requests import decode_body
+from tierlog.broker.gateway.tier_errors import tier_errors_as_http
 from tierlog.broker.remote.loads import LEASE_MS, LoadLease
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.image import Load
@@ -55,13 +55,13 @@ class CommitLoadRequest(LoadRequest, frozen=True, forbid_unknown_fields=True):
 def load_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
     async def begin(request: web.Request) -> web.Response:
         body = await decode_body(request, BeginLoadRequest)
-        async with errors_as_http():
+        with tier_errors_as_http():
             replica, found = current().loads.begin(body.where, body.load_id, body.lease_ms)
             return web.json_response(_view(replica, found))
 
     async def announce(request: web.Request) -> web.Response:
         body = await decode_body(request, AnnounceRequest)
-        async with errors_as_http():
+        with tier_errors_as_http():
             attempt = await current().loads.announce(
                 body.where, body.load_id, body.base_offset, body.last_offset
             )
@@ -78,7 +78,7 @@ def load_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
 
     async def commit(request: web.Request) -> web.Response:
         body = await decode_body(request, CommitLoadRequest)
-        async with errors_as_http():
+        with tier_errors_as_http():
             load = await current().loads.commit(body.where, body.load_id, body.segments)
             return web.json_response(_loaded(load))
 

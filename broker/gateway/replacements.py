@@ -5,8 +5,7 @@ segment into the manifest, and `cancel` gives leases back. 404: there is no such
 the leader or the lease has changed; the job plans again. 503: try the same request later.
 """
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -15,15 +14,12 @@ from aiohttp import web
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.broker.gateway.node import Serving
-from tierlog.broker.gateway.requests import decode_body, http_error, parsing_parameters
-from tierlog.broker.remote.remote_log_manager import CommandRejected
-from tierlog.broker.remote.replacements import LEASE_MS, TierBusy
-from tierlog.broker.remote.tier_views import TierConflict, TierRefused
+from tierlog.broker.gateway.requests import decode_body, parsing_parameters
+from tierlog.broker.gateway.tier_errors import tier_errors_as_http
+from tierlog.broker.remote.replacements import LEASE_MS
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.core.compaction import last_records_of_producers
-from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.records import RemoteSegment
-from tierlog.tiering.object_store import CorruptObject, ObjectStoreError
 
 
 class BeginRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,7 +55,7 @@ def replacement_routes(current: Callable[[], Serving]) -> list[web.AbstractRoute
     async def limits(request: web.Request) -> web.Response:
         with parsing_parameters():
             where = TopicIdPartition(UUID(request.query["topic_id"]), int(request.query["partition"]))
-        async with errors_as_http():
+        with tier_errors_as_http():
             replica, found = current().replacements.limits(where)
             view: dict[str, Any] = {
                 "leader_epoch": replica.leader_epoch,
@@ -77,7 +73,7 @@ def replacement_routes(current: Callable[[], Serving]) -> list[web.AbstractRoute
     async def begin(request: web.Request) -> web.Response:
         body = await decode_body(request, BeginRequest)
         where = TopicIdPartition(body.topic_id, body.partition)
-        async with errors_as_http():
+        with tier_errors_as_http():
             replacements = current().replacements
             lease = await replacements.begin(
                 where,
@@ -108,7 +104,7 @@ def replacement_routes(current: Callable[[], Serving]) -> list[web.AbstractRoute
 
     async def commit(request: web.Request) -> web.Response:
         body = await decode_body(request, CommitRequest)
-        async with errors_as_http():
+        with tier_errors_as_http():
             where = TopicIdPartition(body.topic_id, body.partition)
             await current().replacements.commit(where, body.old, body.new)
             return web.json_response({})
@@ -132,17 +128,3 @@ def _compaction_view(replica: Replica) -> dict[str, Any]:
         "delete_retention_ms": replica.config.delete_retention_ms,
         "producers": [[producer_id, one.epoch, one.offset] for producer_id, one in last.items()],
     }
-
-
-@asynccontextmanager
-async def errors_as_http() -> AsyncIterator[None]:
-    try:
-        yield
-    except (TierConflict, CommandRejected, CorruptObject) as why:
-        raise http_error(web.HTTPConflict, str(why)) from None
-    except TierBusy as why:
-        raise http_error(web.HTTPServiceUnavailable, str(why)) from None
-    except TierRefused as why:
-        raise http_error(web.HTTPNotFound, str(why)) from None
-    except (ObjectStoreError, OSError, MetadataUnavailable) as failure:
-        raise http_error(web.HTTPServiceUnavailable, str(failure)) from None

@@ -1,7 +1,6 @@
 """Admin API of snapshots, which hold objects of tiered topics for readers without a broker."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 
 import msgspec
@@ -9,10 +8,7 @@ from aiohttp import web
 
 from tierlog.broker.gateway.node import Serving
 from tierlog.broker.gateway.requests import decode_body, http_error
-from tierlog.broker.remote.tier_views import TierRefused
-from tierlog.tiering.format.keys import InvalidKey
-from tierlog.tiering.object_store import ObjectStoreError
-from tierlog.tiering.snapshots import SnapshotError, SnapshotNotFound
+from tierlog.broker.gateway.tier_errors import tier_errors_as_http
 
 DEFAULT_LEASE_MS = 24 * 3_600_000
 
@@ -25,7 +21,7 @@ class SnapshotRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def snapshot_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
     async def all_(_: web.Request) -> web.Response:
-        async with _errors_as_http():
+        with tier_errors_as_http():
             views = await current().snapshots.all()
         return web.json_response({"snapshots": [asdict(view) for view in views]})
 
@@ -33,12 +29,12 @@ def snapshot_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef
         wanted = await decode_body(request, SnapshotRequest)
         if not wanted.topics:
             raise http_error(web.HTTPBadRequest, "`topics` must name at least one topic")
-        async with _errors_as_http():
+        with tier_errors_as_http():
             view = await current().snapshots.create(wanted.topics, wanted.lease_ms, wanted.name)
         return web.json_response(asdict(view))
 
     async def end(request: web.Request) -> web.Response:
-        async with _errors_as_http():
+        with tier_errors_as_http():
             return web.json_response({"id": await current().snapshots.end(request.match_info["id"])})
 
     return [
@@ -46,15 +42,3 @@ def snapshot_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef
         web.post("/v1/tier/snapshots", create),
         web.delete("/v1/tier/snapshots/{id}", end),
     ]
-
-
-@asynccontextmanager
-async def _errors_as_http() -> AsyncIterator[None]:
-    try:
-        yield
-    except (TierRefused, SnapshotNotFound) as refused:
-        raise http_error(web.HTTPNotFound, str(refused)) from None
-    except (SnapshotError, InvalidKey) as wrong:
-        raise http_error(web.HTTPConflict, str(wrong)) from None
-    except ObjectStoreError as failure:
-        raise http_error(web.HTTPServiceUnavailable, str(failure)) from None

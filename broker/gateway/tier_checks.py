@@ -5,8 +5,8 @@ an interruption; the node keeps no state between requests.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from aiohttp import web
 from tierlog.base.types import TopicIdPartition
 from tierlog.broker.gateway.node import Serving
 from tierlog.broker.gateway.requests import decode_body, http_error, parsing_parameters
+from tierlog.broker.gateway.tier_errors import tier_errors_as_http
 from tierlog.broker.remote.manifest_check import ManifestFault
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.client import MetadataClient
@@ -69,7 +70,7 @@ def tier_check_routes(current: Callable[[], Serving], metadata: MetadataClient) 
         return web.json_response(_scrub_view(current()))
 
     async def segments(request: web.Request) -> web.Response:
-        async with _store_errors_as_http():
+        with _store_errors_as_http():
             query = request.query
             with parsing_parameters():
                 topic, partition = query["topic"], int(query["partition"])
@@ -79,23 +80,23 @@ def tier_check_routes(current: Callable[[], Serving], metadata: MetadataClient) 
 
     async def verify(request: web.Request) -> web.Response:
         body = await decode_body(request, VerifyRequest)
-        async with _store_errors_as_http():
+        with _store_errors_as_http():
             partition = _find_partition(metadata.image, body.topic, body.partition)
             return web.json_response(await _verify(current(), partition, body))
 
     async def roots(request: web.Request) -> web.Response:
         body = await decode_body(request, RootsRequest)
-        async with _store_errors_as_http():
+        with _store_errors_as_http():
             return web.json_response(await _check_roots(current(), metadata.image, body))
 
     async def documents(_: web.Request) -> web.Response:
-        async with _store_errors_as_http():
+        with _store_errors_as_http():
             found = [fault async for fault in current().manifest_check.documents()]
             rows = [_fault_row(fault) for fault in found if fault is not None]
             return web.json_response({"checked": len(found), "faults": rows})
 
     async def audit(_: web.Request) -> web.Response:
-        async with _store_errors_as_http():
+        with _store_errors_as_http():
             return web.json_response(_audit_view(await current().remote.auditor.run(_no_throttle)))
 
     return [
@@ -243,11 +244,10 @@ async def _no_throttle(objects: int) -> None:
     return
 
 
-@asynccontextmanager
-async def _store_errors_as_http() -> AsyncIterator[None]:
-    try:
-        yield
-    except ObjectNotFound as gone:
-        raise http_error(web.HTTPNotFound, str(gone)) from None
-    except (ObjectStoreError, OSError, MetadataUnavailable) as failure:
-        raise http_error(web.HTTPServiceUnavailable, str(failure)) from None
+@contextmanager
+def _store_errors_as_http() -> Iterator[None]:
+    with tier_errors_as_http():
+        try:
+            yield
+        except ObjectNotFound as gone:
+            raise http_error(web.HTTPNotFound, str(gone)) from None

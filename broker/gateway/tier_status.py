@@ -1,8 +1,7 @@
 """Admin routes of tiering on this node: what is uploaded, damaged or late, flush, and where an offset is."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict
 from heapq import nsmallest
 from typing import Any, TypeVar
@@ -12,9 +11,9 @@ from aiohttp import web
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.gateway.node import Serving
-from tierlog.broker.gateway.requests import http_error, parsing_parameters
-from tierlog.broker.remote.tier_views import PartitionTierStatus, TierConflict, TierRefused
-from tierlog.tiering.object_store import ObjectStoreError
+from tierlog.broker.gateway.requests import parsing_parameters
+from tierlog.broker.gateway.tier_errors import tier_errors_as_http
+from tierlog.broker.remote.tier_views import PartitionTierStatus
 from tierlog.tiering.quarantine import DamagedRange
 
 STATUSES_PER_TURN = 200
@@ -74,14 +73,14 @@ def tier_status_routes(current: Callable[[], Serving]) -> list[web.AbstractRoute
         manager = current().tiering
         with parsing_parameters():
             topic = str((await request.json())["topic"])
-        with _tier_errors_as_http():
+        with tier_errors_as_http():
             return await status_response("partitions", await _while_connected(request, manager.flush(topic)))
 
     async def explain(request: web.Request) -> web.Response:
         manager, query = current().tiering, request.query
         with parsing_parameters():
             topic, partition, offset = query["topic"], int(query["partition"]), int(query["offset"])
-        with _tier_errors_as_http():
+        with tier_errors_as_http():
             location = await manager.explain(topic, partition, offset)
             return web.json_response(asdict(location))
 
@@ -144,15 +143,3 @@ async def _while_connected(request: web.Request, work: Coroutine[Any, Any, T]) -
     finally:
         await tasks.close()
     return task.result()
-
-
-@contextmanager
-def _tier_errors_as_http() -> Iterator[None]:
-    try:
-        yield
-    except TierConflict as why:
-        raise http_error(web.HTTPConflict, str(why)) from None
-    except TierRefused as why:
-        raise http_error(web.HTTPNotFound, str(why)) from None
-    except (ObjectStoreError, OSError) as failure:
-        raise http_error(web.HTTPServiceUnavailable, str(failure)) from None
