@@ -24,6 +24,7 @@ from tierlog.tiering.object_store import (
     Body,
     Condition,
     ObjectInfo,
+    ObjectNotFound,
     ObjectStore,
     ObjectStoreError,
     ObjectStoreTimeout,
@@ -279,7 +280,10 @@ class HealthyStore:
 
     async def _responds(self) -> bool:
         try:
-            await self.inner.head(self._probe_key)
+            with suppress(ObjectNotFound):
+                await self.inner.head(self._probe_key)
+            if self._check is not None:  # the first call would open the breaker again if the check still fails
+                raise_again(await self._run_check(self._check))
         except (ObjectStoreUnavailable, ObjectStoreTimeout) as error:
             self.health.last_error = str(error)
             return False

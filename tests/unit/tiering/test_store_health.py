@@ -262,6 +262,28 @@ async def test_check_that_times_out_opens_the_breaker() -> None:
     await group.close()
 
 
+async def test_breaker_stays_open_until_the_check_passes() -> None:
+    """A store that responds to the probe may hang in what the check asks for."""
+    inner, group, checks, state = Failing(), tasks(), 0, list[BreakerState]()
+    inner.gate.set()
+
+    async def check(_: ObjectStore) -> None:
+        nonlocal checks
+        checks += 1
+        state.append(store.health.state)
+        if checks < 4:
+            raise ObjectStoreTimeout("timed out after 25 s")
+
+    store = HealthyStore(inner, group, check=check, probe_key="probe")
+    with pytest.raises(ObjectStoreTimeout):
+        await store.put("k", b"")
+    await until(lambda: store.health.state is BreakerState.CLOSED)
+    assert state == [BreakerState.CLOSED, *[BreakerState.OPEN] * 3]
+    await store.put("k", b"")
+    assert (checks, store.health.opened) == (4, 1)
+    await group.close()
+
+
 async def test_refused_store_is_logged_once_and_accepted_once_it_passes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
