@@ -27,7 +27,7 @@ from tierlog.broker.gateway.roles import Role, Roles
 from tierlog.broker.gateway.web.pages import web_routes
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.platform import Platform, production_platform, quorum_tls
-from tierlog.broker.security.distinguished_name import certificate_principal
+from tierlog.broker.security.distinguished_name import client_certificate
 from tierlog.broker.security.jwks import key_set_of
 from tierlog.broker.security.jwt_tokens import token_validator
 from tierlog.broker.security.unknown_users import cluster_secret
@@ -177,7 +177,8 @@ class NodeBase(ABC):
             access.tokens = JwtTokens(token_validator(settings, keys), self.clock)
         if CERTIFICATE in ways:
             rules = parse_principal_rules(settings.ssl_principal_mapping_rules)
-            access.certificate = lambda certificate: certificate_principal(certificate, rules)
+            now_ms = self.clock.now_ms
+            access.certificate = lambda one: client_certificate(one, rules, now_ms()).principal
         return access
 
     def _names(self) -> set[str]:

@@ -14,7 +14,8 @@ from aiohttp import web
 from tierlog.broker.audit.entries import Entry, in_parts
 from tierlog.broker.audit.log import AuditLog
 from tierlog.broker.gateway.authentication import origin_of
-from tierlog.broker.gateway.request_guard import READS, SIGNED_PREFIXES
+from tierlog.broker.gateway.request_guard import READS
+from tierlog.metadata.quorum.tls import SIGNED_PREFIXES
 
 REFUSED_MAX = 100
 """Topics and partitions of a request that was not carried out which have entries; the others are counted."""

@@ -18,11 +18,10 @@ from aiohttp import hdrs, web
 
 from tierlog.broker.audit.entries import DENIED_ACCESS, Entry
 from tierlog.broker.audit.log import AuditLog
-from tierlog.broker.gateway.request_guard import SIGNED_PREFIXES
 from tierlog.broker.gateway.requests import refused
 from tierlog.broker.gateway.roles import Role, Roles, role_needed
 from tierlog.broker.handlers.context import ANONYMOUS
-from tierlog.metadata.quorum.tls import require_certificate
+from tierlog.metadata.quorum.tls import SIGNED_PREFIXES, require_certificate
 
 LISTENER = "admin"
 """Name of the admin API in the audit log."""
@@ -62,7 +61,7 @@ class AdminAccess:
     passwords: Passwords | None = None
     tokens: Tokens | None = None
     certificate: Callable[[bytes], str] | None = None
-    """The principal of a certificate (DER). Raises ValueError if it maps to none."""
+    """The principal of a certificate (DER). Raises ValueError if it has expired or maps to none."""
     nodes_have_certificates: bool = False
     """Whether requests between nodes need a certificate, too."""
     audit: AuditLog | None = None

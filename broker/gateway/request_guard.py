@@ -26,9 +26,9 @@ from tierlog.base.addresses import is_ip_address
 from tierlog.broker.gateway.requests import refused
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.quorum.tls import SIGNED_PREFIXES
 
 ANY_HOST_PATHS = frozenset({"/health"})  # says only whether the node serves
-SIGNED_PREFIXES = ("/raft/", "/metadata/")
 READS = frozenset({hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS})
 OWN_SITES = frozenset({"same-origin", "none"})  # none: typed or bookmarked by the operator
 JSON = "application/json"

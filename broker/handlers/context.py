@@ -64,6 +64,7 @@ class Connection:
     peer_port: int
     listener: str = "PLAINTEXT"  # its name
     principal: str = ANONYMOUS
+    certificate_expires_ms: int | None = None  # None: the client has no certificate
     by_token: bool = False  # logged in by a delegation token
     authentication: Authentication | None = None  # None: nothing is left to do
     client_software: str = "unknown"

@@ -3,10 +3,11 @@
 import secrets
 from collections.abc import Mapping
 
+from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.context import Authentication, Connection
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.sasl import LoginCounts, LoginListener
+from tierlog.broker.handlers.sasl import NO_LIMIT, LoginCounts, LoginListener
 from tierlog.broker.security.jwks import KeySet, key_set_of
 from tierlog.broker.security.jwt_tokens import TokenValidator, token_validator
 from tierlog.broker.security.mechanisms import OAUTHBEARER, PLAIN, Mechanisms
@@ -18,8 +19,30 @@ from tierlog.metadata.scram_users import (
 )
 
 
+class CertificateLogin:
+    """The login of a connection by its client's certificate, if it ends with that; an `Authentication` of
+    handlers.context. The next request after the expiry closes the connection."""
+
+    frame_bytes_max = NO_LIMIT
+    reads_raw = is_overdue = False
+
+    def __init__(self, expires_ms: int, counts: LoginCounts, clock: Clock) -> None:
+        self._expires_ms = expires_ms
+        self._counts = counts
+        self._clock = clock
+        self.closes = False
+
+    def admits(self, api: int) -> bool:
+        if self._clock.now_ms() < self._expires_ms:
+            return True
+        self._counts.expired += not self.closes
+        self.closes = True
+        return False
+
+
 class Logins:
-    """`begin` begins the login of a connection; a connection of a listener without SASL needs none."""
+    """`begin` begins the login of a connection. A listener without SASL has none, unless its connections end
+    with the client's certificate."""
 
     def __init__(self, deps: Dependencies, cluster_id: str) -> None:
         settings, tokens = deps.settings, deps.delegation_tokens
@@ -34,6 +57,11 @@ class Logins:
             for listener in settings.client_listeners
             if listener.protocol.has_sasl
         }
+        self._ending = {
+            listener.name
+            for listener in settings.client_listeners
+            if settings.for_listener(listener.name).ssl_client_auth_ends_with_certificate
+        }
         self._counts = {listener.name: LoginCounts() for listener in settings.client_listeners}
         self._counts |= {name: listener.counts for name, listener in self._by_name.items()}
 
@@ -42,8 +70,12 @@ class Logins:
             tasks.spawn("keys of OAUTHBEARER tokens", key_set.keep_fresh())
 
     def begin(self, connection: Connection) -> Authentication | None:
-        listener = self._by_name.get(connection.listener)
-        return None if listener is None else listener.begin(connection)
+        if (listener := self._by_name.get(connection.listener)) is not None:
+            return listener.begin(connection)
+        expires_ms = connection.certificate_expires_ms
+        if expires_ms is None or connection.listener not in self._ending:
+            return None
+        return CertificateLogin(expires_ms, self._counts[connection.listener], self._clock)
 
     @property
     def counts(self) -> Mapping[str, LoginCounts]:

@@ -26,13 +26,22 @@ not accept the broker's certificate."""
 _log = structlog.get_logger("tierlog")
 
 
+class Certificate(Protocol):
+    """A client's certificate."""
+
+    @property
+    def principal(self) -> str: ...
+    @property
+    def expires_ms(self) -> int: ...
+
+
 class Tls(Protocol):
     """TLS of one listener (security.tls_files)."""
 
     @property
     def context(self) -> ssl.SSLContext: ...
-    def principal(self, session: ssl.SSLObject) -> str | None:
-        """Raises ValueError if the client's certificate has no principal."""
+    def certificate(self, session: ssl.SSLObject) -> Certificate | None:
+        """Raises ValueError if the client's certificate has expired or has no principal."""
 
 
 OnOpen = Callable[[Connection, TlsSocket], None]
@@ -116,15 +125,16 @@ class TlsGate:
 
     def _done(self, connection: Connection, handshake: Handshake, opened: TlsSocket) -> None:
         try:
-            principal = self._listeners[connection.listener].principal(handshake.session)
+            certificate = self._listeners[connection.listener].certificate(handshake.session)
         except ValueError as failure:
             opened.close()
             self._refuse(connection, str(failure))
             return self._end(connection, CloseReason.TLS_HANDSHAKE, str(failure))
         del self._pending[connection.listener][connection]
         self.handshakes += 1
-        if principal is not None:
-            connection.principal = principal
+        if certificate is not None:
+            connection.principal = certificate.principal
+            connection.certificate_expires_ms = certificate.expires_ms
         return self._on_open(connection, opened)
 
     def _refuse(self, connection: Connection, why: str) -> None:

@@ -1,5 +1,7 @@
 """Distinguished names as text (RFC 2253), as Java's X500Principal.getName() writes them for Kafka."""
 
+from typing import NamedTuple
+
 from cryptography import x509
 
 from tierlog.config.principal_rules import PrincipalRule, principal_name
@@ -30,9 +32,29 @@ def distinguished_name(subject: x509.Name) -> str:
     return ",".join("+".join(_attribute(one) for one in part) for part in reversed(subject.rdns))
 
 
-def certificate_principal(certificate: bytes, rules: tuple[PrincipalRule, ...]) -> str:
-    """The principal of a certificate (DER). Raises ValueError if no rule maps its name."""
-    subject = distinguished_name(x509.load_der_x509_certificate(certificate).subject)
+class ClientCertificate(NamedTuple):
+    """A client's certificate: its principal, and when it expires, in wall clock time."""
+
+    principal: str
+    expires_ms: int
+
+
+def client_certificate(
+    certificate: bytes, rules: tuple[PrincipalRule, ...], now_ms: int
+) -> ClientCertificate:
+    """`certificate`: as DER. Raises ValueError if it has expired, or if no rule maps its name.
+
+    A handshake verifies the expiry too, unless it resumes an earlier session.
+    """
+    parsed = x509.load_der_x509_certificate(certificate)
+    expires_ms = int(parsed.not_valid_after_utc.timestamp() * 1000)
+    if expires_ms <= now_ms:
+        raise ValueError("the certificate has expired")
+    return ClientCertificate(_principal(parsed, rules), expires_ms)
+
+
+def _principal(certificate: x509.Certificate, rules: tuple[PrincipalRule, ...]) -> str:
+    subject = distinguished_name(certificate.subject)
     name = principal_name(rules, subject)
     if name is None:
         raise ValueError(f"no rule of ssl.principal.mapping.rules matches {subject!r}")

@@ -21,7 +21,8 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
-from tierlog.broker.security.distinguished_name import certificate_principal
+from tierlog.base.clock import Clock, SystemClock
+from tierlog.broker.security.distinguished_name import ClientCertificate, client_certificate
 from tierlog.config.definitions import InvalidSetting
 from tierlog.config.node import NodeSettings
 from tierlog.config.principal_rules import parse_principal_rules
@@ -47,9 +48,10 @@ class _Loaded(NamedTuple):
 class ListenerTls:
     """TLS of one listener."""
 
-    def __init__(self, name: str, settings: SslSettings) -> None:
+    def __init__(self, name: str, settings: SslSettings, clock: Clock | None = None) -> None:
         """Raises InvalidSetting if a file cannot be used."""
         self.name = name
+        self._clock = clock or SystemClock()
         self._settings = settings
         self._rules = parse_principal_rules(settings.ssl_principal_mapping_rules)
         self._stamp = self._file_stamp()
@@ -85,11 +87,13 @@ class ListenerTls:
         """When the first CA of the truststore expires; None without a truststore."""
         return self._loaded.trust_expires_at_s
 
-    def principal(self, session: ssl.SSLObject) -> str | None:
-        """The principal of a client with a certificate; None: the client has none. Raises ValueError if no
+    def certificate(self, session: ssl.SSLObject) -> ClientCertificate | None:
+        """The client's certificate; None: the client has none. Raises ValueError if it has expired, or if no
         rule maps its name."""
-        certificate = session.getpeercert(binary_form=True)
-        return None if certificate is None else certificate_principal(certificate, self._rules)
+        presented = session.getpeercert(binary_form=True)
+        if presented is None:
+            return None
+        return client_certificate(presented, self._rules, self._clock.now_ms())
 
     def reload(self) -> bool:
         """Load the files if one has changed. Returns whether new ones are used."""

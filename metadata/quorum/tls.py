@@ -16,10 +16,15 @@ from pathlib import Path
 import structlog
 from aiohttp import web
 
+from tierlog.base.clock import SystemClock
+
 _log = structlog.get_logger("tierlog.metadata")
 CHECK_INTERVAL_S = 10.0  # between two checks of the files
 
 Stamp = tuple[tuple[int, int, int], ...]
+
+SIGNED_PREFIXES = ("/raft/", "/metadata/")
+"""Paths of requests between nodes (`auth`)."""
 
 OPEN_PATHS = frozenset({"/health", "/metrics"})
 """For load balancers and scrapers, which have no certificate. They are read-only and reveal no stored
@@ -94,7 +99,17 @@ async def reload_on_change(
 async def require_certificate(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Reject requests without a client certificate. The handshake has verified any that was presented."""
-    if request.path not in OPEN_PATHS and not request.get_extra_info("peercert"):
+    """Reject requests without a client certificate. The handshake has verified any that was presented.
+
+    One that has expired since, or before an earlier session was resumed, is rejected too, except for requests
+    between nodes: they are signed, and a cluster does not stop when its certificates expire.
+    """
+    if request.path in OPEN_PATHS:
+        return await handler(request)
+    certificate = request.get_extra_info("peercert")
+    if not certificate:
         raise web.HTTPForbidden(text="a client certificate signed by the cluster's CA is required")
+    expires_s = ssl.cert_time_to_seconds(certificate["notAfter"])
+    if expires_s * 1000 <= SystemClock().now_ms() and not request.path.startswith(SIGNED_PREFIXES):
+        raise web.HTTPForbidden(text="the client certificate has expired")
     return await handler(request)

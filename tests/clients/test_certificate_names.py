@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.name import _ASN1Type
 from cryptography.x509.oid import NameOID
 
-from tierlog.broker.security.distinguished_name import certificate_principal
+from tierlog.broker.security.distinguished_name import client_certificate
 from tierlog.config.principal_rules import parse_principal_rules
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
@@ -67,5 +67,5 @@ def test_names_are_those_of_java() -> None:
     text = "".join(f"{name.public_bytes().hex()}\n" for name in names)
     command = ["java", "-XX:+UseSerialGC", str(PROGRAM)]
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=True)
-    found = [certificate_principal(certificate(name, key), rules) for name in names]
+    found = [client_certificate(certificate(name, key), rules, 0).principal for name in names]
     assert found == [f"User:{bytes.fromhex(line).decode()}" for line in done.stdout.splitlines()]

@@ -8,7 +8,7 @@ from typing import Any
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.api_versions import api_versions_handler
-from tierlog.broker.handlers.context import WHOLE_FRAME, Pending, RequestContext
+from tierlog.broker.handlers.context import WHOLE_FRAME, Authentication, Connection, Pending, RequestContext
 from tierlog.broker.net.core.bounds import Bounds
 from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.net.listener import Listener, ListenerAddress, Refusal
@@ -61,6 +61,7 @@ class Broker:
         host: str = "127.0.0.1",
         tls: Mapping[str, Tls] | None = None,
         more: Sequence[str] = (),
+        begin: Callable[[Connection], Authentication | None] | None = None,
         **bounds: Any,
     ) -> None:
         """`more`: names of further addresses, besides PLAINTEXT."""
@@ -69,7 +70,7 @@ class Broker:
             addresses=[ListenerAddress(name, host) for name in ("PLAINTEXT", *more)], bounds=Bounds(**bounds),
             on_close=lambda _, why, detail: self.notes.append((why, detail)),
             on_refusal=lambda *both: self.refusals.append(both),
-            tls=tls or {},
+            tls=tls or {}, begin=begin,
         )  # fmt: skip
         self.addresses = await self.listener.start()
         self.address = self.addresses["PLAINTEXT"]

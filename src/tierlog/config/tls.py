@@ -9,6 +9,7 @@ from tierlog.config.definitions import (
     InvalidSetting,
     SettingType,
     Value,
+    boolean_,
     list_,
     setting_field,
     string_,
@@ -90,6 +91,12 @@ class SslSettings(TopicDefaults):
         "Whether clients must present a certificate: none, requested (a client without one is "
         "User:ANONYMOUS) or required. Set it to required for mutual TLS.",
         choices=(NO_CLIENT_AUTH, REQUESTED, REQUIRED),
+    )
+    ssl_client_auth_ends_with_certificate: bool = boolean_(
+        False,
+        "Whether the connection of a client with a certificate, on an SSL listener, ends when that expires. "
+        "The next request closes it. Set it if certificates live briefly, so that a stolen one becomes "
+        "useless. It holds between brokers too: renew their certificates in time.",
     )
     ssl_enabled_protocols: tuple[str, ...] = list_(
         (TLS_1_2, TLS_1_3),

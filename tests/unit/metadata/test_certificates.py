@@ -4,12 +4,15 @@ import asyncio
 import ssl
 from pathlib import Path
 
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from certificates import Authority
 from connection_harness import until
 from structlog.testing import capture_logs
 
 from tierlog.base.tasks import TaskGroup
-from tierlog.metadata.quorum.tls import TlsFiles, reload_on_change
+from tierlog.metadata.quorum.tls import TlsFiles, reload_on_change, require_certificate
 
 CHECK_INTERVAL_S = 0.005
 
@@ -94,3 +97,27 @@ async def test_added_ca_is_trusted_without_a_restart(tmp_path: Path) -> None:
     await tasks.close()
     server.server.close()
     later.server.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "expires", "is_served"),
+    [
+        ("/v1/cluster", "Jan  1 00:00:00 2100 GMT", True),
+        ("/v1/cluster", "Jan  1 00:00:00 2020 GMT", False),
+        ("/metrics", "Jan  1 00:00:00 2020 GMT", True),
+        ("/raft/1/step", "Jan  1 00:00:00 2020 GMT", True),  # between nodes
+    ],
+)
+async def test_certificate_that_has_expired_since_the_handshake_is_refused(
+    path: str, expires: str, is_served: bool
+) -> None:
+    async def serve(_: web.Request) -> web.StreamResponse:
+        return web.Response()
+
+    transport = asyncio.Transport({"peercert": {"notAfter": expires}})
+    request = make_mocked_request("GET", path, transport=transport)
+    if is_served:
+        assert (await require_certificate(request, serve)).status == 200
+        return
+    with pytest.raises(web.HTTPForbidden, match="Forbidden"):
+        await require_certificate(request, serve)

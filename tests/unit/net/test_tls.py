@@ -12,61 +12,26 @@ from typing import Any
 
 import pytest
 from connection_harness import HEARTBEAT, METADATA, Broker, Client, turns, until
+from tls_certificates import NAME, VERSIONS, Certificates, connect, principals
 
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.base.open_files import SharedFile
-from tierlog.broker.handlers.context import ANONYMOUS, RawReply, RequestContext
+from tierlog.broker.handlers.context import (
+    ANONYMOUS,
+    RawReply,
+    RequestContext,
+)
 from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.net.listener import Refusal
 from tierlog.broker.net.tls_handshake import THREADS
-from tierlog.broker.security.tls_files import ListenerTls
-from tierlog.cli.certificates import LocalAuthority
-from tierlog.config.node import NodeSettings
-from tierlog.config.sources import settings_from
 from tierlog.protocol.api import APIS, encode_request
 from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tierlog.protocol.messages.metadata import MetadataRequest, MetadataResponse
-
-NOW_S, DAYS = 1_764_000_000, 3_650
-NAME = "PLAINTEXT"  # the listener of the harness
-VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
-
-
-class Certificates:
-    def __init__(self, directory: Path) -> None:
-        self.authority = LocalAuthority(directory, NOW_S, DAYS)
-        self.ca = directory / "ca.pem"
-        self.broker = self.authority.issue("broker", ("localhost", "127.0.0.1"))
-        self.client = self.authority.issue("ada")
-
-    def settings(self, **more: str) -> NodeSettings:
-        values = {"listeners": "SSL://127.0.0.1:0", "ssl.keystore.location": str(self.broker)}
-        return settings_from(values | {name.replace("_", "."): text for name, text in more.items()})
-
-    def tls(self, **more: str) -> dict[str, ListenerTls]:
-        return {NAME: ListenerTls(NAME, self.settings(**more))}
-
-    def of_client(self, *, certificate: bool = False) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self.ca)
-        if certificate:
-            context.load_cert_chain(self.client)
-        return context
 
 
 @pytest.fixture
 def certificates(tmp_path: Path) -> Certificates:
     return Certificates(tmp_path / "certificates")
-
-
-async def connect(broker: Broker, context: ssl.SSLContext) -> Client:
-    return await Client.connect(*broker.address, ssl=context)
-
-
-def refusals(broker: Broker) -> list[str]:
-    """Reasons of refused certificates, as the audit log gets them."""
-    found: list[str] = []
-    broker.listener.tls_gate.on_refused = lambda _, why: found.append(why)
-    return found
 
 
 def raw(broker: Broker) -> socket.socket:
@@ -86,6 +51,11 @@ async def test_requests_are_served_over_both_versions(
     assert await client.ask(METADATA, 9, MetadataRequest()) == MetadataResponse(controller_id=0)
     assert client.writer.get_extra_info("ssl_object").version() == version.name.replace("_", ".")
     assert broker.listener.tls_gate.handshakes == 1
+
+
+def test_renegotiation_is_off(certificates: Certificates) -> None:
+    """Python's client cannot ask for it. `openssl s_client` can, with the line R."""
+    assert certificates.tls()[NAME].context.options & ssl.OP_NO_RENEGOTIATION
 
 
 async def test_older_version_that_is_not_enabled_is_refused(
@@ -166,127 +136,6 @@ async def test_broker_sends_close_notify(broker: Broker, certificates: Certifica
     assert await client.reader.read() == b""  # without close_notify, Python's ssl reports a truncated stream
 
 
-# ---- principals -----------------------------------------------------------------------------------
-
-
-async def principals(broker: Broker) -> list[str]:
-    found: list[str] = []
-
-    def answer(context: RequestContext, _: Any) -> Any:
-        found.append(context.connection.principal)
-        return HeartbeatResponse()
-
-    broker.on_heartbeat = answer
-    return found
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-async def test_certificate_names_the_principal(
-    broker: Broker, certificates: Certificates, version: ssl.TLSVersion
-) -> None:
-    rules = "RULE:^CN=(.*)$/$1/U"
-    trust = str(certificates.ca)
-    found = await principals(broker)
-    await broker.start(
-        tls=certificates.tls(
-            ssl_client_auth="required", ssl_truststore_location=trust, ssl_principal_mapping_rules=rules
-        )
-    )
-    context = certificates.of_client(certificate=True)
-    context.minimum_version = context.maximum_version = version
-    client = await connect(broker, context)
-    await client.ask(HEARTBEAT, 0, HeartbeatRequest(group_id="g", member_id="m"))
-    assert found == ["User:ADA"]
-
-
-@pytest.mark.parametrize(
-    ("name", "rule", "principal"),
-    [
-        ("Ada, Inc.", r"RULE:^CN=(.*)\\, Inc\.$/$1/", "User:Ada"),
-        ("a=b #1", r"RULE:^CN=(.*)\\=(.*) \\#1$/$2 of $1/", "User:b of a"),
-        ("Zo\N{LATIN SMALL LETTER E WITH DIAERESIS}  two", "RULE:^CN=(.*)$/$1/L", "User:zo\xeb  two"),
-        ('quo"te\\', "DEFAULT", r"User:CN=quo\"te\\"),
-    ],
-)
-async def test_rule_maps_a_name_with_special_characters(
-    broker: Broker, certificates: Certificates, name: str, rule: str, principal: str
-) -> None:
-    certificates.client = certificates.authority.issue(name)
-    found = await principals(broker)
-    trust = str(certificates.ca)
-    await broker.start(
-        tls=certificates.tls(
-            ssl_client_auth="required", ssl_truststore_location=trust, ssl_principal_mapping_rules=rule
-        )
-    )
-    client = await connect(broker, certificates.of_client(certificate=True))
-    await client.ask(HEARTBEAT, 0, HeartbeatRequest(group_id="g", member_id="m"))
-    assert found == [principal]
-
-
-async def test_requested_certificate_may_be_missing(broker: Broker, certificates: Certificates) -> None:
-    found = await principals(broker)
-    tls = certificates.tls(ssl_client_auth="requested", ssl_truststore_location=str(certificates.ca))
-    await broker.start(tls=tls)
-    for has_certificate in (False, True):
-        client = await connect(broker, certificates.of_client(certificate=has_certificate))
-        await client.ask(HEARTBEAT, 0, HeartbeatRequest(group_id="g", member_id="m"))
-    assert found == [ANONYMOUS, "User:CN=ada"]
-
-
-@pytest.mark.parametrize("case", ["missing", "of another CA"])
-async def test_client_without_a_trusted_certificate_is_refused(
-    broker: Broker, certificates: Certificates, tmp_path: Path, case: str
-) -> None:
-    tls = certificates.tls(ssl_client_auth="required", ssl_truststore_location=str(certificates.ca))
-    await broker.start(tls=tls)
-    refused = refusals(broker)
-    context = certificates.of_client()
-    if case == "of another CA":
-        context.load_cert_chain(LocalAuthority(tmp_path / "other", NOW_S, DAYS).issue("ada"))
-    with pytest.raises((OSError, EOFError)):  # in TLS 1.3 the client learns it at its first read
-        client = await connect(broker, context)
-        await client.ask(METADATA, 9, MetadataRequest())
-    await until(lambda: broker.listener.closed[CloseReason.TLS_HANDSHAKE] == 1)
-    assert broker.listener.connections == 0
-    assert len(refused) == 1 and "CERTIFICATE" in refused[0]
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-async def test_client_that_refuses_the_brokers_certificate_is_not_recorded_as_refused(
-    broker: Broker, certificates: Certificates, version: ssl.TLSVersion
-) -> None:
-    await broker.start(tls=certificates.tls())
-    refused = refusals(broker)
-    context = certificates.of_client()
-    context.maximum_version = version
-
-    def connect_to_another_name() -> None:  # asyncio's TLS closes without the alert
-        with socket.create_connection(broker.address) as client, pytest.raises(ssl.SSLCertVerificationError):
-            context.wrap_socket(client, server_hostname="another.example")
-
-    await asyncio.to_thread(connect_to_another_name)
-    await until(lambda: broker.listener.closed[CloseReason.TLS_HANDSHAKE] == 1)
-    assert "ALERT_BAD_CERTIFICATE" in broker.notes[0][1]
-    assert refused == []
-
-
-async def test_certificate_that_no_rule_maps_is_refused(broker: Broker, certificates: Certificates) -> None:
-    tls = certificates.tls(
-        ssl_client_auth="required",
-        ssl_truststore_location=str(certificates.ca),
-        ssl_principal_mapping_rules="RULE:^CN=bob$/bob/",
-    )
-    await broker.start(tls=tls)
-    refused = refusals(broker)
-    client = await connect(broker, certificates.of_client(certificate=True))
-    assert await client.reader.read() == b""
-    assert refused == ["no rule of ssl.principal.mapping.rules matches 'CN=ada'"]
-    assert broker.notes == [
-        (CloseReason.TLS_HANDSHAKE, "no rule of ssl.principal.mapping.rules matches 'CN=ada'")
-    ]
-
-
 # ---- clients that break the protocol --------------------------------------------------------------
 
 
@@ -331,6 +180,18 @@ async def test_handshake_of_too_many_bytes_is_refused(broker: Broker, certificat
             pass
     await until(lambda: bool(broker.notes))
     assert broker.notes[0][0] is CloseReason.TLS_HANDSHAKE
+
+
+async def test_giant_certificate_of_a_client_is_refused(broker: Broker, certificates: Certificates) -> None:
+    tls = certificates.tls(ssl_client_auth="required", ssl_truststore_location=str(certificates.ca))
+    await broker.start(tls=tls)
+    context = certificates.of_client()
+    context.load_cert_chain(certificates.giant(300_000))
+    with pytest.raises((OSError, EOFError)):
+        client = await connect(broker, context)
+        await client.ask(METADATA, 9, MetadataRequest())
+    await until(lambda: broker.listener.closed[CloseReason.TLS_HANDSHAKE] == 1)
+    assert (broker.listener.tls_gate.pending, broker.listener.connections) == (0, 0)
 
 
 async def test_handshake_byte_by_byte_succeeds(broker: Broker, certificates: Certificates) -> None:
@@ -547,37 +408,3 @@ async def test_requests_that_wait_start_without_further_bytes(
         await until(lambda number=number: len(futures) > number)  # type: ignore[misc]
         futures[number].set_result(HeartbeatResponse())
         await client.frame()
-
-
-# ---- replaced files -------------------------------------------------------------------------------
-
-
-async def test_replaced_certificate_is_used_for_new_connections(
-    broker: Broker, certificates: Certificates
-) -> None:
-    tls = certificates.tls()
-    await broker.start(tls=tls)
-    first = await connect(broker, certificates.of_client())
-    before = first.writer.get_extra_info("ssl_object").getpeercert()["serialNumber"]
-    certificates.authority.issue("broker", ("localhost", "127.0.0.1"))
-    assert tls[NAME].reload()
-    second = await connect(broker, certificates.of_client())
-    assert second.writer.get_extra_info("ssl_object").getpeercert()["serialNumber"] != before
-    for client in (first, second):
-        assert await client.ask(METADATA, 9, MetadataRequest()) == MetadataResponse(controller_id=0)
-    assert not tls[NAME].reload()
-
-
-@pytest.mark.parametrize("broken", [b"", b"-----BEGIN", None])
-async def test_broken_file_keeps_the_old_certificate(
-    broker: Broker, certificates: Certificates, broken: bytes | None
-) -> None:
-    tls = certificates.tls()
-    await broker.start(tls=tls)
-    certificates.broker.unlink()
-    if broken is not None:
-        certificates.broker.write_bytes(broken)
-    assert not tls[NAME].reload()
-    assert tls[NAME].reload_failures == 1
-    client = await connect(broker, certificates.of_client())
-    assert await client.ask(METADATA, 9, MetadataRequest()) == MetadataResponse(controller_id=0)
