@@ -9,6 +9,7 @@ deleted and created again an error instead of a silent gap.
 """
 
 import uuid
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -83,6 +84,22 @@ def at_least(first: Mapping[Source, int], second: Mapping[Source, int]) -> Offse
 
 def count(start: Mapping[Source, int], end: Mapping[Source, int]) -> int:
     return sum(max(end[source] - start.get(source, 0), 0) for source in end)
+
+
+def behind(start: Mapping[Source, int], newest: Mapping[Source, int]) -> Offsets:
+    """The newest offsets of the partitions that end before `start`: their logs have lost records."""
+    return {source: end for source, end in newest.items() if end < start.get(source, 0)}
+
+
+def report_loss(source: Source, start: int, end: int, fail_on_data_loss: bool) -> None:
+    """Raise OffsetsUnavailable for a log that ends before `start`, or warn."""
+    lost = (
+        f"{source}: the stream has read up to offset {start}, but the log ends at {end}: records were lost, "
+        "as in an unclean election, and later ones have their offsets"
+    )
+    if fail_on_data_loss:
+        raise OffsetsUnavailable(f"{lost}; set failOnDataLoss=false to continue at {end}")
+    warnings.warn(f"{lost}. The stream continues at {end}", stacklevel=2)
 
 
 def seam(offsets: OffsetRange, committed: OffsetRange) -> tuple[OffsetRange, OffsetRange]:

@@ -58,6 +58,8 @@ except ImportError:
 MANIFEST_AGE_S = 30.0
 """How long the manifests of a stream with brokers are used. Brokers serve what they do not have yet."""
 READS_AT_ONCE = 16
+BEHIND_PAUSE_S = 0.2
+"""Pause between two look-ups of a log that seems to end before the offset of the checkpoint."""
 
 
 class BrokenBatch(RuntimeError):
@@ -131,6 +133,10 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
         is_limited = not (ENGINE_LIMITS and isinstance(limit, ReadAllAvailable))
         begin = stream_offsets.decode(start)
         newest = self._newest = self._latest(begin)
+        if stream_offsets.behind(begin, newest):
+            newest = self._newest = self._latest_again(begin)
+            if lost := stream_offsets.behind(begin, newest):
+                return stream_offsets.encode({**begin, **lost})
         begin = self._with_new_partitions(begin, newest)
         end = stream_offsets.at_least(begin, newest)
         if self._target is not None:
@@ -224,6 +230,20 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
         sources = self._positions.sources()
         stream_offsets.check_topics(start, dict.fromkeys(sources, 0))
         return self._positions.latest(sources)
+
+    def _latest_again(self, start: Offsets) -> Offsets:
+        """The newest offsets, once no log ends before `start`. A new leader may report a lower end for a
+        moment (KIP-207). One that stays lower has lost records: raises OffsetsUnavailable, if that should
+        fail."""
+        live = self._options.live
+        deadline_s = time.monotonic() + (live.timeout_s if live is not None else 0.0)
+        while (lost := stream_offsets.behind(start, newest := self._latest(start))) and (
+            time.monotonic() < deadline_s
+        ):
+            time.sleep(BEHIND_PAUSE_S)
+        for source, end in lost.items():
+            stream_offsets.report_loss(source, start[source], end, self._options.read.fail_on_data_loss)
+        return newest
 
     def _with_new_partitions(self, start: Offsets, end: Mapping[Source, int]) -> Offsets:
         """Add partitions that did not exist before. A new topic begins at its earliest offset, a new

@@ -148,18 +148,18 @@ class _Fetcher:
 
     def _skip_lost(self) -> None:
         """Continue at the log start offset, if records were deleted and that is allowed. Brokers do not
-        return it with the error."""
+        return it with the error. If the log ends before the position, nothing is left of the range."""
         start = list_offsets(self._cluster, {self._source: EARLIEST})[self._source]
         missing = f"{self._source}: offset {self._position:,} is not on the brokers"
-        if start <= self._position:
-            raise OffsetsUnavailable(f"{missing}: the log of the leader ends before it")
+        reason = (
+            f"{missing}, whose log starts at {start:,}"
+            if start > self._position
+            else f"{missing}: the log of the leader ends before it, as after an unclean election"
+        )
         if self._fail_on_data_loss:
-            raise OffsetsUnavailable(
-                f"{missing}, whose log starts at {start:,}; set failOnDataLoss=false to read the available "
-                "offsets"
-            )
-        warnings.warn(f"{missing}, whose log starts at {start:,}: records were lost", stacklevel=2)
-        self._position = min(start, self._end)
+            raise OffsetsUnavailable(f"{reason}; set failOnDataLoss=false to read the available offsets")
+        warnings.warn(f"{reason}: records were lost", stacklevel=2)
+        self._position = min(start, self._end) if start > self._position else self._end
 
 
 def records_of(data: PartitionData) -> Buffer:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tierlog.spark.options.table import Given, InvalidOption, Use
+from tierlog.spark.options.table import MOST, Given, InvalidOption, Use
 from tierlog.spark.options.values import ValueOptions, value_options
 
 EARLIEST, LATEST = -2, -1  # as in the JSON of Spark's Kafka source
@@ -271,6 +271,6 @@ def _by_partition(name: str, text: str, least: int) -> dict[tuple[str, int], int
         }
     except (ValueError, AttributeError):
         raise wrong from None
-    if not all(type(number) is int and number >= least for number in found.values()):
+    if not all(type(number) is int and least <= number <= MOST for number in found.values()):
         raise wrong
     return found

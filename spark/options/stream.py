@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 
 from tierlog.spark.options.read import ReadOptions, read_options
 from tierlog.spark.options.security import SecurityOptions, security_options
-from tierlog.spark.options.table import KAFKA, SECURITY_NAMES, Given, InvalidOption, Use, check_bootstrap
+from tierlog.spark.options.table import (
+    KAFKA,
+    MOST_OF_KAFKA,
+    SECURITY_NAMES,
+    Given,
+    InvalidOption,
+    Use,
+    check_bootstrap,
+)
 
 DEFAULT_FETCH_BYTES = 8 << 20
 DEFAULT_TIMEOUT_MS = 30_000
@@ -75,10 +83,12 @@ def _live(options: Given) -> LiveOptions | None:
     return LiveOptions(
         bootstrap=bootstrap,
         client_id=options.text("kafka.client.id") or "tierlog-spark",
-        timeout_s=options.positive("kafka.request.timeout.ms", DEFAULT_TIMEOUT_MS, "number of milliseconds")
+        timeout_s=options.positive(
+            "kafka.request.timeout.ms", DEFAULT_TIMEOUT_MS, "number of milliseconds", MOST_OF_KAFKA
+        )
         / 1000,
         fetch_bytes=options.positive(
-            "kafka.max.partition.fetch.bytes", DEFAULT_FETCH_BYTES, "number of bytes"
+            "kafka.max.partition.fetch.bytes", DEFAULT_FETCH_BYTES, "number of bytes", MOST_OF_KAFKA
         ),
         security=security_options(
             {name: text for name in SECURITY_NAMES if (text := options.text(KAFKA + name)) is not None}

@@ -52,6 +52,10 @@ KAFKA_ALIASES = {
 """librdkafka's name of an option -> the name in the table, which is Kafka's."""
 
 KAFKA = "kafka."
+MOST = 2**63 - 1
+"""Largest number of an option, as of an offset."""
+MOST_OF_KAFKA = 2**31 - 1
+"""Largest number of an option that Kafka's clients keep in 32 bits."""
 ANY = Use.READ | Use.STREAM | Use.WRITE
 SECURITY_ROWS = (
     Option("kafka.security.protocol", LIVE, "PLAINTEXT", "also SSL, SASL_PLAINTEXT, SASL_SSL", True),
@@ -339,12 +343,14 @@ class Given:
             raise InvalidOption(f"`{name}` must be true or false, not {text!r}")
         return text == "true"
 
-    def positive(self, name: str, default: int, what: str = "number") -> int:
+    def positive(self, name: str, default: int, what: str = "number", most: int = MOST) -> int:
         text = self.text(name)
         if text is None:
             return default
         if not text.strip().isdecimal() or int(text) == 0:
             raise InvalidOption(f"`{name}` must be a positive {what}, not {text!r}")
+        if int(text) > most:
+            raise InvalidOption(f"`{name}` must be at most {most}, not {text}")
         return int(text)
 
     def positive_or_none(self, name: str) -> int | None:
@@ -355,7 +361,7 @@ class Given:
         text = self.text(name)
         if text is None:
             return None
-        if not text.strip().isdecimal():
+        if not text.strip().isdecimal() or int(text) > MOST:
             raise InvalidOption(
                 f"`{name}` must be milliseconds since 1970, such as 1740787200000, not {text!r}"
             )

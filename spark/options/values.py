@@ -97,7 +97,7 @@ def _given_schema(options: Given, format: ValueFormat, *, has_registry: bool) ->
             if not schema and not has_registry:
                 raise InvalidOption("`value.format` avro needs `value.schema` or `schema.registry.url`")
             if schema and not schema.lstrip().startswith(("{", "[", '"')):
-                schema = _content(schema).decode()
+                schema = _text(schema)
     return schema, b""
 
 
@@ -131,6 +131,13 @@ def _registry(options: Given) -> RegistryAddress | None:
     if not url.startswith(("http://", "https://")):
         raise InvalidOption(f"`schema.registry.url` must begin with http:// or https://, not {url!r}")
     return RegistryAddress(url=url.rstrip("/"), user=user)
+
+
+def _text(path: str) -> str:
+    try:
+        return _content(path).decode()
+    except UnicodeDecodeError:
+        raise InvalidOption(f"`value.schema`: {path} is not a text in UTF-8, as an Avro schema is") from None
 
 
 def _content(path: str) -> bytes:

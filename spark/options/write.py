@@ -95,7 +95,8 @@ def _codec(short: str | None, long: str | None) -> Codec:
         raise InvalidOption("set either `compression` or `kafka.compression.type`")
     name = (short or long or "none").strip().lower()
     if name not in CODECS:
-        raise InvalidOption(f"`compression` must be one of {', '.join(CODECS)}, not {name!r}")
+        given = "compression" if short is not None else f"{KAFKA}compression.type"
+        raise InvalidOption(f"`{given}` must be one of {', '.join(CODECS)}, not {name!r}")
     return CODECS[name]
 
 

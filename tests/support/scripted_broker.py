@@ -9,7 +9,16 @@ from typing import Any, cast
 from tierlog.protocol.api import APIS, BY_NAME, decode_request_header, encode_response
 from tierlog.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 
-NAMES = ("ApiVersions", "Metadata", "FindCoordinator", "Produce", "CreateTopics", "ListGroups")
+NAMES = (
+    "ApiVersions",
+    "Metadata",
+    "FindCoordinator",
+    "Produce",
+    "Fetch",
+    "ListOffsets",
+    "CreateTopics",
+    "ListGroups",
+)
 
 
 @contextmanager

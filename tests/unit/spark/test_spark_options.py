@@ -1,5 +1,7 @@
 """Options of the Spark source: accepted values, and errors that name the wrong option."""
 
+import sys
+
 import pytest
 
 from tierlog.spark.options import EARLIEST, LATEST, InvalidOption, StoreAddress, Table, parse_options
@@ -92,6 +94,10 @@ def test_metadata_tables_are_of_all_topics_by_default() -> None:
         ({**LEAST, "includeHeaders": "yes"}, "includeHeaders"),
         ({**LEAST, "splitBytes": "0"}, "splitBytes"),
         ({**LEAST, "splitBytes": "8m"}, "splitBytes"),
+        ({**LEAST, "splitBytes": "9" * 20}, "`splitBytes` must be at most"),
+        ({**LEAST, "startingTimestamp": "9" * 20}, "startingTimestamp"),
+        ({**LEAST, "endingOffsets": '{"flights":{"0":9999999999999999999}}'}, "endingOffsets"),
+        ({**LEAST, "value.format": "avro", "value.schema": sys.executable}, "`value.schema`.*UTF-8"),
     ],
 )
 def test_invalid_option_is_named(given: dict[str, str], named: str) -> None:

@@ -48,6 +48,7 @@ def test_names_of_librdkafka_are_accepted() -> None:
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
         ({"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}, "must not be larger"),
         ({"maxTriggerDelay": "soon"}, "duration like 15m"),
+        ({"kafka.request.timeout.ms": "9999999999"}, r"`kafka\.request\.timeout\.ms` must be at most"),
     ],
 )
 def test_invalid_options_are_named(more: dict[str, str], named: str) -> None:

@@ -1,0 +1,93 @@
+"""Streams whose log ends before the offset of the checkpoint, on a broker that responds as a script says."""
+
+import uuid
+from typing import Any
+
+import pytest
+from pyspark.sql.types import StructType
+from scripted_broker import broker
+
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from tierlog.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from tierlog.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from tierlog.spark import offsets, stream
+from tierlog.spark.history.plan import OffsetRange, OffsetsUnavailable, Source
+from tierlog.spark.live.fetch import fetch_range
+from tierlog.spark.options.stream import parse_stream_options
+
+FLIGHTS = Source("flights", uuid.UUID(int=1), 0)
+CHECKPOINT = offsets.encode({FLIGHTS: 1_000})
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "BEHIND_PAUSE_S", 0.0)
+
+
+def given(address: str, **options: str) -> dict[str, str]:
+    timeout = {"kafka.request.timeout.ms": "200"}
+    return {"topic": "flights", "kafka.bootstrap.servers": address, **timeout, **options}
+
+
+def respond(api: str, port: int, ends: list[int]) -> Any:
+    """A leader without records. `ends`: of the log, one for each look-up, and the last one for all others."""
+    if api == "Metadata":
+        partition = MetadataResponsePartition(partition_index=0, leader_id=1)
+        topic = MetadataResponseTopic(name="flights", topic_id=FLIGHTS.topic_id, partitions=[partition])
+        node = MetadataResponseBroker(node_id=1, host="127.0.0.1", port=port)
+        return MetadataResponse(brokers=[node], topics=[topic])
+    if api == "Fetch":
+        data = PartitionData(partition_index=0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
+        topic_data = FetchableTopicResponse(topic_id=FLIGHTS.topic_id, partitions=[data])
+        return FetchResponse(responses=[topic_data])
+    end = ends.pop(0) if len(ends) > 1 else ends[0]
+    row = ListOffsetsPartitionResponse(partition_index=0, offset=end)
+    return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="flights", partitions=[row])])
+
+
+def latest(*ends: int, **options: str) -> dict[str, Any]:
+    """The end of the micro-batch after the checkpoint."""
+    reported = list(ends)
+    with broker(lambda api, port: respond(api, port, reported)) as address:
+        parsed = parse_stream_options(given(address, **options))
+        reader = stream.stream_reader(parsed, StructType())
+        try:
+            return reader.latestOffset(CHECKPOINT, reader.getDefaultReadLimit())
+        finally:
+            reader.stop()
+
+
+def test_log_that_ends_before_the_checkpoint_is_an_error() -> None:
+    with pytest.raises(OffsetsUnavailable, match=r"read up to offset 1000, but the log ends at 900.*=false"):
+        latest(900)
+
+
+def test_stream_continues_at_the_end_of_such_a_log_if_the_user_accepts_it() -> None:
+    with pytest.warns(UserWarning, match="The stream continues at 900"):
+        assert latest(900, failOnDataLoss="false") == offsets.encode({FLIGHTS: 900})
+
+
+def test_new_leader_may_report_a_lower_end_for_a_moment() -> None:
+    assert latest(900, 900, 1_000) == CHECKPOINT
+    assert latest(900, 1_005) == offsets.encode({FLIGHTS: 1_005})
+
+
+def test_rest_of_a_range_that_the_log_has_lost_is_an_error_unless_waived() -> None:
+    with broker(lambda api, port: respond(api, port, [0])) as address:
+        live = parse_stream_options(given(address)).live
+        assert live is not None
+        lost = OffsetRange(950, 1_000)
+        with pytest.raises(OffsetsUnavailable, match=r"the log of the leader ends before it.*=false"):
+            list(fetch_range(live, FLIGHTS, lost, fail_on_data_loss=True))
+        with pytest.warns(UserWarning, match=r"ends before it.*records were lost"):
+            assert list(fetch_range(live, FLIGHTS, lost, fail_on_data_loss=False)) == []
