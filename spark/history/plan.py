@@ -192,7 +192,10 @@ def selects_topic(topic: str, options: ReadOptions) -> bool:
 def _sources_of(topic: str, found: Sequence[TopicDocument], options: ReadOptions) -> list[Source]:
     if len(found) != 1:
         ids = ", ".join(str(document.topic_id) for document in found)
-        raise InvalidOption(f"topic {topic!r} is ambiguous: {ids}")
+        raise InvalidOption(
+            f"topic {topic!r} is in the bucket more than once, with the ids {ids}: brokers are still "
+            "deleting an earlier one. Run the query again in a minute"
+        )
     (document,) = found
     named = options.partitions_of(topic)
     wanted = range(document.partitions) if named is None else sorted(named)

@@ -44,7 +44,8 @@ class SparkCluster:
 
 @contextmanager
 def spark_cluster(directory: Path, workers: int = 2, **environment: str) -> Iterator[SparkCluster]:
-    """A master and workers of one core each; all end with the block. `environment`: of the executors too."""
+    """A master and workers of one core each, on loopback addresses of their own, because Spark starts a
+    speculative task on another host only; all end with the block. `environment`: of the executors too."""
     variables = {
         **os.environ,
         "JAVA_HOME": str(find_java_home()),
@@ -59,9 +60,11 @@ def spark_cluster(directory: Path, workers: int = 2, **environment: str) -> Iter
         url = _await(master, r"Starting Spark master at (spark://\S+)")
         started = []
         for number in range(workers):
-            words = ("--host", "127.0.0.1", "--cores", "1", "--memory", "1g")
+            host = f"127.0.0.{number + 1}"
+            words = ("--host", host, "--cores", "1", "--memory", "1g")
             place = ("--work-dir", str(directory / f"worker-{number}"), url)
-            worker = _running(f"{PACKAGE}.worker.Worker", *words, *place, variables=variables)
+            own = {**variables, "SPARK_LOCAL_IP": host}
+            worker = _running(f"{PACKAGE}.worker.Worker", *words, *place, variables=own)
             started.append(stack.enter_context(worker))
         for worker in started:
             _await(worker, "(Successfully registered) with master")
