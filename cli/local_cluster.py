@@ -70,6 +70,7 @@ class LocalCluster:
         """Start nodes in parallel, because none serves before a majority runs. Raises BrokerFailed."""
         if self.security is not None:
             self.security.prepare([broker.data_dir for broker in self.brokers], self.bootstrap)
+            (self.directory / "objects").mkdir(exist_ok=True, mode=0o700)
         chosen = [broker for one, broker in self.nodes.items() if node_ids is None or one in node_ids]
         with ThreadPoolExecutor(max(len(chosen), 1)) as pool:
             pending = [pool.submit(broker.start, START_TIMEOUT_S) for broker in chosen]

@@ -79,6 +79,8 @@ class LocalSecurity:
         self.write_client_file(bootstrap)
         files = OsFiles()
         for data_dir in data_dirs:
+            data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            data_dir.chmod(0o700)  # verifiers of passwords, and records that only ACLs give access to
             if not is_used(files, data_dir):
                 changes = [self._credential(user) for user in dict.fromkeys((ADMIN, BROKER, *users))]
                 write_first_users(files, data_dir, tuple(changes))

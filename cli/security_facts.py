@@ -52,6 +52,7 @@ def of_file(file: Path, days: int) -> list[Finding]:
         *of_admin_api(where, settings),
         *_of_secrets(file, texts),
         *_of_readable(_secret_files(settings, {**texts, **read_environment(os.environ)})),
+        *_of_readable_data([Path(one) for one in settings.log_dirs]),
         *_of_certificates(where, settings, days),
     ]
 
@@ -99,6 +100,26 @@ def _of_readable(files: list[Path]) -> Iterator[Finding]:
                 what=f"{readers} can read this file, which has a key or a password",
                 next=f"Run: chmod 600 {file}",
             )
+
+
+def _of_readable_data(directories: list[Path]) -> Iterator[Finding]:
+    for directory in directories:
+        if _is_open_to_all(directory):
+            yield Finding(
+                check="readable-data",
+                level=Level.OPEN,
+                where=str(directory),
+                what="every account of the machine can read the records in this directory, and the verifiers "
+                "of passwords",
+                next=f"Run: chmod 700 {directory}",
+            )
+
+
+def _is_open_to_all(directory: Path) -> bool:
+    try:
+        return all(one.stat().st_mode & stat.S_IXOTH for one in (directory, *directory.absolute().parents))
+    except OSError:
+        return False
 
 
 def _readers(file: Path) -> str:

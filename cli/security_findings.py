@@ -65,8 +65,8 @@ CHECKS = (
     "no-login", "anonymous-tls", "no-tls", "passwords-in-clear", "no-authorizer", "open-by-default",
     "anonymous-super-user", "open-admin-api", "quorum-in-clear", "host-names-unchecked", "keys-over-http",
     "super-user-in-clear", "endless-logins", "endless-tokens", "any-token", "fast-guesses", "no-audit-log",
-    "few-iterations", "acl-for-everyone", "acl-for-everything", "readable-file", "secret-in-settings",
-    "certificate", "token",
+    "few-iterations", "acl-for-everyone", "acl-for-everything", "readable-file", "readable-data",
+    "secret-in-settings", "certificate", "token",
 )  # fmt: skip
 """Names of all checks."""
 

@@ -37,6 +37,7 @@ def test_others_cannot_read_any_file(tmp_path: Path) -> None:
     assert security.directory.stat().st_mode & 0o077 == 0
     for file in security.directory.iterdir():
         assert file.stat().st_mode & 0o077 == 0, file
+    assert (tmp_path / "data").stat().st_mode & 0o077 == 0
 
 
 def test_first_users_have_the_passwords_of_the_files(tmp_path: Path) -> None:

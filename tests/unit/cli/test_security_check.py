@@ -2,8 +2,10 @@
 
 import json
 import ssl
+import stat
 import threading
 import time
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -168,6 +170,20 @@ def test_controller_node_has_no_listeners_for_clients(directory: Path) -> None:
 def test_keys_and_passwords_are_for_their_owner_alone(directory: Path, name: str, mode: int) -> None:
     (directory / name).chmod(mode)
     assert check_file(directory, closed(directory)) == [("open", "readable-file")]
+
+
+def test_records_are_for_the_owner_of_the_node_alone(directory: Path) -> None:
+    data = directory / "data"
+    data.mkdir(mode=0o755)
+    parents = [one for one in data.parents if not one.stat().st_mode & stat.S_IXOTH]
+    assert check_file(directory, closed(directory)) == []
+    with ExitStack() as stack:
+        for one in parents:
+            stack.callback(one.chmod, stat.S_IMODE(one.stat().st_mode))
+            one.chmod(0o711)
+        assert check_file(directory, closed(directory)) == [("open", "readable-data")]
+    data.chmod(0o700)
+    assert check_file(directory, closed(directory)) == []
 
 
 def test_secrets_belong_into_files_of_their_own(directory: Path) -> None:
