@@ -4,6 +4,7 @@ It starts before the metadata node, whose peers connect to it, and answers 503 f
 started.
 """
 
+import asyncio
 import json
 import socket
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,7 @@ from aiohttp import web
 from tierlog.base.addresses import host_port
 from tierlog.broker.audit.log import AuditLog
 from tierlog.broker.gateway.audited import audited
-from tierlog.broker.gateway.authentication import AdminAccess
+from tierlog.broker.gateway.authentication import AdminAccess, is_still_valid
 from tierlog.broker.gateway.cluster_views import cluster_view
 from tierlog.broker.gateway.directories import directory_routes
 from tierlog.broker.gateway.group_views import group_routes
@@ -39,6 +40,8 @@ from tierlog.metadata.quorum.tls import TlsFiles, reload_on_change, require_cert
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 SECONDS_PER_DAY = 86_400
+LOGIN_CHECK_S = 1.0
+"""Between two checks of the login of a stream of events, which cost up to a tenth of a millisecond."""
 
 
 class AdminServer:
@@ -224,13 +227,18 @@ def _refused_by_controller(node_id: int) -> list[web.AbstractRouteDef]:
 
 
 async def _stream(request: web.Request, node: Node) -> web.StreamResponse:
-    """Server-sent events: one for each committed change and each change of a partition's tiers."""
+    """Server-sent events: one for each committed change and each change of a partition's tiers. The stream
+    ends with the login that it began with."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
     await response.prepare(request)
-    events = node.follow()
+    events, next_check, time = node.follow(), 0.0, asyncio.get_running_loop().time
     try:
         await _send(response, {"image_index": node.metadata.image.index, "changed": []})
         while (event := await events.get()) is not None:
+            if time() >= next_check:
+                if not await is_still_valid(request):
+                    break
+                next_check = time() + LOGIN_CHECK_S
             await _send(response, event)
     except ConnectionError:
         pass  # the client went away

@@ -11,6 +11,7 @@ import binascii
 from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -28,7 +29,9 @@ LISTENER = "admin"
 
 PRINCIPAL: Any = web.RequestKey("principal", str) if hasattr(web, "RequestKey") else "principal"
 ROLE: Any = web.RequestKey("role", Role) if hasattr(web, "RequestKey") else "role"
-"""Keys of an authenticated request's principal and role. Older versions of aiohttp have texts as keys."""
+_CHECK: Any = web.RequestKey("check", partial) if hasattr(web, "RequestKey") else "check"
+"""Keys of an authenticated request's principal, role and `is_still_valid`. Older versions of aiohttp have
+texts as keys."""
 
 FAILURE_DELAY_S = 0.1
 DELAYED_FAILURES_MAX = 1000
@@ -101,7 +104,14 @@ class AdminAccess:
             return refused(
                 403, f"{principal} has the role {has}, and this needs {needs}: add it to admin.{needs}s"
             )
+        request[_CHECK] = partial(self._is_still, principal, request)
         return await handler(request)
+
+    async def _is_still(self, principal: str, request: web.Request) -> bool:
+        try:
+            return await self._principal(request) == principal
+        except TooManyChecks:
+            return True  # until a later check
 
     async def _principal(self, request: web.Request) -> str | None:
         header = request.headers.get(hdrs.AUTHORIZATION)
@@ -159,6 +169,12 @@ class AdminAccess:
         mechanism = scheme.lower() if scheme.lower() in ("basic", "bearer") else "none"
         reason = "wrong or unknown credentials" if credentials else "no credentials"
         self.audit.deny_login(request.remote or "", LISTENER, ANONYMOUS, mechanism, user, reason)
+
+
+async def is_still_valid(request: web.Request) -> bool:
+    """Whether the login of a request is still accepted, for responses that do not end by themselves."""
+    check: Callable[[], Awaitable[bool]] | None = request.get(_CHECK)
+    return check is None or await check()
 
 
 def origin_of(request: web.Request) -> Entry:

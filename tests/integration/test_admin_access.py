@@ -17,7 +17,7 @@ from certificates import Authority
 from controller_and_broker import controller_and_broker
 
 from tierlog.broker.app import Broker
-from tierlog.broker.gateway import authentication, credentials
+from tierlog.broker.gateway import admin, authentication, credentials
 from tierlog.client.admin import AdminRefused, ClusterAdmin, admin_credentials, request
 from tierlog.config.sources import settings_from
 from tierlog.metadata.controller import commands as c
@@ -138,6 +138,19 @@ async def test_a_password_that_has_changed_is_refused(broker: Broker) -> None:
     gone = c.CredentialChange(user="vera", mechanism=1, verifier=None)
     await broker.metadata.submit(c.AlterUsers(changes=(gone,)))
     assert await status(broker, "GET", "/v1/cluster", "vera", "another") == 401
+
+
+async def test_stream_of_events_ends_with_its_login(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "LOGIN_CHECK_S", 0.0)
+    login = aiohttp.BasicAuth("vera", "vera-päss", encoding="utf-8")
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{broker.admin_url}/v1/events", auth=login) as stream,
+    ):
+        assert (await stream.content.readuntil(b"\n\n")).startswith(b"id: ")
+        gone = c.CredentialChange(user="vera", mechanism=1, verifier=None)
+        await broker.metadata.submit(c.AlterUsers(changes=(gone,)))
+        assert await stream.content.read() == b""
 
 
 @pytest.mark.parametrize("header", ["Basic", "Basic !", "Basic dmVyYQ==", "Basic /w==", "Bearer x", "Digest"])
