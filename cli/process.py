@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tierlog.cli.local_security import ADMIN, LocalSecurity
 from tierlog.config.definitions import InvalidSetting, SettingType
@@ -106,14 +106,8 @@ class TierlogBroker:
             self._security.prepare([self.data_dir], self.bootstrap, self._users)
         with self.log_path.open("ab") as log:
             self._log_start = log.tell()
-            self._process = subprocess.Popen(
-                self._command(),
-                stdin=subprocess.DEVNULL if self._detached else subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**_environment(), **self._secrets(), **self.environment},
-                start_new_session=self._detached,
-            )
+            variables = {**_environment(), **self._secrets(), **self.environment}
+            self._process = self._spawn(self._command(), variables, log)
         if self._detached:
             from tierlog.cli import cluster_processes
 
@@ -205,6 +199,18 @@ class TierlogBroker:
 
     def __repr__(self) -> str:
         return f"TierlogBroker({self.bootstrap}, {self.directory})"
+
+    def _spawn(
+        self, command: list[str], environment: dict[str, str], log: IO[bytes]
+    ) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL if self._detached else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment,
+            start_new_session=self._detached,
+        )
 
     def _command(self) -> list[str]:
         command = [self._python, "-m", "tierlog.cli.main", "dev", "--json"]

@@ -27,6 +27,7 @@ import pytest
 from canaries import check_report, redacted, watch_brokers
 from hypothesis import settings
 from prompt_failures import PromptFailures
+from warm_start import WarmStart, brokers_start_warm
 
 os.environ["PYSPARK_SUBMIT_ARGS"] = (
     "--conf spark.python.authenticate.socketTimeout=120s "  # 15 s are too short for a busy machine
@@ -119,10 +120,16 @@ def _no_target_of_the_developer(tmp_path_factory: pytest.TempPathFactory) -> Gen
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _watched_brokers() -> Generator[None, None, None]:
-    with pytest.MonkeyPatch.context() as patch:
+def _watched_brokers() -> Generator[WarmStart, None, None]:
+    with pytest.MonkeyPatch.context() as patch, brokers_start_warm(patch) as warm:
         watch_brokers(patch)
-        yield
+        yield warm
+
+
+@pytest.fixture
+def brokers_from_scratch(_watched_brokers: WarmStart, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what the system knows of a process from its start: its command line and its variables."""
+    monkeypatch.setattr(_watched_brokers, "enabled", False)
 
 
 @pytest.fixture

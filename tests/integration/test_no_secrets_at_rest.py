@@ -42,6 +42,7 @@ def test_no_password_is_in_the_directories_of_a_node(tmp_path: Path) -> None:
     assert [file.name for file in files if MARK in file.read_bytes()] == []
 
 
+@pytest.mark.usefixtures("brokers_from_scratch")
 def test_no_password_is_in_what_a_node_shows(tmp_path: Path) -> None:
     """Its metrics, admin API, settings, log and command line."""
     password, words = canary("plain"), "org.apache.kafka.common.security.plain.PlainLoginModule required"

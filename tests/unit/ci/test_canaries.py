@@ -33,6 +33,7 @@ def test_other_output_and_tracebacks_change_nothing() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("brokers_from_scratch")
 def test_broker_that_shows_a_secret_is_noticed(tmp_path: Path) -> None:
     broker = TierlogBroker(tmp_path, {"broker.rack": canary("rack")})
     try:
@@ -50,6 +51,7 @@ def test_broker_that_shows_a_secret_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("brokers_from_scratch")
 def test_passwords_among_settings_are_not_on_the_command_line(tmp_path: Path) -> None:
     words = f'ScramLoginModule required username="broker" password="{canary("broker")}";'
     settings = {"sasl.jaas.config": words, "ssl.key.password": canary("key")}
