@@ -1,5 +1,6 @@
 """Real S3 servers as processes on free ports of 127.0.0.1."""
 
+import functools
 import http.client
 import os
 import re
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import botocore.loaders
 import minio
 from canaries import canary
 
@@ -20,6 +22,10 @@ SCRIPT = Path(__file__).parents[2] / "localstack" / "get-s3-server.sh"
 ACCESS_KEY, SECRET_KEY, REGION, BUCKET = "tierlog", canary("s3"), "us-east-1", "tierlog"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 """Environment of a process that uses a server."""
+
+botocore.loaders.create_loader = functools.cache(botocore.loaders.create_loader)
+"""Each session of botocore would read the descriptions of S3 again, which take a tenth of a second: the tests
+make hundreds of stores."""
 
 
 @dataclass
