@@ -59,7 +59,7 @@ def broker(tierlog_broker_factory: TierlogBrokerFactory) -> TierlogBroker:
 
 
 class Gate:
-    """Where a task waits once its rows are acknowledged and its transaction is open."""
+    """A server that holds each task after its rows are acknowledged, while its transaction is open."""
 
     def __init__(self) -> None:
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -74,7 +74,7 @@ class Gate:
         return waiting, int(partition), int(attempt)
 
     def close(self) -> None:
-        """All later tasks go on at once."""
+        """Let all later tasks continue at once."""
         self._server.close()
 
 
