@@ -327,7 +327,7 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
                 for columns in decode_columns(
                     fetched.batches,
                     wanted,
-                    first_offset=task.offsets.start,
+                    first_offset=fetched.first_offset,
                     end_offset=task.offsets.end,
                     aborted=fetched.aborted,
                 ):

@@ -42,10 +42,12 @@ class TopicRecreated(RuntimeError):
 
 
 class Fetched(NamedTuple):
-    """Complete batches; `next_offset` is the position after them."""
+    """Complete batches. The first one may begin below `first_offset`, with records that are not wanted or
+    were deleted. `next_offset` is the position after the batches."""
 
     batches: Buffer
     aborted: Sequence[AbortedRange]
+    first_offset: int
     next_offset: int
 
 
@@ -120,10 +122,11 @@ class _Fetcher:
         return data
 
     def _advance(self, data: PartitionData, batches: list[tuple[int, BatchHeader]]) -> Fetched:
-        last = batches[-1]
+        first, last = self._position, batches[-1]
         self._position = max(self._position, last[1].next_offset)
         content = memoryview(records_of(data))[: last[0] + last[1].size]
-        return Fetched(content, aborted_ranges(data.aborted_transactions or (), batches), self._position)
+        aborted = aborted_ranges(data.aborted_transactions or (), batches)
+        return Fetched(content, aborted, first, self._position)
 
     def _retriable(self, code: int) -> str:
         """The problem, if it may end by itself."""

@@ -287,7 +287,7 @@ def test_deleted_records_are_an_error_unless_the_user_accepts_their_loss(broker:
         return [
             offset
             for fetched in fetch_range(live, source, wanted, fail_on_data_loss=fail_on_data_loss)
-            for columns in decode_columns(fetched.batches, ["offset"], first_offset=60)
+            for columns in decode_columns(fetched.batches, ["offset"], first_offset=fetched.first_offset)
             for offset in columns.arrays["offset"].to_pylist()
         ]
 
