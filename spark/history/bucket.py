@@ -141,16 +141,22 @@ class S3Bucket:
 
     def __init__(self, options: S3Options) -> None:
         from boto3.session import Session
-        from botocore.config import Config
         from botocore.exceptions import ProfileNotFound
 
         self._bucket = options.bucket
         self._prefix = f"{options.prefix}/" if options.prefix else ""
         try:
             made = Session(profile_name=options.profile)
+            self._client = self._made_client(made, options)
         except ProfileNotFound as error:
             raise InvalidOption(f"`profile`: {error}") from None
-        self._client: Any = made.client(
+        except ValueError as error:
+            raise InvalidOption(f"`endpoint` or `region` is invalid: {error}") from None
+
+    def _made_client(self, session: Any, options: S3Options) -> Any:
+        from botocore.config import Config
+
+        return session.client(
             "s3",
             endpoint_url=options.endpoint,
             region_name=options.region,

@@ -30,6 +30,8 @@ MAX_OFFSET = 2**63 - 1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PART_BYTES = 8 << 20
 """Size of a part, unless one chunk is larger. Bounds what a task has in memory."""
+EXAMPLES = 5
+"""Names of topics that an error shows."""
 SPLITS_OF_A_SMALL_QUERY = 16
 """A query that is too small for splits of `splitBytes` has this many, so that as many cores share it."""
 
@@ -172,7 +174,10 @@ def choose_sources(documents: Iterable[TopicDocument], options: ReadOptions) -> 
     if options.pattern is not None:
         topics = tuple(sorted(name for name in by_name if re.fullmatch(options.pattern, name)))
         if not topics and options.table is Table.RECORDS:
-            raise InvalidOption(f"no topic in the bucket matches {options.pattern!r}")
+            raise InvalidOption(
+                f"no topic in the bucket matches {options.pattern!r}: `subscribePattern` must match the "
+                f"whole name of one of {len(by_name)} topics{_examples(by_name)}"
+            )
     for topic in topics:
         if topic not in by_name:
             raise InvalidOption(
@@ -200,10 +205,18 @@ def _sources_of(topic: str, found: Sequence[TopicDocument], options: ReadOptions
     named = options.partitions_of(topic)
     wanted = range(document.partitions) if named is None else sorted(named)
     if wanted and wanted[-1] >= document.partitions:
+        option = "partitions" if options.assigned is None else "assign"
         raise InvalidOption(
-            f"topic {topic!r} has no partition {wanted[-1]}: it has {document.partitions} partitions"
+            f"`{option}`: topic {topic!r} has no partition {wanted[-1]}, but {document.partitions} of them, "
+            "numbered from 0"
         )
     return [Source(topic, document.topic_id, partition) for partition in wanted]
+
+
+def _examples(names: Iterable[str]) -> str:
+    """The first names, in brackets."""
+    first = sorted(names)[:EXAMPLES]
+    return f" ({', '.join(first)}{', …' if len(first) == EXAMPLES else ''})" if first else ""
 
 
 def check_bounds(bounds: Iterable[Bound], sources: Iterable[Source]) -> None:
@@ -214,7 +227,8 @@ def check_bounds(bounds: Iterable[Bound], sources: Iterable[Source]) -> None:
         for topic, partition in (*bound.offsets, *bound.timestamps):
             if (topic, partition) not in selected:
                 raise InvalidOption(
-                    f"an offset or a timestamp is set for {topic}-{partition}, which the query does not read"
+                    f"an offset or a timestamp is set for {topic}-{partition}, which the query does not "
+                    "read: leave it out of the JSON, or choose the topic and the partition"
                 )
 
 

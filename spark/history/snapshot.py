@@ -281,6 +281,12 @@ def find_cluster(bucket: Bucket, wanted: str | None) -> str:
     """The id of the wanted cluster, or of the only one in the bucket. Raises InvalidOption."""
     candidates = bucket.folders() if wanted is None else [wanted]
     clusters = [name for name in candidates if _is_cluster(bucket, name)]
+    if (
+        not clusters
+        and wanted is not None
+        and (others := [n for n in bucket.folders() if _is_cluster(bucket, n)])
+    ):
+        raise InvalidOption(f"`cluster`: `path` contains no cluster {wanted!r}, but {', '.join(others)}")
     if not clusters:
         raise InvalidOption(
             f"`path` contains no cluster{'' if wanted is None else f' {wanted!r}'}: give the brokers' "

@@ -51,8 +51,10 @@ class BrokerPositions:
             count = len(topic.partitions)
             numbers = range(count) if wanted is None else sorted(wanted)
             if numbers and numbers[-1] >= count:
+                option = "partitions" if read.assigned is None else "assign"
                 raise InvalidOption(
-                    f"topic {name!r} has no partition {numbers[-1]}: it has {count} partitions"
+                    f"`{option}`: topic {name!r} has no partition {numbers[-1]}, but {count} of them, "
+                    "numbered from 0"
                 )
             found += [Source(name, topic.topic_id, number) for number in numbers]
         return found

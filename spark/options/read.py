@@ -11,6 +11,7 @@ from tierlog.spark.options.values import ValueOptions, value_options
 
 EARLIEST, LATEST = -2, -1  # as in the JSON of Spark's Kafka source
 DEFAULT_SPLIT_BYTES = 64 << 20
+ENDPOINT = r"https?://[^/?#\s]+/?"
 
 
 class Edge(Enum):
@@ -147,6 +148,10 @@ def _store(path: str, options: Given) -> StoreAddress:
         session_token=options.text("sessionToken"),
         profile=options.text("profile"),
     )
+    if address.endpoint is not None and not re.fullmatch(ENDPOINT, address.endpoint):
+        raise InvalidOption(
+            f"`endpoint` must be http://host:port or https://host:port, not {address.endpoint!r}"
+        )
     if (address.access_key is None) != (address.secret_key is None):
         raise InvalidOption("set both `accessKey` and `secretKey`, or neither: then the AWS chain is used")
     if address.session_token is not None and address.access_key is None:

@@ -14,6 +14,7 @@ from tierlog.spark.options.values import Malformed, ValueFormat, ValueOptions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tierlog.client.registry import RegistryAddress
     from tierlog.records.kernels import Array
 
     Decoder: TypeAlias = "Callable[[Array, Array, Array, Any], tuple[Any, Array]]"
@@ -31,9 +32,20 @@ def resolved(options: ValueOptions | None) -> ValueOptions | None:
     RegistryError."""
     if options is None or options.schema or options.descriptors or options.registry is None:
         return options
+    from tierlog.client.registry import RegistryError
+
+    try:
+        return _of_registry(options, options.registry)
+    except RegistryError as failure:
+        chosen = "value.subject" if options.schema_id is None else "value.schema.id"
+        advice = f"Check the options `schema.registry.url` and `{chosen}`"
+        raise RegistryError(f"{failure}. {advice}", failure.status) from None
+
+
+def _of_registry(options: ValueOptions, address: "RegistryAddress") -> ValueOptions:
     from tierlog.client import registry
 
-    address, subject = options.registry, options.subject or ""
+    subject = options.subject or ""
     if options.format is ValueFormat.PROTOBUF:
         if options.schema_id is not None:
             return replace(options, descriptors=registry.descriptors_of_id(address, options.schema_id))

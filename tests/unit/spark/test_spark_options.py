@@ -94,6 +94,7 @@ def test_metadata_tables_are_of_all_topics_by_default() -> None:
         ({**LEAST, "includeHeaders": "yes"}, "includeHeaders"),
         ({**LEAST, "splitBytes": "0"}, "splitBytes"),
         ({**LEAST, "splitBytes": "8m"}, "splitBytes"),
+        ({**LEAST, "endpoint": "127.0.0.1:9000"}, "`endpoint` must be http://host:port"),
         ({**LEAST, "splitBytes": "9" * 20}, "`splitBytes` must be at most"),
         ({**LEAST, "startingTimestamp": "9" * 20}, "startingTimestamp"),
         ({**LEAST, "endingOffsets": '{"flights":{"0":9999999999999999999}}'}, "endingOffsets"),

@@ -306,8 +306,10 @@ def test_topics_of_a_pattern_and_assigned_partitions_are_sources() -> None:
     assert chosen(subscribePattern="a.?") == ["a-0", "a-1", "ab-0", "ab-1"]
     assert chosen(assign='{"b":[1],"a":[0]}') == ["b-1", "a-0"]
     assert chosen(table="segments") == ["a-0", "a-1", "ab-0", "ab-1", "b-0", "b-1"]
-    with pytest.raises(InvalidOption, match="no topic in the bucket matches"):
+    with pytest.raises(InvalidOption, match=r"matches 'c': `subscribePattern` .*3 topics \(a, ab, b\)"):
         chosen(subscribePattern="c")
+    with pytest.raises(InvalidOption, match="`assign`: topic 'a' has no partition 2, but 2 of them"):
+        chosen(assign='{"a":[2]}')
 
 
 def document(name: str, number: int, partitions: int = 2) -> TopicDocument:

@@ -439,7 +439,7 @@ def test_a_bucket_names_its_clusters(tmp_path: Path) -> None:
         "second/cluster.json", (tmp_path / CLUSTER / "cluster.json").read_bytes().replace(b"spark-test", b"x")
     )
     assert find_cluster(DirectoryBucket(tmp_path), None) == CLUSTER  # a damaged marker marks nothing
-    with pytest.raises(InvalidOption, match="no cluster 'third'"):
+    with pytest.raises(InvalidOption, match=f"`cluster`: .* no cluster 'third', but {CLUSTER}"):
         find_cluster(DirectoryBucket(tmp_path), "third")
 
 
@@ -471,3 +471,5 @@ def test_missing_credentials_and_profiles_name_the_options(
         open_bucket(place).folders()
     with pytest.raises(InvalidOption, match=r"`profile`: .*absent"):
         open_bucket(StoreAddress(path="s3://bucket/none", region="eu", profile="absent"))
+    with pytest.raises(InvalidOption, match=r"`region` is invalid: .*'no region'"):
+        open_bucket(StoreAddress(path="s3://bucket/none", region="no region"))

@@ -171,7 +171,7 @@ def test_failures_of_the_registry_say_what_was_asked(registry: schema_registry.R
     with pytest.raises(RegistryError, match=r"/subjects/none-value/versions/latest: 404 Schema not found"):
         of_registry(registry, value_format="avro", value_subject="none-value")
     wrong = {"schema.registry.url": registry.url, "value_format": "avro"}
-    with pytest.raises(RegistryError, match="401 Unauthorized"):
+    with pytest.raises(RegistryError, match=r"401 Unauthorized.*Check the options `schema.registry.url`"):
         resolved(options(**wrong))
 
 
