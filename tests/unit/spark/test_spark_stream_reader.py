@@ -1,4 +1,4 @@
-"""Streams whose log ends before the offset of the checkpoint, on a broker that responds as a script says."""
+"""Driver and task of a stream, on a broker that responds as a script says: lost records and limits."""
 
 import uuid
 from typing import Any
@@ -22,6 +22,7 @@ from tierlog.protocol.messages.metadata import (
 )
 from tierlog.spark import offsets, stream
 from tierlog.spark.history.plan import OffsetRange, OffsetsUnavailable, Source
+from tierlog.spark.live import connection
 from tierlog.spark.live.fetch import fetch_range
 from tierlog.spark.options.stream import parse_stream_options
 
@@ -57,14 +58,20 @@ def respond(api: str, port: int, ends: list[int]) -> Any:
 
 def latest(*ends: int, **options: str) -> dict[str, Any]:
     """The end of the micro-batch after the checkpoint."""
-    reported = list(ends)
+    return batches(*ends, **options)[0]
+
+
+def batches(*ends: int, count: int = 1, **options: str) -> list[dict[str, Any]]:
+    """The ends of successive micro-batches after the checkpoint."""
+    reported, found = list(ends), [CHECKPOINT]
     with broker(lambda api, port: respond(api, port, reported)) as address:
-        parsed = parse_stream_options(given(address, **options))
-        reader = stream.stream_reader(parsed, StructType())
+        reader = stream.TierlogStreamReader(parse_stream_options(given(address, **options)), StructType())
         try:
-            return reader.latestOffset(CHECKPOINT, reader.getDefaultReadLimit())
+            for _ in range(count):
+                found.append(reader.latestOffset(found[-1], None))
         finally:
             reader.stop()
+    return found[1:]
 
 
 def test_log_that_ends_before_the_checkpoint_is_an_error() -> None:
@@ -91,3 +98,17 @@ def test_rest_of_a_range_that_the_log_has_lost_is_an_error_unless_waived() -> No
             list(fetch_range(live, FLIGHTS, lost, fail_on_data_loss=True))
         with pytest.warns(UserWarning, match=r"ends before it.*records were lost"):
             assert list(fetch_range(live, FLIGHTS, lost, fail_on_data_loss=False)) == []
+        for idle in connection._IDLE.pop(live):
+            idle.close()
+
+
+def test_few_records_wait_for_others_until_the_longest_delay() -> None:
+    ends = [offsets.encode({FLIGHTS: end}) for end in (1_005, 1_005, 1_020)]
+    assert batches(1_005, 1_008, 1_020, count=3, minOffsetsPerTrigger="10") == ends
+    ends[1] = offsets.encode({FLIGHTS: 1_008})
+    assert batches(1_005, 1_008, 1_020, count=3, minOffsetsPerTrigger="10", maxTriggerDelay="0ms") == ends
+
+
+def test_micro_batch_has_no_more_records_than_its_limit() -> None:
+    ends = [offsets.encode({FLIGHTS: end}) for end in (1_400, 1_800, 1_900)]
+    assert batches(1_900, count=3, maxOffsetsPerTrigger="400") == ends
