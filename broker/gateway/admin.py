@@ -27,7 +27,7 @@ from tierlog.broker.gateway.node import Node, Serving
 from tierlog.broker.gateway.offset_views import offset_routes
 from tierlog.broker.gateway.operations import operation_routes
 from tierlog.broker.gateway.replacements import replacement_routes
-from tierlog.broker.gateway.request_guard import BODY_BYTES_MAX, request_guard
+from tierlog.broker.gateway.request_guard import BODY_BYTES_MAX, receive_body, request_guard
 from tierlog.broker.gateway.requests import http_error
 from tierlog.broker.gateway.self_test import self_test_routes
 from tierlog.broker.gateway.snapshots import snapshot_routes
@@ -64,6 +64,7 @@ class AdminServer:
         middlewares = (
             request_guard(names),
             *(checks if access is None else (access.middleware,)),
+            receive_body,
             *(() if audit is None else (audited(audit),)),
         )
         application = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)

@@ -56,7 +56,7 @@ async def _record(audit: AuditLog, request: web.Request, status: int) -> None:
 
 async def _body_of(request: web.Request) -> Any:
     try:
-        return json.loads(await request.read() or b"null")  # the guard has received it
+        return json.loads(await request.read() or b"null")  # it has been received
     except (ValueError, RecursionError):  # a route that needs no body may have taken any
         return None
 

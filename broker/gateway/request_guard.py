@@ -54,10 +54,20 @@ def request_guard(names: Callable[[], Iterable[str]]) -> Middleware:
         if path not in ANY_HOST_PATHS:
             refusal = _check_host(request.headers.get(hdrs.HOST), names)
         if refusal is None and request.method not in READS:
-            refusal = _check_change(request) or await _receive(request)
+            refusal = _check_change(request)
         return await handler(request) if refusal is None else refusal
 
     return guard
+
+
+@web.middleware
+async def receive_body(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Receive the body of a change. Behind the check of the login, so that strangers fill no memory."""
+    resource = request.match_info.route.resource
+    path = "" if resource is None else resource.canonical
+    if request.method in READS or path.startswith(SIGNED_PREFIXES):
+        return await handler(request)
+    return await _receive(request) or await handler(request)
 
 
 def known_names(settings: NodeSettings, image: ClusterImage, members: Iterable[str]) -> set[str]:

@@ -9,7 +9,9 @@ Responses to such requests are signed too; rejections of unauthenticated request
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -46,6 +48,8 @@ from tierlog.metadata.raft.messages import decode_messages, encode_messages
 from tierlog.metadata.versions import WIRE_VERSIONS, own_versions, spans
 
 T = TypeVar("T")
+_Serve = Callable[[web.Request, Envelope, bytes], Awaitable[web.Response]]
+_Authenticating = Callable[[_Serve], Callable[[web.Request], Awaitable[web.Response]]]
 
 STEP_PATH = "/raft/v1/step"
 SUBMIT_PATH = "/raft/v1/submit"
@@ -63,6 +67,10 @@ LOGGED_MAX = 100
 """Unknown wire versions that are logged: requests of them are not authenticated."""
 BODY_TIMEOUT_S = 10.0
 """Longer than members wait (transport.STEP_TIMEOUT_S). A sender is unknown until its whole body is read."""
+BODIES_OF_ADDRESS_MAX_BYTES = 4 * MAX_BODY_BYTES
+BODIES_MAX_BYTES = 16 * MAX_BODY_BYTES
+"""Bytes of bodies that are being received, by the sender's address and in all. Each sender may be a stranger
+that wants to use up the memory, so one address cannot use up the budget of the others."""
 
 
 class NewVoter(msgspec.Struct, frozen=True):
@@ -75,6 +83,28 @@ class Unavailable(msgspec.Struct, frozen=True):
 
     message: str
     applied_unknown: bool
+
+
+class _Receiving:
+    """Bytes of the bodies that are being received, whose senders are unknown."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[str, int] = {}
+
+    @contextmanager
+    def reserved(self, address: str, length: int) -> Iterator[None]:
+        """Raises HTTPServiceUnavailable if others are in the way."""
+        of_address = self._bytes.get(address, 0)
+        in_all = sum(self._bytes.values())
+        if of_address + length > BODIES_OF_ADDRESS_MAX_BYTES or in_all + length > BODIES_MAX_BYTES:
+            raise web.HTTPServiceUnavailable(text="too many requests are being received")
+        self._bytes[address] = of_address + length
+        try:
+            yield
+        finally:
+            self._bytes[address] -= length
+            if not self._bytes[address]:
+                del self._bytes[address]
 
 
 class _UnreadableBody(Exception):
@@ -94,7 +124,9 @@ def at_version(path: str, version: int) -> str:
 
 def raft_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
     """The requests between nodes, in each wire version that this node supports. Others are refused."""
-    routes, refuse = [*_member_routes(node, secret), *_broker_routes(node, secret)], _refuse_version(node)
+    authenticating = partial(_authenticating, node, secret, _Receiving())
+    refuse = _refuse_version(node)
+    routes = [*_member_routes(node, secret, authenticating), *_broker_routes(node, secret, authenticating)]
     return [
         *(
             web.route(one.method, at_version(one.path, version), one.handler)
@@ -125,7 +157,7 @@ def _refuse_version(node: MetadataNode) -> Callable[[web.Request], Awaitable[web
     return refuse
 
 
-def _member_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
+def _member_routes(node: MetadataNode, secret: bytes, authenticating: _Authenticating) -> list[web.RouteDef]:
     async def step(request: web.Request, envelope: Envelope, body: bytes) -> web.Response:
         messages = _decoded(decode_messages, body)
         if any(message.sender != envelope.sender for message in messages):
@@ -146,13 +178,13 @@ def _member_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
         return _signed(secret, request, msgspec.json.encode(node.status()))
 
     return [
-        web.post(STEP_PATH, _authenticating(node, secret, step)),
-        web.post(SUBMIT_PATH, _authenticating(node, secret, submit)),
-        web.get(STATUS_PATH, _authenticating(node, secret, status)),
+        web.post(STEP_PATH, authenticating(step)),
+        web.post(SUBMIT_PATH, authenticating(submit)),
+        web.get(STATUS_PATH, authenticating(status)),
     ]
 
 
-def _broker_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
+def _broker_routes(node: MetadataNode, secret: bytes, authenticating: _Authenticating) -> list[web.RouteDef]:
     """For brokers, controllers or not: heartbeats, notices of ended processes, and the committed log."""
 
     async def heartbeat(request: web.Request, _: Envelope, body: bytes) -> web.Response:
@@ -179,20 +211,19 @@ def _broker_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
         return _signed(secret, request, chunk)
 
     return [
-        web.post(HEARTBEAT_PATH, _authenticating(node, secret, heartbeat)),
-        web.post(END_PATH, _authenticating(node, secret, end)),
-        web.get(LOG_PATH, _authenticating(node, secret, log)),
-        web.get(SNAPSHOT_PATH, _authenticating(node, secret, snapshot)),
+        web.post(HEARTBEAT_PATH, authenticating(heartbeat)),
+        web.post(END_PATH, authenticating(end)),
+        web.get(LOG_PATH, authenticating(log)),
+        web.get(SNAPSHOT_PATH, authenticating(snapshot)),
     ]
 
 
 def _authenticating(
-    node: MetadataNode,
-    secret: bytes,
-    serve: Callable[[web.Request, Envelope, bytes], Awaitable[web.Response]],
+    node: MetadataNode, secret: bytes, receiving: _Receiving, serve: _Serve
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handle(request: web.Request) -> web.Response:
-        envelope, body = await _authenticated(node, secret, request)
+        with receiving.reserved(request.remote or "", _length_of(request)):
+            envelope, body = await _authenticated(node, secret, request)
         try:
             return await serve(request, envelope, body)
         except _UnreadableBody as unreadable:
@@ -268,7 +299,7 @@ async def _change_voters(
 
 
 async def _authenticated(node: MetadataNode, secret: bytes, request: web.Request) -> tuple[Envelope, bytes]:
-    body = await _bounded_body(request)
+    body = await _body_of(request)
     if not node.started:
         raise web.HTTPServiceUnavailable(text="the metadata node is starting")
     try:
@@ -284,15 +315,22 @@ async def _authenticated(node: MetadataNode, secret: bytes, request: web.Request
     return envelope, body
 
 
-async def _bounded_body(request: web.Request) -> bytes:
+def _length_of(request: web.Request) -> int:
     """A body that is too long is rejected by its Content-Length, before any of it is read."""
     if not request.body_exists:
-        return b""
+        return 0
     length = request.content_length
     if length is None:
         raise web.HTTPLengthRequired()
     if length > MAX_BODY_BYTES:
         raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, length)
+    return length
+
+
+async def _body_of(request: web.Request) -> bytes:
+    length = _length_of(request)
+    if not length:
+        return b""
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             return await request.content.readexactly(length)

@@ -9,6 +9,7 @@ import time
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 import issuer
@@ -101,6 +102,16 @@ async def test_others_learn_nothing(broker: Broker, user: str, password: str) ->
     reads = [("GET", path) for path in ("/v1/cluster", "/metrics", "/v1/events", "/v1/quorum")]
     for method, path in [*reads, ("POST", "/v1/scrub"), ("POST", "/v1/partitions/balance/load")]:
         assert await status(broker, method, path, user, password) == 401
+
+
+async def test_body_of_a_stranger_is_not_received(broker: Broker) -> None:
+    """Its memory is not the stranger's to use. Nothing of the body is ever sent."""
+    url = urlsplit(broker.admin_url)
+    reader, writer = await asyncio.open_connection(url.hostname, url.port)
+    head = "POST /v1/scrub HTTP/1.1", "Host: localhost", "Content-Type: application/json"
+    writer.write("\r\n".join((*head, "Content-Length: 1000000", "", "")).encode())
+    assert b" 401 " in await reader.readline()
+    writer.close()
 
 
 async def test_flood_of_wrong_passwords_does_not_keep_everyone_waiting(
