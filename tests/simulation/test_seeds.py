@@ -135,14 +135,6 @@ def test_twelve_seeds_keep_all_guarantees() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1300)
-def test_sixteen_more_seeds_keep_all_guarantees() -> None:
-    summary = simulate(16, first=12)
-    assert (summary["seeds"], summary["failed"]) == (16, 0)
-    assert summary["done"].get("left to an operator", 0) <= OPERATOR_CALLS_MAX
-
-
-@pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.timeout(2600)
 def test_three_hundred_seeds_keep_all_guarantees() -> None:
