@@ -69,8 +69,11 @@ BODY_TIMEOUT_S = 10.0
 """Longer than members wait (transport.STEP_TIMEOUT_S). A sender is unknown until its whole body is read."""
 BODIES_OF_ADDRESS_MAX_BYTES = 4 * MAX_BODY_BYTES
 BODIES_MAX_BYTES = 16 * MAX_BODY_BYTES
-"""Bytes of bodies that are being received, by the sender's address and in all. Each sender may be a stranger
-that wants to use up the memory, so one address cannot use up the budget of the others."""
+"""Bytes of large bodies that are being received, by the sender's address and in all. Each sender may be a
+stranger that wants to use up the memory, so one address cannot use up the budget of the others."""
+SMALL_BODY_BYTES = 256 << 10
+"""Bodies up to this size need no budget: heartbeats and votes pass also while strangers announce large bodies
+that they never send."""
 
 
 class NewVoter(msgspec.Struct, frozen=True):
@@ -93,7 +96,10 @@ class _Receiving:
 
     @contextmanager
     def reserved(self, address: str, length: int) -> Iterator[None]:
-        """Raises HTTPServiceUnavailable if others are in the way."""
+        """Raises HTTPServiceUnavailable if others are in the way of a large body."""
+        if length <= SMALL_BODY_BYTES:
+            yield
+            return
         of_address = self._bytes.get(address, 0)
         in_all = sum(self._bytes.values())
         if of_address + length > BODIES_OF_ADDRESS_MAX_BYTES or in_all + length > BODIES_MAX_BYTES:

@@ -12,7 +12,13 @@ from awaited_image import image_when
 from metadata_quorum import CLUSTER_ID, SECRET, Quorum, has, register, topic
 
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.quorum.api import BODIES_OF_ADDRESS_MAX_BYTES, STATUS_PATH, STEP_PATH, SUBMIT_PATH
+from tierlog.metadata.quorum.api import (
+    BODIES_OF_ADDRESS_MAX_BYTES,
+    SMALL_BODY_BYTES,
+    STATUS_PATH,
+    STEP_PATH,
+    SUBMIT_PATH,
+)
 from tierlog.metadata.quorum.auth import MAX_BODY_BYTES, SIGNATURE, Envelope, is_signed_response
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.raft.messages import (
@@ -173,11 +179,11 @@ async def test_immediate_replies_come_in_the_signed_response(quorum: Quorum) -> 
     assert granted in decode_messages(body_of_response)  # node 1 may also request votes itself
 
 
-async def test_bodies_of_strangers_have_a_budget_for_each_address(quorum: Quorum) -> None:
+async def test_large_bodies_of_strangers_have_a_budget_for_each_address(quorum: Quorum) -> None:
     await quorum.start(1)
-    body = encode_messages([])
+    small, large = encode_messages([]), bytes(SMALL_BODY_BYTES + 1)
 
-    async def status_from(address: str) -> int:
+    async def status_from(address: str, body: bytes) -> int:
         headers = Envelope(CLUSTER_ID, 2, 1).headers(SECRET, STEP_PATH, body)
         connector = aiohttp.TCPConnector(local_addr=(address, 0))
         async with (
@@ -192,12 +198,13 @@ async def test_bodies_of_strangers_have_a_budget_for_each_address(quorum: Quorum
         head = f"POST {STEP_PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {MAX_BODY_BYTES}\r\n\r\n"
         writer.write(head.encode())
         strangers.append(writer)
-    while await status_from("127.0.0.1") != 503:
+    while await status_from("127.0.0.1", large) != 503:
         """The node has not begun to receive them all."""
-    assert await status_from("127.0.0.2") == 204
+    assert await status_from("127.0.0.2", large) == 400  # received, and no messages
+    assert await status_from("127.0.0.1", small) == 204
     for writer in strangers:
         writer.close()
-    while await status_from("127.0.0.1") != 204:
+    while await status_from("127.0.0.1", large) != 400:
         """The node has not noticed that they are gone."""
 
 
