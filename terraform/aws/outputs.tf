@@ -76,6 +76,16 @@ output "client_properties" {
   END
 }
 
+output "profile" {
+  description = "The command that names this cluster for `tierlog`. Run it where ca.pem and admin.password are, such as /run/tierlog/secrets of a broker's host."
+  value = join(" ", [
+    "tierlog profile create ${var.name} --use",
+    "--bootstrap ${join(",", [for host in keys(local.broker_hosts) : "${host}.${local.domain}:${local.ports.clients}"])}",
+    "--admin ${join(",", [for host in keys(local.voter_hosts) : "https://${host}.${local.domain}:${local.ports.admin}"])}",
+    "--user admin --password file:admin.password --ca ca.pem --admin-ca ca.pem",
+  ])
+}
+
 output "prometheus_scrape_config" {
   description = "A job for the scrape_configs of Prometheus, which logs in as prometheus."
   value = yamlencode({

@@ -80,6 +80,10 @@ run "defaults" {
     error_message = "the admin URLs are those of the voters"
   }
   assert {
+    condition     = output.profile == "tierlog profile create orders --use --bootstrap ${output.bootstrap_servers} --admin ${output.admin_urls} --user admin --password file:admin.password --ca ca.pem --admin-ca ca.pem"
+    error_message = "the profile has the addresses, and the password by reference"
+  }
+  assert {
     condition     = strcontains(output.prometheus_scrape_config, "broker-3.orders.internal:9646") && !strcontains(output.client_properties, "PLAINTEXT")
     error_message = "Prometheus scrapes each broker; clients use TLS"
   }
