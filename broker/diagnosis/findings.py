@@ -18,14 +18,11 @@ from tierlog.broker.diagnosis.health import NAMED_MAX, Status, assess_by_rule
 CLOCK_AHEAD_S = 3.0
 """Seconds between wall clocks from which they are reported. NTP keeps them within milliseconds."""
 
-FILES_SHARE = 0.8
-"""Share of the open files that the process may have, from which it is reported."""
+FILES_SHARE = 0.8  # open files beyond this share of the limit are reported
 OVERDUE_S = 3_600  # deletions in the bucket that wait for longer
-METADATA_BEHIND = 1_000
-"""Entries of the metadata log that a node has not applied, while the leader has."""
+METADATA_BEHIND = 1_000  # entries of the metadata log that a node has not applied, while the leader has
 
-NO_BUCKET = "NoSuchBucket"
-"""Error of S3 if the bucket does not exist."""
+NO_BUCKET = "NoSuchBucket"  # error of S3 if the bucket does not exist
 
 AUDIT_TOPIC = "audit.log.topic"
 OF_NODES = ("/v1/", "metrics of ", "topics of ")
@@ -324,6 +321,13 @@ METRIC_RULES = (
         what="{value} moves between log directories have failed",
         why="The target directory is full or has failed.",
         next="See the event `move.failed` in its log, and repeat the move: `tierlog partition move-dir`.",
+    ),
+    MetricRule(
+        rule="move-waits",
+        metric="tierlog_waiting_moves",
+        what="{value} partitions that it leads move to a broker that is away or has a bad disk",
+        why="The move cannot end before that broker copies the partition.",
+        next="Mend the broker, or cancel the move: `tierlog partition list --moving` names it.",
     ),
     MetricRule(
         rule="memory-pool",

@@ -302,6 +302,12 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "kafka_server_replicamanager_atminisrpartitioncount",
             "Partitions led by this broker with exactly min.insync.replicas in-sync replicas",
         ),
+        _gauge(
+            "kafka_server_replicamanager_reassigningpartitions", "Partitions led by this broker that move"
+        ),
+        _gauge(
+            "tierlog_waiting_moves", "Those whose new replica's broker is fenced, gone, or has a bad disk"
+        ),
         _counter(
             "kafka_server_replicamanager_isrshrinks_total",
             "Times that the in-sync replicas of a partition shrank because a follower lagged",

@@ -31,8 +31,9 @@ from tierlog.broker.quotas.quotas import ClientQuotas, Report
 from tierlog.broker.replication.replica import NO_TRAFFIC, Replica, Traffic
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.metadata.controller.load_balance import Hold, Load
+from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.status import NodeStatus
-from tierlog.metadata.records import QuotaKey
+from tierlog.metadata.records import PartitionRecord, QuotaKey
 from tierlog.metadata.versions import SUPPORTED_FORMATS
 from tierlog.protocol.api import APIS
 from tierlog.protocol.errors import ErrorCode
@@ -302,21 +303,31 @@ def _isr_families(node: Node, serving: Serving) -> Iterator[Family]:
     """Metrics of the partitions that this broker leads, as in Kafka, so that a sum over all brokers counts
     each partition once."""
     found: Counter[Condition] = Counter()
-    at_min = 0
+    at_min = waiting = 0
     for batch in slices(serving.replicas):
         yield PAUSE
+        image = node.metadata.image
         for replica in batch:
-            partition = node.metadata.image.partition(replica.topic_id, replica.name.partition)
+            partition = image.partition(replica.topic_id, replica.name.partition)
             if partition is None or not replica.is_leader:
                 continue
             min_in_sync = replica.config.min_insync_replicas
             found.update(conditions(partition, min_in_sync))
             at_min += len(partition.in_sync) == min_in_sync
+            waiting += any(_cannot_copy(image, partition, one) for one in partition.adding)
     yield "kafka_server_replicamanager_underreplicatedpartitions", single(found[Condition.UNDER_REPLICATED])
     yield "kafka_server_replicamanager_underminisrpartitioncount", single(found[Condition.BELOW_MIN])
     yield "kafka_server_replicamanager_atminisrpartitioncount", single(at_min)
+    yield "kafka_server_replicamanager_reassigningpartitions", single(found[Condition.MOVING])
+    yield "tierlog_waiting_moves", single(waiting)
     yield "kafka_server_replicamanager_isrshrinks_total", single(serving.alter_partition_manager.shrinks)
     yield "kafka_server_replicamanager_isrexpands_total", single(serving.alter_partition_manager.expands)
+
+
+def _cannot_copy(image: ClusterImage, partition: PartitionRecord, broker_id: int) -> bool:
+    broker = image.brokers.get(broker_id)
+    has_bad_disk = broker_id in partition.offline or broker_id in partition.full
+    return broker is None or broker.fenced or has_bad_disk
 
 
 def _throttled_replication_families(node: Node, serving: Serving) -> Iterator[Family]:

@@ -52,6 +52,17 @@ def metric(admin_urls: list[str], name: str) -> float:
     return found
 
 
+def move_waits_for_broker_3(partition: str, two: list[str]) -> None:
+    """Begins a move to the broker that is down. `two`: admin APIs of the others."""
+    assert run("partition", "move", "single", partition, "--to", "3").returncode == 0
+    until(lambda: metric(two, "tierlog_waiting_moves") == 1, "the move waits")
+    assert metric(two, "kafka_server_replicamanager_reassigningpartitions") == 1
+    [waits] = [one for one in ask("doctor", code=6)["findings"] if one["rule"] == "move-waits"]
+    assert "1 partitions that it leads move to a broker that is away" in waits["what"]
+    assert run("partition", "move", "single", partition, "--cancel").returncode == 0
+    until(lambda: metric(two, "tierlog_waiting_moves") == 0, "the move is cancelled")
+
+
 def test_cluster_recovers_from_a_killed_node(directory: Path) -> None:
     up = ask("cluster", "up", "--nodes", "3", "--data-dir", directory, "--port", "0", "--detach")
     assert [node["node"] for node in up["nodes"]] == [1, 2, 3]
@@ -75,6 +86,8 @@ def test_cluster_recovers_from_a_killed_node(directory: Path) -> None:
     assert known == [(number == lost, None if number == lost else 0) for number in range(3)]
     offsets = {row["topic"]: row["offsets"] for row in ask("topic", "list")}
     assert offsets == {"orders": 0, "single": None}
+    two = [node["admin"] for node in up["nodes"][:2]]
+    move_waits_for_broker_3(str((lost + 1) % 3), two)
     assert run("topic", "delete", "single", "--yes").returncode == 0
     sick = ask("cluster", "health", code=5)
     assert sick["status"] == "degraded"
@@ -87,7 +100,6 @@ def test_cluster_recovers_from_a_killed_node(directory: Path) -> None:
     assert {row["partition"] for row in ask("partition", "list", "--under-replicated")} == {0, 1, 2}
 
     expected = {"activecontrollercount": 1, "offlinepartitionscount": 0, "fencedbrokercount": 2}
-    two = [node["admin"] for node in up["nodes"][:2]]
     assert {name: metric(two, f"kafka_controller_kafkacontroller_{name}") for name in expected} == expected
     assert metric(two, "kafka_server_replicamanager_underreplicatedpartitions") == 3
     assert metric(two, "kafka_server_replicamanager_atminisrpartitioncount") == 3

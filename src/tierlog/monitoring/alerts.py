@@ -16,6 +16,7 @@ CERTIFICATE_DAYS, CERTIFICATE_LAST_DAYS = 14, 2
 
 _REPLICAS = "kafka_server_replicamanager_"
 _CONTROLLER = "kafka_controller_kafkacontroller_"
+_MOVING = f"{_REPLICAS}reassigningpartitions"
 _CLOCK = "(tierlog_clock_timestamp_seconds - timestamp(tierlog_clock_timestamp_seconds))"
 _CERTIFICATE = "min by (instance, listener) (tierlog_certificate_expiry_timestamp_seconds - time())"
 _EXPIRES = (
@@ -189,6 +190,27 @@ _PARTITIONS = Group(
             summary="{{ $labels.instance }}: {{ $value }} compacted partitions are not cleaned",
             description="Their logs grow. The log has the reason, often a damaged range.",
             page="runbooks/damaged-log.md",
+        ),
+        Alert(
+            "TierlogMoveWaits",
+            "sum by (job) (tierlog_waiting_moves) > 0",
+            lasting="15m",
+            severity=WARNING,
+            summary="{{ $labels.job }}: the moves of {{ $value }} partitions wait for a broker",
+            description="The broker that gets the replica is away, or its disk is full or has failed. Mend "
+            "it, or cancel the move: `tierlog partition list --moving` lists all.",
+            page="howto/cluster.md",
+        ),
+        Alert(
+            "TierlogMoveStuck",
+            f"sum by (job) ({_MOVING}) >= max_over_time(sum by (job) ({_MOVING})[6h:10m]) "
+            f"and sum by (job) ({_MOVING} offset 6h) > 0",
+            lasting="10m",
+            severity=WARNING,
+            summary="{{ $labels.job }}: {{ $value }} partitions move, and none has arrived for six hours",
+            description="With a throttle below the rate of the producers, no replica catches up: `tierlog "
+            "partition unthrottle` removes it. Large partitions may need so long.",
+            page="howto/cluster.md",
         ),
         Alert(
             "TierlogRebalanceHeld",
