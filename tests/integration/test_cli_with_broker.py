@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+import warm_start
 from wire_client import Client
 
 from tierlog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResult
@@ -27,9 +28,7 @@ class Cli:
 
     def run(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         command = [sys.executable, "-m", "tierlog.cli.main", *arguments]
-        return subprocess.run(
-            command, input=stdin, env=self._environment, capture_output=True, timeout=60, check=False
-        )
+        return warm_start.run(command, self._environment, stdin)
 
     def __call__(self, *arguments: str, stdin: bytes = b"") -> bytes:
         """Standard output of a command that succeeds."""

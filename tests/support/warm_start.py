@@ -1,4 +1,4 @@
-"""Brokers of tests fork from a process that has imported tierlog, instead of each importing it again.
+"""Brokers and commands of tests fork from a process that has imported tierlog: none imports it again.
 
 The imports take a second of CPU time, two thirds of a start, and the tests start hundreds of brokers. The
 process with the imports (`serve`, this file as a program) is a child of the tests' process, and so is each
@@ -45,19 +45,25 @@ IMPORTED = (
     "botocore.session",
     "uvloop",
     "typer._adapters",
+    "tierlog.cli.producing",
+    "tierlog.cli.consuming",
+    "tierlog.cli.admin",
+    "tierlog.cli.cluster_processes",
 )
-"""All that a start imports, some of it late."""
+"""All that brokers and commands import, some of it late."""
 
 REQUEST_BYTES_MAX = 1 << 20
 
 
-class WarmBroker(subprocess.Popen[bytes]):
+class WarmProcess(subprocess.Popen[bytes]):
     """A process that `serve` has cloned. Its parent is this process."""
 
-    def __init__(self, command: list[str], pid: int, stdin: IO[bytes], stdout: IO[bytes]) -> None:
+    def __init__(
+        self, command: list[str], pid: int, stdin: IO[bytes], stdout: IO[bytes], stderr: IO[bytes] | None
+    ) -> None:
         # not Popen's own, which would start the command
         self.args, self.pid, self.returncode = command, pid, None
-        self.stdin, self.stdout, self.stderr = stdin, stdout, None
+        self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
         self.encoding = self.errors = self.text_mode = None
         self._child_created, self._communication_started = True, False
         self._waitpid_lock, self._sigint_wait_secs = threading.Lock(), 0.25
@@ -79,7 +85,10 @@ class WarmStart:
         current = self._variables if self._process else _read_at_start(os.environ)
         return self.enabled and fits and _read_at_start(environment) == current
 
-    def start(self, command: list[str], environment: Mapping[str, str], log: IO[bytes]) -> WarmBroker:
+    def start(
+        self, command: list[str], environment: Mapping[str, str], log: IO[bytes] | None = None
+    ) -> WarmProcess:
+        """`log`: for the standard error; without it a pipe."""
         request = {
             "arguments": command[3:],
             "environment": dict(environment),
@@ -88,16 +97,18 @@ class WarmStart:
         }
         its_stdin, stdin = os.pipe()
         stdout, its_stdout = os.pipe()
+        stderr, its_stderr = (-1, os.dup(log.fileno())) if log is not None else os.pipe()
         try:
-            pid = self._ask(request, [its_stdin, its_stdout, log.fileno()])
+            pid = self._ask(request, [its_stdin, its_stdout, its_stderr])
         except BaseException:
-            os.close(stdin)
-            os.close(stdout)
+            for descriptor in (stdin, stdout, stderr)[: 2 if log is not None else 3]:
+                os.close(descriptor)
             raise
         finally:
-            os.close(its_stdin)
-            os.close(its_stdout)
-        return WarmBroker(command, pid, os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"))
+            for descriptor in (its_stdin, its_stdout, its_stderr):
+                os.close(descriptor)
+        errors = os.fdopen(stderr, "rb") if log is None else None
+        return WarmProcess(command, pid, os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"), errors)
 
     def close(self) -> None:
         if self._process is not None and self._socket is not None:
@@ -146,10 +157,32 @@ def brokers_start_warm(patch: pytest.MonkeyPatch) -> Generator[WarmStart, None, 
         return from_scratch(broker, command, environment, log)
 
     patch.setattr(TierlogBroker, "_spawn", spawn)
+    patch.setattr(sys.modules[__name__], "_current", warm)
     try:
         yield warm
     finally:
         warm.close()
+
+
+_current: WarmStart | None = None
+
+
+def run(
+    command: list[str], environment: Mapping[str, str], stdin: bytes = b"", timeout_s: float = 120
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command of tierlog in a process of its own, and capture what it prints."""
+    warm = _current
+    if warm is None or not warm.can_start(command, environment, detached=False):
+        return subprocess.run(
+            command, env=environment, input=stdin, capture_output=True, timeout=timeout_s, check=False
+        )
+    with warm.start(command, environment) as process:
+        try:
+            printed, errors = process.communicate(stdin, timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(command, process.wait(), printed, errors)
 
 
 def serve(channel: socket.socket) -> None:

@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from warm_start import WarmBroker
+from warm_start import WarmProcess
 
 from tierlog.cli.process import BrokerFailed, TierlogBroker
 
@@ -17,7 +17,7 @@ def parent(pid: int) -> int:
 
 def test_broker_is_a_child_of_the_tests_with_descriptors_of_its_own(tmp_path: Path) -> None:
     with TierlogBroker(tmp_path / "one") as one, TierlogBroker(tmp_path / "two") as two:
-        assert isinstance(one._process, WarmBroker)
+        assert isinstance(one._process, WarmProcess)
         assert parent(one.pid) == parent(two.pid) == os.getpid()
         opened = [os.readlink(file) for file in Path(f"/proc/{two.pid}/fd").iterdir()]
         assert any(str(two.directory) in file for file in opened)
@@ -37,5 +37,5 @@ def test_broker_that_fails_has_its_exit_status_and_its_message(tmp_path: Path) -
 
 def test_other_variables_of_the_interpreter_start_a_broker_from_scratch(tmp_path: Path) -> None:
     with TierlogBroker(tmp_path, environment={"PYTHONUTF8": "1"}) as broker:
-        assert not isinstance(broker._process, WarmBroker)
+        assert not isinstance(broker._process, WarmProcess)
         assert b"PYTHONUTF8=1" in Path(f"/proc/{broker.pid}/environ").read_bytes()
