@@ -115,7 +115,7 @@ def test_commands_use_the_login_of_the_cluster(
     assert explained["faults"] == [] and len(explained["brokers"]) == 3, (
         "brokers read the load by their login"
     )
-    assert run("cluster", "health", "--client-config", file).returncode == 0
+    until(lambda: run("cluster", "health", "--client-config", file).returncode == 0, "the login shows health")
     without = run("cluster", "health", "--admin", admin)
     assert without.returncode == 1 and "--client-config" in without.stderr
     assert json_output("cluster", "status", "--data-dir", directory)[0][0]["leads"] is not None
