@@ -14,10 +14,12 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from tierlog.base.addresses import host_port
+from tierlog.base.types import InvariantViolation
 from tierlog.broker.audit.log import AuditLog
 from tierlog.broker.gateway.audited import audited
 from tierlog.broker.gateway.authentication import AdminAccess, is_still_valid
 from tierlog.broker.gateway.cluster_views import cluster_view
+from tierlog.broker.gateway.connections import Connections, Usage
 from tierlog.broker.gateway.directories import directory_routes
 from tierlog.broker.gateway.group_views import group_routes
 from tierlog.broker.gateway.load_balance import load_balance_routes
@@ -60,8 +62,10 @@ class AdminServer:
         authenticates users; None: everyone may use all routes, with a certificate if there is TLS. `audit`:
         gets an entry for each change."""
         self._tls_files, self._tls = tls, None if tls is None else tls.server()
+        self._usage = Usage()
         checks = () if tls is None else (require_certificate,)
         middlewares = (
+            self._usage.middleware,
             request_guard(names),
             *(checks if access is None else (access.middleware,)),
             receive_body,
@@ -70,6 +74,7 @@ class AdminServer:
         application = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
         application.add_routes(routes)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        self._connections: Connections | None = None
 
     async def start(self, host: str, port: int) -> str:
         """Start to serve. Returns the server's URL."""
@@ -77,7 +82,9 @@ class AdminServer:
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, reuse_port=False
         )
         await self._runner.setup()
-        await web.SockSite(self._runner, listening, ssl_context=self._tls).start()
+        if self._runner.server is None:
+            raise InvariantViolation("the runner has no server after its setup")
+        self._connections = Connections(listening, self._runner.server, self._tls, self._usage)
         host, port = listening.getsockname()[:2]
         scheme = "http" if self._tls is None else "https"
         return f"{scheme}://{host_port(host, port)}"
@@ -88,6 +95,8 @@ class AdminServer:
             await reload_on_change(self._tls_files, self._tls)
 
     async def close(self) -> None:
+        if self._connections is not None:
+            self._connections.close()
         await self._runner.cleanup()
 
 

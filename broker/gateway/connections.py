@@ -1,0 +1,124 @@
+"""Connections of the admin HTTP server: accepts them within a bound, so that strangers cannot use up the file
+descriptors of a node.
+
+Beyond the bound, the oldest connection without a request ends: one in its TLS handshake, or a silent one, or
+else one between two requests. Clients open another one. Built and called by `gateway.admin`.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+CONNECTIONS_MAX = 1_000
+"""Nodes keep a few each. Browsers, Prometheus and commands need a few more."""
+
+HANDSHAKE_TIMEOUT_S = 10.0
+ACCEPTED_PER_TURN = 100
+RETRY_S = 1.0
+"""Before another attempt when the process has no more file descriptors."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Usage:
+    """Connections that have had a request, and those with a request in progress."""
+
+    def __init__(self) -> None:
+        self.used: set[asyncio.BaseTransport] = set()
+        self.busy: set[asyncio.BaseTransport] = set()
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        transport = request.transport
+        if transport is None:  # the client is gone
+            return await handler(request)
+        self.used.add(transport)
+        self.busy.add(transport)
+        try:
+            return await handler(request)
+        finally:
+            self.busy.discard(transport)
+            if len(self.used) > 2 * CONNECTIONS_MAX:  # most of them are closed
+                self.used = {one for one in self.used if not one.is_closing()}
+
+
+class Connections:
+    """`server`: makes the protocol of each connection. `tls`: None for plain HTTP."""
+
+    def __init__(
+        self, listening: socket.socket, server: web.Server, tls: ssl.SSLContext | None, usage: Usage
+    ) -> None:
+        self._listening = listening
+        self._server = server
+        self._tls = tls
+        self._usage = usage
+        self._loop = asyncio.get_running_loop()
+        self._opening: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._retry: asyncio.TimerHandle | None = None
+        listening.setblocking(False)
+        self._loop.add_reader(listening, self._accept)
+
+    def close(self) -> None:
+        """Accept no more. The server ends the connections that are open."""
+        if self._retry is not None:
+            self._retry.cancel()
+        self._loop.remove_reader(self._listening)
+        self._listening.close()
+        for opening in self._opening:
+            opening.cancel()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED_PER_TURN):
+            try:
+                accepted, _ = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:
+                self._loop.remove_reader(self._listening)
+                self._retry = self._loop.call_later(RETRY_S, self._accept_again)
+                return
+            if (
+                len(self._opening) + len(self._server.connections) >= CONNECTIONS_MAX
+                and not self._end_oldest()
+            ):
+                accepted.close()
+                continue
+            opening = self._loop.create_task(self._open(accepted))
+            self._opening[opening] = None
+            opening.add_done_callback(self._opening.pop)
+
+    def _accept_again(self) -> None:
+        self._loop.add_reader(self._listening, self._accept)
+
+    async def _open(self, accepted: socket.socket) -> None:
+        accepted.setblocking(False)
+        limits = {} if self._tls is None else {"ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S}
+        try:
+            await self._loop.connect_accepted_socket(self._server, accepted, ssl=self._tls, **limits)
+        except OSError:
+            accepted.close()  # the handshake has failed
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
+
+    def _end_oldest(self) -> bool:
+        """End the oldest connection in its handshake, or without any request, or without one in progress.
+        Returns whether there is one."""
+        if len(self._opening) > CONNECTIONS_MAX // 2 and self._end_opening():
+            return True
+        transports = [protocol.transport for protocol in self._server.connections]
+        open_ = [one for one in transports if one is not None and not one.is_closing()]
+        self._usage.used.intersection_update(open_)
+        silent = next((one for one in open_ if one not in self._usage.used), None)
+        if silent is None and self._end_opening():
+            return True
+        ending = silent or next((one for one in open_ if one not in self._usage.busy), None)
+        if ending is not None:
+            ending.abort()
+        return ending is not None
+
+    def _end_opening(self) -> bool:
+        return any(opening.cancel() for opening in self._opening if not opening.cancelling())
