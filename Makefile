@@ -133,9 +133,10 @@ history: venv
 	PYTHONPATH=tests/chaos $(BIN)/python tests/chaos/history_check.py --minutes $(MINUTES) $(HISTORY_OPTIONS)
 
 # The oldest PySpark, before the newest one of the environment. Each task takes longer there: a part of the tests.
+SPARK_TESTS := tests/integration/test_spark_read.py tests/integration/test_spark_tables.py
+SPARK_CHOICE := columns or exactly or unknown or missing or metadata
 test-spark-oldest: venv
-	PYTHONPATH="$$(.ci/get-pyspark.sh $(BIN)/python)" $(BIN)/python -m pytest tests/integration/test_spark_read.py \
-	  tests/integration/test_spark_tables.py -k "columns or exactly or unknown or missing or metadata" --durations 3
+	PYTHONPATH="$$(.ci/get-pyspark.sh $(BIN)/python)" $(BIN)/python -m pytest $(SPARK_TESTS) -k "$(SPARK_CHOICE)" --durations 3
 
 test-clients: venv
 	exec $(PYTEST) --no-loadscope-reorder --durations 20 -m clients -rs tests/clients
