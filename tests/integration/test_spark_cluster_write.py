@@ -177,7 +177,7 @@ def test_rows_of_lost_and_of_speculative_tasks_are_committed_once(
     register_gated_source(spark, gate)
     with ThreadPoolExecutor(1) as pool:
         happened = pool.submit(happens, gate, cluster)
-        write_stream(spark, broker, tmp_path, "gated")  # Spark finds the source in the session's thread only
+        write_stream(spark, broker, tmp_path, "gated")  # Spark finds the sink in the session's thread only
         happened.result(TIMEOUT_S)
     assert committed(broker) == Counter(map(str, range(ROWS)))
     (tmp_path / "in" / "second").write_text("last")
