@@ -227,12 +227,14 @@ def _main(descriptor: int) -> NoReturn:
     for name in IMPORTED:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
+    from tierlog.cli import main
+
+    tree = main.command_tree(main.app)
+    main.command_tree = lambda _: tree
     gc.collect()
     gc.freeze()
     serve(socket.socket(fileno=descriptor))
-    from tierlog.cli.main import main
-
-    main()
+    main.main()
     sys.exit(0)
 
 
