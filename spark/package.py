@@ -53,11 +53,13 @@ def write_package(path: Path, *, with_dependencies: bool = True) -> Package:
     found = _closure(EXECUTOR_DISTRIBUTIONS) if with_dependencies else {}
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with tempfile.TemporaryDirectory() as kernels:
+        # opened first: compiling takes ten seconds, which a wrong path need not wait for
+        with (
+            gzip.GzipFile(temporary, "wb", _GZIP_LEVEL, mtime=_TIME) as packed,
+            tempfile.TemporaryDirectory() as kernels,
+        ):
             _compile_kernels(Path(kernels))
-            files = {**_of_tierlog(Path(kernels)), **_of_distributions(found.values())}
-            with gzip.GzipFile(temporary, "wb", _GZIP_LEVEL, mtime=_TIME) as packed:
-                _write(packed, files)
+            _write(packed, {**_of_tierlog(Path(kernels)), **_of_distributions(found.values())})
         temporary.replace(path)
     except OSError as error:
         raise PackageError(f"{path} cannot be written: {error}") from error

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tierlog.spark import package
 from tierlog.spark.package import PackageError, write_package
 
 DECODE = """
@@ -79,3 +80,11 @@ def test_archive_must_be_named_so_that_spark_unpacks_it(tmp_path: Path) -> None:
     with pytest.raises(PackageError, match=r"must end with \.tar\.gz"):
         write_package(tmp_path / "executor.zip")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_archive_that_cannot_be_written_compiles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(package, "_compile_kernels", lambda _: pytest.fail("kernels were compiled"))
+    with pytest.raises(PackageError, match="cannot be written"):
+        write_package(tmp_path / "missing" / "executor.tar.gz")
