@@ -1,6 +1,6 @@
-"""Settings of clients in six languages, with the TLS and the login of a profile.
+"""Settings of clients in six languages and of Kafka Connect, with the TLS and the login of a profile.
 
-For `tierlog generate clients`. Java's clients read a properties file with references to secrets. The other
+For `tierlog generate clients` and `tierlog generate connect`. Java's clients read a properties file with references to secrets. The other
 clients are made from librdkafka and share its names of settings; their code reads secrets from the variable
 or file when it runs.
 """
@@ -18,6 +18,16 @@ _LIBRDKAFKA = {"sasl.mechanism": "sasl.mechanisms"}
 _MODULES = {"PLAIN": "plain.PlainLoginModule"}
 _PROVIDERS = "org.apache.kafka.common.config.provider"
 _SCRAM = "scram.ScramLoginModule"
+_JSON_CONVERTER = "org.apache.kafka.connect.json.JsonConverter"
+_OF_CONNECTORS = ("producer", "consumer", "admin")
+CONNECT_FILE = "connect-distributed.properties"
+_CONNECT_HEAD = """\
+# A worker of Kafka Connect, from Kafka's own distribution: bin/connect-distributed.sh {file}
+# Workers with the same group.id share the connectors. They create the three topics, with the replication factor
+# of the brokers (-1). Connectors (JAR files) go below plugin.path.
+# With ACLs, the user needs: Read on the group {group}; Read, Write, Create and DescribeConfigs on the topics
+# {group}-configs, {group}-offsets and {group}-status; and what the connectors need for their topics.
+"""
 
 
 def client_files(bootstrap: str, profile: Profile | None) -> dict[str, str]:
@@ -25,14 +35,36 @@ def client_files(bootstrap: str, profile: Profile | None) -> dict[str, str]:
     settings = {"bootstrap.servers": bootstrap}
     settings |= {} if profile is None else profile.client_properties(with_secrets=False)
     reference = "" if profile is None else profile.values.get("password", "")
-    files = {"client.properties": _java(settings, reference)}
+    files = {"client.properties": properties_text(_java(settings, reference))}
     by_librdkafka = {_LIBRDKAFKA.get(key, key): value for key, value in settings.items()}
     for name, language in _LANGUAGES.items():
         files[name] = language.program(by_librdkafka, reference)
     return files
 
 
-def _java(settings: Mapping[str, str], reference: str) -> str:
+def connect_files(bootstrap: str, profile: Profile | None, group: str) -> dict[str, str]:
+    """File name -> text, for the workers of Kafka Connect that share this group."""
+    settings = {"bootstrap.servers": bootstrap}
+    settings |= {} if profile is None else profile.client_properties(with_secrets=False)
+    login = _java(settings, "" if profile is None else profile.values.get("password", ""))
+    # A worker passes its own TLS and login neither to its connectors' clients nor to their administration.
+    of_clients = {key: value for key, value in login.items() if key.startswith(("security.", "sasl.", "ssl."))}
+    worker = {
+        **login,
+        "group.id": group,
+        **{f"{one}.storage.topic": f"{group}-{one}s" for one in ("config", "offset")},
+        "status.storage.topic": f"{group}-status",
+        **{f"{one}.storage.replication.factor": "-1" for one in ("config", "offset", "status")},
+        "key.converter": _JSON_CONVERTER,
+        "value.converter": _JSON_CONVERTER,
+        "plugin.path": "/usr/share/java",
+        "listeners": "http://127.0.0.1:8083",
+        **{f"{one}.{key}": value for one in _OF_CONNECTORS for key, value in of_clients.items()},
+    }
+    return {CONNECT_FILE: _CONNECT_HEAD.format(group=group, file=CONNECT_FILE) + properties_text(worker)}
+
+
+def _java(settings: Mapping[str, str], reference: str) -> dict[str, str]:
     found = {key: value for key, value in settings.items() if not key.startswith(("ssl.", "sasl.user"))}
     if authority := settings.get("ssl.ca.location"):
         found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": authority}
@@ -51,7 +83,7 @@ def _java(settings: Mapping[str, str], reference: str) -> str:
             "sasl.jaas.config": f"org.apache.kafka.common.security.{module} required "
             f'username={_quoted(user)} password="{value}";',
         }
-    return properties_text(found)
+    return found
 
 
 def _python(rows: str, reads: str) -> str:

@@ -1,11 +1,12 @@
 """`tierlog generate …`: writes files for other programs, such as dashboards and alert rules."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tierlog.cli.errors import CliError
+from tierlog.cli.errors import CliError, usage
 from tierlog.cli.options import Bootstrap, Json
 from tierlog.cli.output import print_outcome
 from tierlog.monitoring.rules import DEFAULT_DOCS
@@ -76,6 +77,30 @@ def clients(
 
     addresses = bootstrap_target(bootstrap).addresses
     write_files(directory, client_files(addresses, profile_in_use()), as_json=as_json)
+
+
+@app.command()
+def connect(
+    directory: Directory,
+    as_json: Json = False,
+    bootstrap: Bootstrap = None,
+    group: Annotated[
+        str, typer.Option("--group", help="group.id of the workers; their topics' names begin with it.")
+    ] = "connect",
+) -> None:
+    """Write connect-distributed.properties for the workers of Kafka Connect.
+
+    It has the addresses, TLS and login of the profile, for the worker and for the clients of its connectors,
+    and says how to start it and which ACLs it needs. The password is read where the profile does.
+    """
+    from tierlog.cli.client_config import profile_in_use
+    from tierlog.cli.client_files import connect_files
+    from tierlog.cli.targets import bootstrap_target
+
+    if not re.fullmatch(r"[a-zA-Z0-9._-]{1,200}", group):
+        raise usage(f"invalid --group {group!r}", hint="Use the characters a-z A-Z 0-9 . _ -")
+    addresses = bootstrap_target(bootstrap).addresses
+    write_files(directory, connect_files(addresses, profile_in_use(), group), as_json=as_json)
 
 
 @app.command()

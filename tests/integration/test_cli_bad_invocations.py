@@ -349,6 +349,9 @@ generate dashboards {file}/below
 generate clients
 generate clients {file}
 generate clients {tmp}/x --profile nosuch
+generate connect
+generate connect {file}
+generate connect {tmp}/x --group 'a b'
 generate systemd
 generate systemd {file}
 generate systemd {tmp}/x --program relative

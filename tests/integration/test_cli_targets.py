@@ -123,6 +123,7 @@ LOCAL = {
     "dev",
     "generate alerts",
     "generate clients",
+    "generate connect",
     "generate dashboards",
     "generate systemd",
     "log dump",

@@ -65,6 +65,23 @@ def test_java_reads_the_password_by_a_provider(tmp_path: Path) -> None:
     assert found["ssl.truststore.location"] == "/etc/ca.pem"
 
 
+def test_workers_of_kafka_connect_and_their_connectors_log_in(tmp_path: Path) -> None:
+    generated(tmp_path, f"file:{tmp_path}/password")
+    words = ("--group", "pipes", "--profile", "prod")
+    assert call("generate", "connect", str(tmp_path), *words).code == 0
+    file = tmp_path / "connect-distributed.properties"
+    found = read_properties(file)
+    assert (found["group.id"], found["config.storage.topic"]) == ("pipes", "pipes-configs")
+    for prefix in ("", "producer.", "consumer.", "admin."):
+        assert (
+            parse_jaas(found[f"{prefix}sasl.jaas.config"])["password"]
+            == f"${{directory:{tmp_path}:password}}"
+        )
+        assert found[f"{prefix}security.protocol"] == "SASL_SSL"
+        assert found[f"{prefix}ssl.truststore.location"] == "/etc/ca.pem"
+    assert "Read on the group pipes" in file.read_text()
+
+
 def test_without_a_profile_there_are_addresses_alone(tmp_path: Path) -> None:
     assert call("generate", "clients", str(tmp_path / "out"), "--bootstrap", BOOTSTRAP).code == 0
     assert (tmp_path / "out" / "client.properties").read_text() == f"bootstrap.servers={BOOTSTRAP}\n"
