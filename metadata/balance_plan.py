@@ -29,10 +29,12 @@ class BalancePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnThrottle(msgspec.Struct, frozen=True, kw_only=True):
-    """A throttle that balancing has set by itself. `rate`: in bytes a second. `moves`: those it is for."""
+    """A throttle that balancing has set by itself. `rate`: in bytes a second. `moves`: those it is for.
+    `whole`: topics of which all replicas are throttled, because a list of them would be too long."""
 
     rate: int
     moves: tuple[Move, ...]
+    whole: tuple[str, ...] = ()
 
 
 def last_plan(image: ClusterImage) -> int:

@@ -261,7 +261,7 @@ class Rebalancer:
             self.activity.ended += ends
             _log.info("rebalance.ended", completed=ends[End.COMPLETED], failed=ends[End.FAILED])
         else:
-            await asyncio.sleep(END_INTERVAL_S)  # the controller sees moves that this broker does not see yet
+            await asyncio.sleep(END_INTERVAL_S)  # moves that are not seen here yet, or a topic refuses it
 
     # --- measurements
 

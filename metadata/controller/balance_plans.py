@@ -6,6 +6,7 @@ began is refused, so the bound on its moves holds for the cluster.
 
 from dataclasses import dataclass
 
+from tierlog.config.topic import ALL_REPLICAS
 from tierlog.metadata.balance_plan import (
     BalancePlan,
     Move,
@@ -18,9 +19,9 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import configs
 from tierlog.metadata.controller.decision import Decision
 from tierlog.metadata.controller.reassignment import reassign, under_way
-from tierlog.metadata.controller.throttles import is_throttled, unthrottle
+from tierlog.metadata.controller.throttles import REPLICAS, is_throttled, unthrottle
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.records import PartitionRecord
+from tierlog.metadata.records import ConfigRecord, PartitionRecord
 from tierlog.protocol.errors import ErrorCode
 
 _NOTHING = Decision((), c.Reassigned(partitions=()))
@@ -62,7 +63,7 @@ def decide_moves(image: ClusterImage, command: c.Reassign) -> Decision[c.Reassig
     begun = reassign(image, command)
     if not begun.records:
         return begun
-    throttle = _throttle(image, command, begun.reply) if plan.by_itself else own_throttle(image)
+    throttle = _throttle(image, command, begun) if plan.by_itself else own_throttle(image)
     return Decision((*begun.records, *plan_records(plan.after + 1, throttle)), begun.reply)
 
 
@@ -80,24 +81,31 @@ def _why_not(image: ClusterImage, plan: BalancePlan) -> str | None:
     return None
 
 
-def _throttle(image: ClusterImage, command: c.Reassign, reply: c.Reassigned) -> OwnThrottle | None:
+def _throttle(image: ClusterImage, command: c.Reassign, begun: Decision[c.Reassigned]) -> OwnThrottle | None:
     """The throttle of the moves that have begun; None if all of them only change leaders."""
     moves = []
-    for (topic, number, target), outcome in zip(command.changes, reply.partitions, strict=True):
+    for (topic, number, target), outcome in zip(command.changes, begun.reply.partitions, strict=True):
         found = None if outcome.error else image.topic(topic)
         if found is not None and target and set(target) - set(found.partitions[number].replicas):
             moves.append((topic, number, target))
-    return OwnThrottle(rate=command.throttle, moves=tuple(moves)) if moves and command.throttle else None
+    if not moves or not command.throttle:
+        return None
+    settings = (one for one in begun.records if isinstance(one, ConfigRecord))
+    whole = {one.name for one in settings if one.key in REPLICAS and one.value == ALL_REPLICAS}
+    return OwnThrottle(rate=command.throttle, moves=tuple(moves), whole=tuple(sorted(whole)))
 
 
 def _end(image: ClusterImage, plan: BalancePlan) -> Decision[c.Reassigned]:
     """Remove the throttle, and nothing that an operator has set since. The reply has an outcome for each
-    move, and is empty if it is too early or too late."""
+    move, and is empty if it is too early or too late, or if a resource refuses the change, because its other
+    settings are invalid: the throttle then stays this plan's, and its end is tried again."""
     throttle = own_throttle(image)
     if throttle is None or last_plan(image) != plan.after or are_moving(image, throttle.moves):
         return _NOTHING
     partitions = {(topic, number) for topic, number, _ in throttle.moves}
-    removed = configs.alter(image, unthrottle(image, partitions, str(throttle.rate)))
+    removed = configs.alter(image, unthrottle(image, partitions, str(throttle.rate), throttle.whole))
+    if any(one.error for one in removed.reply.resources):
+        return Decision(removed.records, _NOTHING.reply)
     outcomes = tuple(one.outcome for one in _moved(image, throttle.moves))
     return Decision((*removed.records, *plan_records(plan.after, None)), c.Reassigned(partitions=outcomes))
 

@@ -64,11 +64,15 @@ def _append_replicas(key: str, before: str, added: str) -> ConfigChange:
 
 
 def unthrottle(
-    image: ClusterImage, partitions: Collection[tuple[str, int]] | None, rate: str | None = None
+    image: ClusterImage,
+    partitions: Collection[tuple[str, int]] | None,
+    rate: str | None = None,
+    whole: Collection[str] = (),
 ) -> AlterConfigs:
     """Remove the throttles of these partitions, or of all (None).
 
-    The rates are removed too if no throttled replica remains: all, or those with this value.
+    A throttle of all replicas of a topic goes if the topic is one of `whole`. The rates are removed too if no
+    throttled replica remains: all, or those with this value.
     """
     still_throttled = False
     topics = []
@@ -77,7 +81,7 @@ def unthrottle(
         for key in REPLICAS:
             if key not in overrides:
                 continue
-            remaining = [] if partitions is None else _without(overrides[key], topic, partitions)
+            remaining = [] if partitions is None else _without(overrides[key], topic, partitions, whole)
             still_throttled = still_throttled or bool(remaining)
             changes.append(
                 ConfigChange(key=key, operation=ConfigOperation.SET, value=",".join(remaining))
@@ -114,13 +118,15 @@ def _throttled_topics(image: ClusterImage) -> Iterator[tuple[str, Mapping[str, s
     yield from sorted(found.items())
 
 
-def _without(replicas: str, topic: str, partitions: Collection[tuple[str, int]]) -> list[str]:
-    items = [item.strip() for item in replicas.split(",") if item.strip()]
-    return [
-        item
-        for item in items
-        if item == ALL_REPLICAS or (topic, int(item.partition(":")[0])) not in partitions
-    ]
+def _without(
+    replicas: str, topic: str, partitions: Collection[tuple[str, int]], whole: Collection[str]
+) -> list[str]:
+    def stays(item: str) -> bool:
+        if item == ALL_REPLICAS:
+            return topic not in whole
+        return (topic, int(item.partition(":")[0])) not in partitions
+
+    return [item for item in map(str.strip, replicas.split(",")) if item and stays(item)]
 
 
 def _rates(brokers: Iterable[int], value: str | None) -> Iterator[ConfigResource]:

@@ -7,7 +7,8 @@ import pytest
 from tierlog.metadata.balance_plan import BalancePlan, last_plan, own_throttle
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.throttles import FOLLOWER_REPLICAS, LEADER_REPLICAS, is_throttled
-from tierlog.metadata.records import ConfigScope
+from tierlog.metadata.evolve import evolve
+from tierlog.metadata.records import ConfigRecord, ConfigScope
 from tierlog.protocol.errors import ErrorCode as E
 
 World = Any
@@ -97,6 +98,32 @@ def test_throttle_that_an_operator_sets_during_the_moves_stays(three: World) -> 
     rates = {one: dict(three.image.overrides(ConfigScope.BROKER, str(one))) for one in (1, 2, 3)}
     assert rates[3]["leader.replication.throttled.rate"] == "7"
     assert set(rates[1].values()) == {"1000"}, "a replica is still throttled, so the rates stay"
+
+
+def test_throttle_of_more_replicas_than_a_setting_can_name_ends_too(three: World) -> None:
+    three.brokers(4, 5)
+    numbers = range(1400)
+    three.create("wide", assignments=tuple((number, (1, 2, 3, 4)) for number in numbers))
+    begin(three, 0, COPY, *(("wide", number, (1, 2, 3, 5)) for number in numbers))
+    assert three.image.topic_overrides("wide")[LEADER_REPLICAS] == "*"
+    alter(three, ConfigScope.TOPIC, "t", LEADER_REPLICAS, "*")  # by an operator, during the moves
+    three.do(c.Reassign(changes=tuple(("wide", number, None) for number in numbers)))
+    three.in_sync(1, 2, 3, number=1)
+    assert end(three)["wide", 0] == E.INVALID_REPLICA_ASSIGNMENT
+    assert not three.image.topic_overrides("wide")
+    assert dict(three.image.topic_overrides("t")) == {LEADER_REPLICAS: "*"}
+
+
+def test_throttle_of_a_topic_that_refuses_its_removal_is_removed_once_it_accepts(three: World) -> None:
+    begin(three, 0, COPY)
+    three.in_sync(1, 2, 3, number=1)
+    for key, value in (("min.compaction.lag.ms", "9"), ("max.compaction.lag.ms", "8")):  # by an earlier build
+        record = ConfigRecord(scope=ConfigScope.TOPIC, name="t", key=key, value=value)
+        three.image = evolve(three.image, record)
+    assert end(three) == {} and is_throttled(three.image) and own_throttle(three.image) is not None
+    alter(three, ConfigScope.TOPIC, "t", "min.compaction.lag.ms", "7")
+    assert end(three) == {("t", 1): E.NONE}
+    assert not is_throttled(three.image) and own_throttle(three.image) is None
 
 
 def test_rate_that_an_operator_changes_during_the_moves_stays(three: World) -> None:
