@@ -1,8 +1,8 @@
 """Settings of clients in six languages and of Kafka Connect, with the TLS and the login of a profile.
 
-For `tierlog generate clients` and `tierlog generate connect`. Java's clients read a properties file with references to secrets. The other
-clients are made from librdkafka and share its names of settings; their code reads secrets from the variable
-or file when it runs.
+For `tierlog generate clients` and `tierlog generate connect`. Java's clients read a properties file with
+references to secrets. The other clients are made from librdkafka and share its names of settings; their code
+reads secrets from the variable or file when it runs.
 """
 
 import json
@@ -23,8 +23,8 @@ _OF_CONNECTORS = ("producer", "consumer", "admin")
 CONNECT_FILE = "connect-distributed.properties"
 _CONNECT_HEAD = """\
 # A worker of Kafka Connect, from Kafka's own distribution: bin/connect-distributed.sh {file}
-# Workers with the same group.id share the connectors. They create the three topics, with the replication factor
-# of the brokers (-1). Connectors (JAR files) go below plugin.path.
+# Workers with the same group.id share the connectors. They create the three topics, with the replication
+# factor of the brokers (-1). Connectors (JAR files) go below plugin.path.
 # With ACLs, the user needs: Read on the group {group}; Read, Write, Create and DescribeConfigs on the topics
 # {group}-configs, {group}-offsets and {group}-status; and what the connectors need for their topics.
 """
@@ -48,7 +48,9 @@ def connect_files(bootstrap: str, profile: Profile | None, group: str) -> dict[s
     settings |= {} if profile is None else profile.client_properties(with_secrets=False)
     login = _java(settings, "" if profile is None else profile.values.get("password", ""))
     # A worker passes its own TLS and login neither to its connectors' clients nor to their administration.
-    of_clients = {key: value for key, value in login.items() if key.startswith(("security.", "sasl.", "ssl."))}
+    of_clients = {
+        key: value for key, value in login.items() if key.startswith(("security.", "sasl.", "ssl."))
+    }
     worker = {
         **login,
         "group.id": group,

@@ -102,6 +102,7 @@ def _row(
 def read_ends(client: KafkaClient, names: list[str]) -> Ends:
     """The offsets of all partitions of these topics. A topic that does not exist has none."""
     ends = Ends({}, {}, {})
+    silent: set[int] = set()
     for topic in known_topics(client, names):
         name = topic.name or ""
         for found, position, committed in (
@@ -109,7 +110,7 @@ def read_ends(client: KafkaClient, names: list[str]) -> Ends:
             (ends.stable, topics.LATEST, True),
             (ends.end, topics.LATEST, False),
         ):
-            known = topics.known_offsets(client, topic, position, committed=committed)
+            known = topics.known_offsets(client, topic, position, committed=committed, silent=silent)
             found.update({TopicPartition(name, number): offset for number, offset in known.items()})
     return ends
 

@@ -76,12 +76,13 @@ def add_partitions(client: KafkaClient, name: str, count: int) -> None:
 def rows(client: KafkaClient, *, internal: bool) -> list[Row]:
     """One row per topic. `offsets`: offsets in both tiers; None if a partition has no live leader."""
     found = []
+    silent: set[int] = set()
     for topic in sorted(client.metadata().topics, key=lambda topic: topic.name or ""):
         if topic.is_internal and not internal:
             continue
         name = topic.name or ""
         count = len(topic.partitions)
-        start, end = known_offsets(client, topic, EARLIEST), known_offsets(client, topic, LATEST)
+        start, end = (known_offsets(client, topic, one, silent=silent) for one in (EARLIEST, LATEST))
         is_complete = len(start.keys() & end.keys()) == count
         found.append(
             {
@@ -99,8 +100,9 @@ def partition_rows(client: KafkaClient, name: str) -> list[Row]:
     """One row per partition: leader, replicas, and offsets of both tiers (ends exclusive). Offsets are None
     if the partition has no live leader."""
     topic = client.topic(name)
+    silent: set[int] = set()
     start, end, local, tiered = (
-        known_offsets(client, topic, position)
+        known_offsets(client, topic, position, silent=silent)
         for position in (EARLIEST, LATEST, EARLIEST_LOCAL, LATEST_TIERED)
     )
     return [
@@ -172,14 +174,21 @@ def _add_offsets(
 
 
 def known_offsets(
-    client: KafkaClient, topic: "MetadataResponseTopic", position: int, *, committed: bool = False
+    client: KafkaClient,
+    topic: "MetadataResponseTopic",
+    position: int,
+    *,
+    committed: bool = False,
+    silent: set[int] | None = None,
 ) -> dict[int, int]:
     """Like `offsets`, but leaves out partitions without a live leader. `committed`: for readers of committed
-    records, whose end is the last stable offset."""
+    records, whose end is the last stable offset. `silent`: brokers that did not respond to an earlier call,
+    which are not asked again; this call adds to them."""
+    silent = set() if silent is None else silent
     name = topic.name or ""
     by_leader: dict[int, list[int]] = {}
     for partition in topic.partitions:
-        if client.is_live(partition.leader_id):
+        if client.is_live(partition.leader_id) and partition.leader_id not in silent:
             by_leader.setdefault(partition.leader_id, []).append(partition.partition_index)
     found = {}
     for leader, partitions in by_leader.items():
@@ -188,7 +197,8 @@ def known_offsets(
         except CliError as failure:
             if failure.code != ExitCode.UNREACHABLE:
                 raise
-            continue  # the leader has just died
+            silent.add(leader)  # it has just died, or hangs
+            continue
         found.update({one.partition_index: one.offset for one in results if not one.error_code})
     return found
 
