@@ -1,16 +1,20 @@
 """Connections of the admin HTTP server: accepts them within a bound, so that strangers cannot use up the file
 descriptors of a node.
 
-Beyond the bound, the oldest connection without a request ends: one in its TLS handshake, or a silent one, or
-else one between two requests. Clients open another one. Built and called by `gateway.admin`.
+Beyond the bound, one connection ends, the oldest of the first of these kinds: without any request; in its TLS
+handshake; that no node and no user who has logged in has used; between two requests. Clients open another.
+Built and called by `gateway.admin`.
 """
 
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
+
+from tierlog.broker.gateway.authentication import PRINCIPAL
+from tierlog.metadata.quorum.tls import SIGNED_PREFIXES
 
 CONNECTIONS_MAX = 1_000
 """Nodes keep a few each. Browsers, Prometheus and commands need a few more."""
@@ -24,10 +28,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Usage:
-    """Connections that have had a request, and those with a request in progress."""
+    """`used`: connections that have had a request. `known`: those that a node or a user who has logged in has
+    used. `busy`: those with a request in progress, which a stranger may keep from ending."""
 
     def __init__(self) -> None:
         self.used: set[asyncio.BaseTransport] = set()
+        self.known: set[asyncio.BaseTransport] = set()
         self.busy: set[asyncio.BaseTransport] = set()
 
     @web.middleware
@@ -38,11 +44,20 @@ class Usage:
         self.used.add(transport)
         self.busy.add(transport)
         try:
-            return await handler(request)
+            response = await handler(request)
+            is_of_node = request.path.startswith(SIGNED_PREFIXES) and response.status < 400
+            if is_of_node or PRINCIPAL in request:
+                self.known.add(transport)
+            return response
         finally:
             self.busy.discard(transport)
             if len(self.used) > 2 * CONNECTIONS_MAX:  # most of them are closed
-                self.used = {one for one in self.used if not one.is_closing()}
+                self.keep([one for one in self.used if not one.is_closing()])
+
+    def keep(self, open_: Iterable[asyncio.BaseTransport]) -> None:
+        """Forget the other connections."""
+        self.used.intersection_update(open_)
+        self.known &= self.used
 
 
 class Connections:
@@ -105,17 +120,18 @@ class Connections:
             raise
 
     def _end_oldest(self) -> bool:
-        """End the oldest connection in its handshake, or without any request, or without one in progress.
-        Returns whether there is one."""
+        """End the oldest connection without any request, or in its handshake, or of an unknown sender, or
+        without a request in progress. Returns whether there is one."""
         if len(self._opening) > CONNECTIONS_MAX // 2 and self._end_opening():
             return True
         transports = [protocol.transport for protocol in self._server.connections]
         open_ = [one for one in transports if one is not None and not one.is_closing()]
-        self._usage.used.intersection_update(open_)
+        self._usage.keep(open_)
         silent = next((one for one in open_ if one not in self._usage.used), None)
         if silent is None and self._end_opening():
             return True
-        ending = silent or next((one for one in open_ if one not in self._usage.busy), None)
+        unknown = next((one for one in open_ if one not in self._usage.known), None)
+        ending = silent or unknown or next((one for one in open_ if one not in self._usage.busy), None)
         if ending is not None:
             ending.abort()
         return ending is not None

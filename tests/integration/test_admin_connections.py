@@ -50,3 +50,39 @@ async def test_at_the_bound_the_oldest_connection_without_a_request_ends(
     for _, writer in silent:
         writer.close()
     await server.close()
+
+
+async def test_requests_of_strangers_do_not_shut_out_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger may send requests between nodes, with bodies that never end."""
+    monkeypatch.setattr(connections, "CONNECTIONS_MAX", CONNECTIONS_MAX)
+    begun, released = asyncio.Semaphore(0), asyncio.Event()
+
+    async def step(request: web.Request) -> web.Response:
+        begun.release()
+        if await request.read() == b"waits":
+            await released.wait()
+        return web.Response(text="stepped")
+
+    server = AdminServer([web.post("/raft/v1/step", step)])
+    url = await server.start("127.0.0.1", 0)
+
+    async def post(session: aiohttp.ClientSession, body: bytes) -> str:
+        async with session.post(f"{url}/raft/v1/step", data=body) as response:
+            return await response.text()
+
+    async with aiohttp.ClientSession() as node, aiohttp.ClientSession() as new:
+        assert await post(node, b"first") == "stepped"
+        waiting = asyncio.ensure_future(post(node, b"waits"))
+        strangers = []
+        for _ in range(CONNECTIONS_MAX - 1):
+            strangers.append(await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2])))
+            strangers[-1][1].write(b"POST /raft/v1/step HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+        for _ in range(CONNECTIONS_MAX + 1):
+            await begun.acquire()
+        assert await post(new, b"of a new connection") == "stepped"
+        assert await strangers[0][0].read() == b""
+        released.set()
+        assert await waiting == "stepped"
+    for _, writer in strangers:
+        writer.close()
+    await server.close()
