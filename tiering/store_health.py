@@ -282,9 +282,7 @@ class HealthyStore:
         try:
             with suppress(ObjectNotFound):
                 await self.inner.head(self._probe_key)
-            if (
-                self._check is not None
-            ):  # the first call would open the breaker again if the check still fails
+            if self._check is not None:  # if it failed in the first call, that would open the breaker again
                 raise_again(await self._run_check(self._check))
         except (ObjectStoreUnavailable, ObjectStoreTimeout) as error:
             self.health.last_error = str(error)
