@@ -3,7 +3,8 @@
 The imports take a second of CPU time, two thirds of a start, and the tests start hundreds of brokers. The
 process with the imports (`serve`, this file as a program) is a child of the tests' process, and so is each
 broker that it clones: a broker has memory, files and signals of its own, and is waited for and killed as any
-other. Only /proc shows the command line and the variables of the process that was cloned.
+other. Only /proc shows the command line and the variables of the process that was cloned. They all
+have the same hashes of texts (PYTHONHASHSEED), unlike brokers that start from scratch.
 
 A broker starts from scratch, with `execve`, if its interpreter or its build of tierlog is another one, if it
 outlives the tests, and in tests that use `brokers_from_scratch`.
@@ -31,8 +32,11 @@ SYS_CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
 CLONE_PARENT = 0x8000
 """The new process is a child of the caller's parent."""
 
-FROM_THE_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LANG", "LC_", "TZ", "OPENSSL_", "SSL_", "COVERAGE_")
-"""Beginnings of variables which a process reads before tierlog runs."""
+FROM_THE_START = (
+    *("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LANG", "LC_", "TZ", "OPENSSL_", "SSL_", "COVERAGE_"),
+    *("TYPER_", "_TYPER_", "TERMINAL_WIDTH", "NO_COLOR", "FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS"),
+)
+"""Beginnings of variables that are read before tierlog runs: by the interpreter, C libraries, or imports."""
 
 MAIN = "tierlog.cli.main"
 IMPORTED = (
@@ -213,11 +217,14 @@ def serve(channel: socket.socket) -> None:
 
 def _clone() -> int:
     """As `os.fork`, except that the new process is a sibling of this one."""
+    ctypes.pythonapi.PyOS_BeforeFork()
     pid = int(ctypes.PyDLL(None).syscall(SYS_CLONE, CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
-    if pid < 0:
-        raise OSError("clone failed")
     if pid == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
+        return pid
+    ctypes.pythonapi.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError("clone failed")
     return pid
 
 

@@ -2,10 +2,11 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
-from warm_start import WarmProcess
+from warm_start import MAIN, WarmProcess, WarmStart
 
 from tierlog.cli.process import BrokerFailed, TierlogBroker
 
@@ -39,3 +40,11 @@ def test_other_variables_of_the_interpreter_start_a_broker_from_scratch(tmp_path
     with TierlogBroker(tmp_path, environment={"PYTHONUTF8": "1"}) as broker:
         assert not isinstance(broker._process, WarmProcess)
         assert b"PYTHONUTF8=1" in Path(f"/proc/{broker.pid}/environ").read_bytes()
+
+
+def test_variables_that_packages_read_when_they_are_imported_need_a_start_from_scratch() -> None:
+    warm, command = WarmStart(), [sys.executable, "-m", MAIN, "--help"]
+    others = {**os.environ, "TIERLOG_BOOTSTRAP": "127.0.0.1:1"}
+    assert warm.can_start(command, others, detached=False)
+    for name in ("NO_COLOR", "TERMINAL_WIDTH", "_TYPER_STANDARD_TRACEBACK"):
+        assert not warm.can_start(command, {**others, name: "7"}, detached=False)
