@@ -133,8 +133,9 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
         is_limited = not (ENGINE_LIMITS and isinstance(limit, ReadAllAvailable))
         begin = stream_offsets.decode(start)
         newest = self._newest = self._latest(begin)
-        if stream_offsets.behind(begin, newest):
-            newest = self._newest = self._latest_again(begin)
+        live = self._options.live  # a bucket may get later what brokers had
+        if live is not None and stream_offsets.behind(begin, newest):
+            newest = self._newest = self._latest_again(begin, live.timeout_s)
             if lost := stream_offsets.behind(begin, newest):
                 return stream_offsets.encode({**begin, **lost})
         begin = self._with_new_partitions(begin, newest)
@@ -231,12 +232,11 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
         stream_offsets.check_topics(start, dict.fromkeys(sources, 0))
         return self._positions.latest(sources)
 
-    def _latest_again(self, start: Offsets) -> Offsets:
+    def _latest_again(self, start: Offsets, timeout_s: float) -> Offsets:
         """The newest offsets, once no log ends before `start`. A new leader may report a lower end for a
         moment (KIP-207). One that stays lower has lost records: raises OffsetsUnavailable, if that should
         fail."""
-        live = self._options.live
-        deadline_s = time.monotonic() + (live.timeout_s if live is not None else 0.0)
+        deadline_s = time.monotonic() + timeout_s
         while (lost := stream_offsets.behind(start, newest := self._latest(start))) and (
             time.monotonic() < deadline_s
         ):

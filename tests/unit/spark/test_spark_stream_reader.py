@@ -22,6 +22,7 @@ from tierlog.protocol.messages.metadata import (
 )
 from tierlog.spark import offsets, stream
 from tierlog.spark.history.plan import OffsetRange, OffsetsUnavailable, Source
+from tierlog.spark.history.positions import BucketPositions
 from tierlog.spark.live import connection
 from tierlog.spark.live.fetch import fetch_range
 from tierlog.spark.options.stream import parse_stream_options
@@ -87,6 +88,28 @@ def test_stream_continues_at_the_end_of_such_a_log_if_the_user_accepts_it() -> N
 def test_new_leader_may_report_a_lower_end_for_a_moment() -> None:
     assert latest(900, 900, 1_000) == CHECKPOINT
     assert latest(900, 1_005) == offsets.encode({FLIGHTS: 1_005})
+
+
+class Uploaded(BucketPositions):
+    """Positions in a bucket without the newest segment."""
+
+    def __init__(self, end: int) -> None:
+        self._end = end
+
+    def sources(self) -> list[Source]:
+        return [FLIGHTS]
+
+    def committed(self, source: Source) -> OffsetRange:
+        return OffsetRange(0, self._end)
+
+
+def test_stream_that_loses_its_brokers_waits_for_the_upload() -> None:
+    """Its checkpoint may have an offset of the brokers, which is not in the bucket yet."""
+    reader = stream.TierlogStreamReader(parse_stream_options({"topic": "flights", "path": "."}), StructType())
+    reader._opened = Uploaded(900)
+    assert reader.latestOffset(CHECKPOINT, None) == CHECKPOINT
+    reader._opened = Uploaded(1_005)
+    assert reader.latestOffset(CHECKPOINT, None) == offsets.encode({FLIGHTS: 1_005})
 
 
 def test_rest_of_a_range_that_the_log_has_lost_is_an_error_unless_waived() -> None:
