@@ -69,8 +69,8 @@ BODY_TIMEOUT_S = 10.0
 """Longer than members wait (transport.STEP_TIMEOUT_S). A sender is unknown until its whole body is read."""
 BODIES_OF_ADDRESS_MAX_BYTES = 4 * MAX_BODY_BYTES
 BODIES_MAX_BYTES = 16 * MAX_BODY_BYTES
-"""Bytes of large bodies that are being received, by the sender's address and in all. Each sender may be a
-stranger that wants to use up the memory, so one address cannot use up the budget of the others."""
+"""Bytes of large bodies that are being received, by the sender's address, and in all from addresses that have
+sent no authenticated request yet. Each sender may be a stranger that wants to use up the memory."""
 SMALL_BODY_BYTES = 256 << 10
 """Bodies up to this size need no budget: heartbeats and votes pass also while strangers announce large bodies
 that they never send."""
@@ -93,6 +93,7 @@ class _Receiving:
 
     def __init__(self) -> None:
         self._bytes: dict[str, int] = {}
+        self.nodes: set[str] = set()  # addresses of authenticated requests
 
     @contextmanager
     def reserved(self, address: str, length: int) -> Iterator[None]:
@@ -101,8 +102,9 @@ class _Receiving:
             yield
             return
         of_address = self._bytes.get(address, 0)
-        in_all = sum(self._bytes.values())
-        if of_address + length > BODIES_OF_ADDRESS_MAX_BYTES or in_all + length > BODIES_MAX_BYTES:
+        of_strangers = sum(count for one, count in self._bytes.items() if one not in self.nodes)
+        is_over = address not in self.nodes and of_strangers + length > BODIES_MAX_BYTES
+        if is_over or of_address + length > BODIES_OF_ADDRESS_MAX_BYTES:
             raise web.HTTPServiceUnavailable(text="too many requests are being received")
         self._bytes[address] = of_address + length
         try:
@@ -228,8 +230,10 @@ def _authenticating(
     node: MetadataNode, secret: bytes, receiving: _Receiving, serve: _Serve
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handle(request: web.Request) -> web.Response:
-        with receiving.reserved(request.remote or "", _length_of(request)):
+        address = request.remote or ""
+        with receiving.reserved(address, _length_of(request)):
             envelope, body = await _authenticated(node, secret, request)
+        receiving.nodes.add(address)
         try:
             return await serve(request, envelope, body)
         except _UnreadableBody as unreadable:

@@ -12,6 +12,7 @@ from awaited_image import image_when
 from metadata_quorum import CLUSTER_ID, SECRET, Quorum, has, register, topic
 
 from tierlog.metadata.controller import commands as c
+from tierlog.metadata.quorum import api
 from tierlog.metadata.quorum.api import (
     BODIES_OF_ADDRESS_MAX_BYTES,
     SMALL_BODY_BYTES,
@@ -179,12 +180,14 @@ async def test_immediate_replies_come_in_the_signed_response(quorum: Quorum) -> 
     assert granted in decode_messages(body_of_response)  # node 1 may also request votes itself
 
 
-async def test_large_bodies_of_strangers_have_a_budget_for_each_address(quorum: Quorum) -> None:
+async def test_large_bodies_of_strangers_have_a_budget_for_each_address(
+    quorum: Quorum, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await quorum.start(1)
     small, large = encode_messages([]), bytes(SMALL_BODY_BYTES + 1)
 
-    async def status_from(address: str, body: bytes) -> int:
-        headers = Envelope(CLUSTER_ID, 2, 1).headers(SECRET, STEP_PATH, body)
+    async def status_from(address: str, body: bytes, secret: bytes = SECRET) -> int:
+        headers = Envelope(CLUSTER_ID, 2, 1).headers(secret, STEP_PATH, body)
         connector = aiohttp.TCPConnector(local_addr=(address, 0))
         async with (
             aiohttp.ClientSession(connector=connector) as session,
@@ -198,9 +201,12 @@ async def test_large_bodies_of_strangers_have_a_budget_for_each_address(quorum: 
         head = f"POST {STEP_PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {MAX_BODY_BYTES}\r\n\r\n"
         writer.write(head.encode())
         strangers.append(writer)
-    while await status_from("127.0.0.1", large) != 503:
+    while await status_from("127.0.0.1", large, b"another secret") != 503:
         """The node has not begun to receive them all."""
     assert await status_from("127.0.0.2", large) == 400  # received, and no messages
+    monkeypatch.setattr(api, "BODIES_MAX_BYTES", BODIES_OF_ADDRESS_MAX_BYTES)  # strangers have used it up
+    assert await status_from("127.0.0.3", large) == 503
+    assert await status_from("127.0.0.2", large) == 400  # a node has sent a request from there
     assert await status_from("127.0.0.1", small) == 204
     for writer in strangers:
         writer.close()
