@@ -204,6 +204,7 @@ _PARTITIONS = Group(
         Alert(
             "TierlogMoveStuck",
             f"sum by (job) ({_MOVING}) >= max_over_time(sum by (job) ({_MOVING})[6h:10m]) "
+            f"and min_over_time(sum by (job) ({_MOVING})[6h:10m]) > 0 "
             f"and sum by (job) ({_MOVING} offset 6h) > 0",
             lasting="10m",
             severity=WARNING,
