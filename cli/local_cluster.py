@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tierlog.cli import cluster_files
 from tierlog.cli.cluster_files import ClusterPlan, NodePlan
-from tierlog.cli.local_security import LocalSecurity
+from tierlog.cli.local_security import LocalSecurity, close_to_others
 from tierlog.cli.process import TierlogBroker
 
 START_TIMEOUT_S = 90.0
@@ -70,7 +70,8 @@ class LocalCluster:
         """Start nodes in parallel, because none serves before a majority runs. Raises BrokerFailed."""
         if self.security is not None:
             self.security.prepare([broker.data_dir for broker in self.brokers], self.bootstrap)
-            (self.directory / "objects").mkdir(exist_ok=True, mode=0o700)
+            for directory in (self.directory / "objects", *(node.data_dir for node in self)):
+                close_to_others(directory)
         chosen = [broker for one, broker in self.nodes.items() if node_ids is None or one in node_ids]
         with ThreadPoolExecutor(max(len(chosen), 1)) as pool:
             pending = [pool.submit(broker.start, START_TIMEOUT_S) for broker in chosen]

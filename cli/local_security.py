@@ -79,8 +79,7 @@ class LocalSecurity:
         self.write_client_file(bootstrap)
         files = OsFiles()
         for data_dir in data_dirs:
-            data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-            data_dir.chmod(0o700)  # verifiers of passwords, and records that only ACLs give access to
+            close_to_others(data_dir)
             if not is_used(files, data_dir):
                 changes = [self._credential(user) for user in dict.fromkeys((ADMIN, BROKER, *users))]
                 write_first_users(files, data_dir, tuple(changes))
@@ -164,6 +163,13 @@ class LocalSecurity:
 
     def _password_file(self, user: str) -> Path:
         return self.directory / f"{user}.password"
+
+
+def close_to_others(directory: Path) -> None:
+    """Create a directory for this user only, or close it: with verifiers of passwords, or with records that
+    only ACLs give access to."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    directory.chmod(0o700)
 
 
 def _write(file: Path, text: str) -> None:

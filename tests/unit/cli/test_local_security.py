@@ -10,6 +10,7 @@ from tierlog.base.files import OsFiles
 from tierlog.broker.diagnosis.evidence import ProcessState
 from tierlog.broker.security.first_users import META_PROPERTIES, read_first_users
 from tierlog.cli import client_config, cluster_files, cluster_processes
+from tierlog.cli.local_cluster import LocalCluster
 from tierlog.cli.local_security import LocalSecurity
 from tierlog.client.connection import open_socket
 from tierlog.client.properties import read_properties
@@ -38,6 +39,15 @@ def test_others_cannot_read_any_file(tmp_path: Path) -> None:
     for file in security.directory.iterdir():
         assert file.stat().st_mode & 0o077 == 0, file
     assert (tmp_path / "data").stat().st_mode & 0o077 == 0
+
+
+def test_others_cannot_read_data_of_any_node(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, 1, voters=1, secure=True)
+    objects = tmp_path / "objects"
+    objects.mkdir(mode=0o755)  # by an earlier version
+    cluster.start(node_ids=())
+    for directory in (objects, *(node.data_dir for node in cluster)):
+        assert directory.stat().st_mode & 0o077 == 0, directory
 
 
 def test_first_users_have_the_passwords_of_the_files(tmp_path: Path) -> None:
