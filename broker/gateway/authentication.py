@@ -22,7 +22,7 @@ from tierlog.broker.audit.log import AuditLog
 from tierlog.broker.gateway.requests import refused
 from tierlog.broker.gateway.roles import Role, Roles, role_needed
 from tierlog.broker.handlers.context import ANONYMOUS
-from tierlog.metadata.quorum.tls import SIGNED_PREFIXES, require_certificate
+from tierlog.metadata.quorum.tls import SIGNED_PREFIXES, certificate_has_expired, require_certificate
 
 LISTENER = "admin"
 """Name of the admin API in the audit log."""
@@ -172,9 +172,10 @@ class AdminAccess:
 
 
 async def is_still_valid(request: web.Request) -> bool:
-    """Whether the login of a request is still accepted, for responses that do not end by themselves."""
+    """Whether the login of a request is still accepted, for responses that do not end by themselves. An API
+    without logins checks the certificate."""
     check: Callable[[], Awaitable[bool]] | None = request.get(_CHECK)
-    return check is None or await check()
+    return not certificate_has_expired(request) if check is None else await check()
 
 
 def origin_of(request: web.Request) -> Entry:

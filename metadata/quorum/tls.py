@@ -106,10 +106,16 @@ async def require_certificate(
     """
     if request.path in OPEN_PATHS:
         return await handler(request)
-    certificate = request.get_extra_info("peercert")
-    if not certificate:
+    if not request.get_extra_info("peercert"):
         raise web.HTTPForbidden(text="a client certificate signed by the cluster's CA is required")
-    expires_s = ssl.cert_time_to_seconds(certificate["notAfter"])
-    if expires_s * 1000 <= SystemClock().now_ms() and not request.path.startswith(SIGNED_PREFIXES):
+    if certificate_has_expired(request) and not request.path.startswith(SIGNED_PREFIXES):
         raise web.HTTPForbidden(text="the client certificate has expired")
     return await handler(request)
+
+
+def certificate_has_expired(request: web.Request) -> bool:
+    """Whether the client has a certificate that was valid at its handshake, and no longer is."""
+    certificate = request.get_extra_info("peercert")
+    return bool(certificate) and (
+        ssl.cert_time_to_seconds(certificate["notAfter"]) * 1000 <= SystemClock().now_ms()
+    )

@@ -12,6 +12,7 @@ from connection_harness import until
 from structlog.testing import capture_logs
 
 from tierlog.base.tasks import TaskGroup
+from tierlog.broker.gateway.authentication import is_still_valid
 from tierlog.metadata.quorum.tls import TlsFiles, reload_on_change, require_certificate
 
 CHECK_INTERVAL_S = 0.005
@@ -116,6 +117,7 @@ async def test_certificate_that_has_expired_since_the_handshake_is_refused(
 
     transport = asyncio.Transport({"peercert": {"notAfter": expires}})
     request = make_mocked_request("GET", path, transport=transport)
+    assert await is_still_valid(request) == expires.endswith("2100 GMT")  # as of a stream
     if is_served:
         assert (await require_certificate(request, serve)).status == 200
         return
