@@ -237,13 +237,15 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
         moment (KIP-207). One that stays lower has lost records: raises OffsetsUnavailable, if that should
         fail."""
         deadline_s = time.monotonic() + timeout_s
-        while (lost := stream_offsets.behind(start, newest := self._latest(start))) and (
-            time.monotonic() < deadline_s
-        ):
+        while stream_offsets.behind(start, newest := self._latest(start)) and time.monotonic() < deadline_s:
             time.sleep(BEHIND_PAUSE_S)
-        for source, end in lost.items():
-            stream_offsets.report_loss(source, start[source], end, self._options.read.fail_on_data_loss)
+        self._report_losses(start, newest)
         return newest
+
+    def _report_losses(self, start: Offsets, newest: Offsets) -> None:
+        """Raises OffsetsUnavailable, or warns, if a log ends before `start`."""
+        for source, end in stream_offsets.behind(start, newest).items():
+            stream_offsets.report_loss(source, start[source], end, self._options.read.fail_on_data_loss)
 
     def _with_new_partitions(self, start: Offsets, end: Mapping[Source, int]) -> Offsets:
         """Add partitions that did not exist before. A new topic begins at its earliest offset, a new
@@ -339,7 +341,8 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
 
 class UnlimitedStreamReader(TierlogStreamReader):
     """For PySpark 4.0 and 4.1, whose engine does not say from where a micro-batch starts: the reader
-    remembers it. The first micro-batch after a restart has no limit."""
+    remembers it. The first micro-batch after a restart has no limit, and its plan alone shows that a log ends
+    before it."""
 
     _begin: dict[str, Any] | None = None
 
@@ -356,5 +359,7 @@ class UnlimitedStreamReader(TierlogStreamReader):
 
     @short_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        if self._begin is None:
+            self._report_losses(stream_offsets.decode(start), stream_offsets.decode(end))
         self._begin = end
         return super().partitions(start, end)

@@ -90,6 +90,21 @@ def test_new_leader_may_report_a_lower_end_for_a_moment() -> None:
     assert latest(900, 1_005) == offsets.encode({FLIGHTS: 1_005})
 
 
+def test_engine_that_does_not_say_where_a_micro_batch_starts_learns_of_the_loss_when_it_is_planned() -> None:
+    with broker(lambda api, port: respond(api, port, [900])) as address:
+        for fails in (False, True):
+            options = parse_stream_options(given(address, failOnDataLoss=str(fails).lower()))
+            reader = stream.UnlimitedStreamReader(options, StructType())  # after a restart
+            end = reader.latestOffset()
+            if fails:
+                with pytest.raises(OffsetsUnavailable, match="the log ends at 900"):
+                    reader.partitions(CHECKPOINT, end)
+            else:
+                with pytest.warns(UserWarning, match="The stream continues at 900"):
+                    assert reader.partitions(CHECKPOINT, end) == []
+            reader.stop()
+
+
 class Uploaded(BucketPositions):
     """Positions in a bucket without the newest segment."""
 
