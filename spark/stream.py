@@ -59,7 +59,9 @@ MANIFEST_AGE_S = 30.0
 """How long the manifests of a stream with brokers are used. Brokers serve what they do not have yet."""
 READS_AT_ONCE = 16
 BEHIND_PAUSE_S = 0.2
-"""Pause between two look-ups of a log that seems to end before the offset of the checkpoint."""
+BEHIND_TIMEOUTS = 1
+"""Pause between two look-ups of a log that seems to end before the offset of the checkpoint, and for how many
+times `kafka.request.timeout.ms` they continue."""
 
 
 class BrokenBatch(RuntimeError):
@@ -135,7 +137,7 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
         newest = self._newest = self._latest(begin)
         live = self._options.live  # a bucket may get later what brokers had
         if live is not None and stream_offsets.behind(begin, newest):
-            newest = self._newest = self._latest_again(begin, live.timeout_s)
+            newest = self._newest = self._latest_again(begin, BEHIND_TIMEOUTS * live.timeout_s)
             if lost := stream_offsets.behind(begin, newest):
                 return stream_offsets.encode({**begin, **lost})
         begin = self._with_new_partitions(begin, newest)

@@ -183,6 +183,7 @@ async def test_immediate_replies_come_in_the_signed_response(quorum: Quorum) -> 
 async def test_large_bodies_of_strangers_have_a_budget_for_each_address(
     quorum: Quorum, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(api, "BODY_TIMEOUT_S", 60.0)
     await quorum.start(1)
     small, large = encode_messages([]), bytes(SMALL_BODY_BYTES + 1)
 

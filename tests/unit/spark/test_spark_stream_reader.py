@@ -36,9 +36,13 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "BEHIND_PAUSE_S", 0.0)
 
 
+@pytest.fixture
+def one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "BEHIND_TIMEOUTS", 0)
+
+
 def given(address: str, **options: str) -> dict[str, str]:
-    timeout = {"kafka.request.timeout.ms": "200"}
-    return {"topic": "flights", "kafka.bootstrap.servers": address, **timeout, **options}
+    return {"topic": "flights", "kafka.bootstrap.servers": address, **options}
 
 
 def respond(api: str, port: int, ends: list[int]) -> Any:
@@ -75,11 +79,13 @@ def batches(*ends: int, count: int = 1, **options: str) -> list[dict[str, Any]]:
     return found[1:]
 
 
+@pytest.mark.usefixtures("one_look")
 def test_log_that_ends_before_the_checkpoint_is_an_error() -> None:
     with pytest.raises(OffsetsUnavailable, match=r"read up to offset 1000, but the log ends at 900.*=false"):
         latest(900)
 
 
+@pytest.mark.usefixtures("one_look")
 def test_stream_continues_at_the_end_of_such_a_log_if_the_user_accepts_it() -> None:
     with pytest.warns(UserWarning, match="The stream continues at 900"):
         assert latest(900, failOnDataLoss="false") == offsets.encode({FLIGHTS: 900})
