@@ -9,7 +9,7 @@ Built and called by `gateway.admin`.
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container
 
 from aiohttp import web
 
@@ -52,12 +52,8 @@ class Usage:
         finally:
             self.busy.discard(transport)
             if len(self.used) > 2 * CONNECTIONS_MAX:  # most of them are closed
-                self.keep([one for one in self.used if not one.is_closing()])
-
-    def keep(self, open_: Iterable[asyncio.BaseTransport]) -> None:
-        """Forget the other connections."""
-        self.used.intersection_update(open_)
-        self.known &= self.used
+                self.used = {one for one in self.used if not one.is_closing()}
+                self.known &= self.used
 
 
 class Connections:
@@ -124,17 +120,22 @@ class Connections:
         without a request in progress. Returns whether there is one."""
         if len(self._opening) > CONNECTIONS_MAX // 2 and self._end_opening():
             return True
-        transports = [protocol.transport for protocol in self._server.connections]
-        open_ = [one for one in transports if one is not None and not one.is_closing()]
-        self._usage.keep(open_)
-        silent = next((one for one in open_ if one not in self._usage.used), None)
+        usage = self._usage
+        silent = self._oldest_outside(usage.used)
         if silent is None and self._end_opening():
             return True
-        unknown = next((one for one in open_ if one not in self._usage.known), None)
-        ending = silent or unknown or next((one for one in open_ if one not in self._usage.busy), None)
+        ending = silent or self._oldest_outside(usage.known) or self._oldest_outside(usage.busy)
         if ending is not None:
             ending.abort()
         return ending is not None
+
+    def _oldest_outside(self, kept: Container[asyncio.BaseTransport]) -> asyncio.Transport | None:
+        """Usually among the first: each connection beyond the bound costs little, also in a flood of them."""
+        for protocol in self._server.connections:
+            transport = protocol.transport
+            if transport is not None and not transport.is_closing() and transport not in kept:
+                return transport
+        return None
 
     def _end_opening(self) -> bool:
         return any(opening.cancel() for opening in self._opening if not opening.cancelling())
