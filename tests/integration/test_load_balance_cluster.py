@@ -66,6 +66,7 @@ def test_load_spreads_by_command_and_by_itself_and_never_during_a_fault(cluster:
 
     [explained] = json_output("partition", "balance", "--explain", "--seconds", "0.5", *at)
     assert explained["faults"] == [] and explained["outcomes"] == []
+    assert explained["actions"], f"nothing may move to a disk with 15 % free or less: {explained['brokers']}"
     [first, *_] = explained["actions"]
     assert (first["topic"], first["before"]) == ("orders", [1, 2]) and 3 in first["after"]
     assert "broker 3 0 B, -100%: its replica" in first["reason"]
