@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import SystemRandom
 
@@ -26,6 +26,9 @@ FILE = "cluster.json"
 HOST = "127.0.0.1"
 DEFAULT_BASE_PORT = 9092
 PORT_MAX = 65_535
+NODE_PORTS = range(15_000, 32_000)
+"""Below the ports that systems give to clients: 32768 on Linux, 49152 elsewhere."""
+
 ADMIN_PORT_OFFSET = 552
 """A node's admin port minus its Kafka port: 9092 gives 9644, the commands' default."""
 
@@ -253,12 +256,18 @@ def _pointer() -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct free ports: all are bound until the last one is known."""
+    """Distinct free ports. None is of those that systems give to clients, whose connections could take the
+    port of a node that is down for a moment."""
     with ExitStack() as stack:
-        bound = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in bound:
-            one.bind((HOST, 0))
-        return [one.getsockname()[1] for one in bound]
+        found: list[int] = []
+        for port in SystemRandom().sample(NODE_PORTS, len(NODE_PORTS)):
+            if len(found) == count:
+                break
+            bound = stack.enter_context(socket.socket())
+            with suppress(OSError):  # it is in use
+                bound.bind((HOST, port))
+                found.append(port)
+        return found
 
 
 def ports_in_use(ports: list[int]) -> list[int]:

@@ -1,12 +1,13 @@
 """Voters as processes: when the leader is killed, the others elect a new one without a timeout."""
 
 import asyncio
-import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
+from tierlog.cli.cluster_files import free_ports
 
 PROCESS = Path(__file__).parents[1] / "support" / "quorum_process.py"
 NO_ELECTION_TIMEOUT = 1_000_000  # ticks: only a refused connection starts an election
@@ -27,14 +28,6 @@ class Voter:
     def send(self, line: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n".encode())
-
-
-def free_ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [server.getsockname()[1] for server in held]
-    for server in held:
-        server.close()
-    return ports
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Apache Kafka as a process: one combined broker and controller, run from the jars of the Java tools."""
 
-import socket
 import subprocess
 import time
 import uuid
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from wire_client import Client
 
+from tierlog.cli.cluster_files import free_ports
 from tierlog.protocol.messages.api_versions import ApiVersionsRequest
 
 START_TIMEOUT_S = 60.0
@@ -90,14 +90,6 @@ class KafkaProcess:
         self._process.kill()
         self._process.wait()
         self._log.close()
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 PROPERTIES = """

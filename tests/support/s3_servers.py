@@ -5,7 +5,6 @@ import http.client
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from pathlib import Path
 import botocore.loaders
 import minio
 from canaries import canary
+
+from tierlog.cli.cluster_files import free_ports
 
 SCRIPT = Path(__file__).parents[2] / "localstack" / "get-s3-server.sh"
 ACCESS_KEY, SECRET_KEY, REGION, BUCKET = "tierlog", canary("s3"), "us-east-1", "tierlog"
@@ -114,9 +115,7 @@ def _built(name: str) -> bool:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)[0]
 
 
 def await_answer(process: "subprocess.Popen[bytes]", address: str, log: Path) -> None:
