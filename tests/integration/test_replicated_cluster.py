@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, PartitionMetadata
 from deliveries import Deliveries
 from waiting import until
 
@@ -31,13 +31,24 @@ def create(cluster: LocalCluster, name: str, partitions: int = 1, **configs: str
 
 
 def leader_of(cluster: LocalCluster, name: str, partition: int = 0) -> int:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    return int(admin.list_topics(name, timeout=60).topics[name].partitions[partition].leader)
+    return int(partition_of(cluster, name, partition).leader)
 
 
 def in_sync(cluster: LocalCluster, name: str, partition: int = 0) -> set[int]:
+    return set(partition_of(cluster, name, partition).isrs)
+
+
+def partition_of(cluster: LocalCluster, name: str, partition: int) -> PartitionMetadata:
+    """Waits until the broker that is asked knows the partition: another one may have created the topic."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    return set(admin.list_topics(name, timeout=60).topics[name].partitions[partition].isrs)
+    found: dict[int, PartitionMetadata] = {}
+
+    def is_known() -> bool:
+        found.update(admin.list_topics(name, timeout=60).topics[name].partitions)
+        return partition in found
+
+    until(is_known, f"{name}-{partition} is known")
+    return found[partition]
 
 
 def read_all(cluster: LocalCluster, name: str, count: int) -> list[bytes]:
