@@ -133,9 +133,8 @@ GROUP_CASES: dict[str, list[Step]] = {
         Ask("JoinGroup", 5, join("$m1", "$t-g", "range", session_timeout_ms=1), 2),
         Ask("JoinGroup", 5, join("$m1-"), 2),
     ],
-    "pending member": [
+    "pending member": [  # not described: Kafka shows its group only after a later write to that log
         Ask("JoinGroup", 5, join()),
-        Ask("DescribeGroups", 6, describe("$t-g")),
         Ask("Heartbeat", 4, beat("$m1", 0)),
         Ask("SyncGroup", 5, sync("$m1", 0)),
         Ask("OffsetCommit", 8, commit("$m1", 0)),
