@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from committed_values import committed_values
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from spark_cluster import SparkCluster, spark_cluster
@@ -122,25 +122,6 @@ def write_stream(spark: SparkSession, broker: TierlogBroker, directory: Path, so
     started.awaitTermination()
 
 
-def committed(broker: TierlogBroker) -> Counter[str]:
-    """The committed values. Fails if an open transaction holds the reader back."""
-    settings = {"bootstrap.servers": broker.bootstrap, "group.id": "test", "enable.partition.eof": True}
-    consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.auto.commit": False})
-    place = TopicPartition("out", 0, 0)
-    consumer.assign([place])
-    end = consumer.get_watermark_offsets(place, TIMEOUT_S)[1]
-    found: Counter[str] = Counter()
-    while True:
-        message = consumer.poll(TIMEOUT_S)
-        assert message is not None, "an open transaction"
-        if message.error() is None:
-            found[message.value().decode()] += 1
-        elif message.offset() >= end:
-            break
-    consumer.close()
-    return found
-
-
 def kill_an_executor(gate: Gate, cluster: SparkCluster) -> None:
     """Both tasks have written their rows. One of them is lost with its executor."""
     first, second = gate.next()[0], gate.next()[0]
@@ -179,7 +160,9 @@ def test_rows_of_lost_and_of_speculative_tasks_are_committed_once(
         happened = pool.submit(happens, gate, cluster)
         write_stream(spark, broker, tmp_path, "gated")  # Spark finds the sink in the session's thread only
         happened.result(TIMEOUT_S)
-    assert committed(broker) == Counter(map(str, range(ROWS)))
+    assert committed_values(broker.bootstrap, "out", 1, TIMEOUT_S) == Counter(map(str, range(ROWS)))
     (tmp_path / "in" / "second").write_text("last")
     write_stream(spark, broker, tmp_path, "tierlog")
-    assert committed(broker) == Counter([*map(str, range(ROWS)), "last"])
+    assert committed_values(broker.bootstrap, "out", 1, TIMEOUT_S) == Counter(
+        [*map(str, range(ROWS)), "last"]
+    )

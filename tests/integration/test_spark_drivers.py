@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from committed_values import committed_values
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql.types import StructType
 
@@ -21,7 +21,7 @@ from tierlog.spark import write
 from tierlog.spark.live.produce import WriteFailed
 from tierlog.spark.live.transactions import Transactions
 from tierlog.spark.options.write import WriteOptions, parse_write_options
-from tierlog.testing import TierlogBroker, TierlogBrokerFactory
+from tierlog.testing import TierlogBrokerFactory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -154,26 +154,6 @@ class Driver(threading.Thread):
         return self._checkpoint.commit(batch)
 
 
-def committed(broker: TierlogBroker) -> Counter[str]:
-    """The committed values. Fails if an open transaction holds the reader back."""
-    settings = {"bootstrap.servers": broker.bootstrap, "group.id": "test", "enable.partition.eof": True}
-    consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.auto.commit": False})
-    found: Counter[str] = Counter()
-    for partition in range(PARTITIONS):
-        place = TopicPartition("out", partition, 0)
-        consumer.assign([place])
-        end = consumer.get_watermark_offsets(place, TIMEOUT_S)[1]
-        while True:
-            message = consumer.poll(TIMEOUT_S)
-            assert message is not None, "an open transaction"
-            if message.error() is None:
-                found[message.value().decode()] += 1
-            elif message.offset() >= end:
-                break
-    consumer.close()
-    return found
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seeds", [pytest.param((1,), marks=pytest.mark.nightly), (2, 3)], ids=["one", "two"])
 def test_drivers_that_die_at_any_request_write_each_batch_once(
@@ -194,4 +174,4 @@ def test_drivers_that_die_at_any_request_write_each_batch_once(
     last = Driver(options, checkpoint, None)  # its batch aborts what the others have left
     assert last.one_batch("last", BATCHES)
     expected = [row for n in range(BATCHES + 1) for p in range(TASKS) for row in Task("", n, p, 0).rows()]
-    assert committed(broker) == Counter(expected)
+    assert committed_values(broker.bootstrap, "out", PARTITIONS, TIMEOUT_S) == Counter(expected)
