@@ -37,7 +37,10 @@ PENDING_REPLIES_MAX = 10_000
 """Maximum number of replies that wait for a write. More are dropped, as a network might: the disk hangs."""
 
 RANK_TICKS = 2
-"""Ticks between the campaigns of two survivors of a dead leader: long enough for an election."""
+"""Ticks between the campaigns of two survivors of a dead leader: enough for an election if disks are fast."""
+
+BACKOFF_MAX = 4
+"""Elections without a winner lengthen the election timeout up to this many times."""
 
 
 class Role(Enum):
@@ -77,6 +80,7 @@ class RaftCore:
         self.transfer_target = NO_NODE
         self.replication: Replication | None = None  # while this node is the leader
         self._settings = settings or RaftSettings()
+        self._led_term = self.term  # the newest term in which this node led, or heard from a leader
         self._election_timer = ElectionTimer(self._settings, rng)
         self._first_payload = first_payload
         self._votes: dict[int, bool] = {}
@@ -480,7 +484,7 @@ class RaftCore:
         self._request_votes(self.term, pre_vote=False, transfer=transfer)
 
     def _become_leader(self) -> None:
-        self.role, self.leader = Role.LEADER, self.node_id
+        self.role, self.leader, self._led_term = Role.LEADER, self.node_id, self.term
         self._reset_role_state()
         self.replication = Replication(
             self.node_id,
@@ -497,11 +501,12 @@ class RaftCore:
 
     def _reset_role_state(self) -> None:
         self._votes, self.replication, self.transfer_target = {}, None, NO_NODE
-        self._election_timer.reset()
+        self._election_timer.reset(self.term - self._led_term)
 
     def _follow(self, leader: int) -> None:
         """A message of this term's leader arrived."""
         require(not self.is_leader, f"two leaders in term {self.term}")
+        self._led_term = self.term
         if self.role is not Role.FOLLOWER:
             self._become_follower(self.term, leader)
         self.leader = leader
@@ -619,7 +624,8 @@ class ElectionTimer:
     """Counts the ticks that a node waits for a leader before it campaigns.
 
     The timeout is drawn at random after each change of role, so that nodes rarely campaign at the same time
-    (thesis 3.4). Contact with a leader or a granted vote restarts the timer.
+    (thesis 3.4). Contact with a leader or a granted vote restarts the timer. Each election without a winner
+    doubles the longest timeout: if messages and fsyncs take longer than a campaign, it never succeeds.
     """
 
     __slots__ = ("_leader_died", "_rng", "_settings", "_ticks", "_timeout")
@@ -627,7 +633,7 @@ class ElectionTimer:
     def __init__(self, settings: RaftSettings, rng: Rng) -> None:
         self._settings, self._rng = settings, rng
         self._leader_died = False
-        self.reset()
+        self.reset(0)
 
     @property
     def has_expired(self) -> bool:
@@ -652,11 +658,14 @@ class ElectionTimer:
     def on_leader_contact(self) -> None:
         self._ticks, self._leader_died = 0, False
 
-    def reset(self) -> None:
+    def reset(self, lost_elections: int) -> None:
         """The role changed: draw a new timeout. It is short after a leader's death, because a pre-vote fails
-        while other nodes have not noticed the death yet."""
-        ticks = RANK_TICKS if self._leader_died else self._settings.election_ticks
-        self._ticks, self._timeout = 0, ticks + self._rng.randrange(ticks)
+        while other nodes have not noticed the death yet. `lost_elections`: terms since the last leader."""
+        shortest = RANK_TICKS if self._leader_died else self._settings.election_ticks
+        longest = BACKOFF_MAX * 2 * self._settings.election_ticks
+        doublings = min(lost_elections, longest.bit_length())
+        self._ticks = 0
+        self._timeout = self._rng.randrange(shortest, min(2 * shortest << doublings, longest))
 
     def on_leader_death(self) -> None:
         """The leader's process has died: use short timeouts until the next leader contact."""

@@ -83,8 +83,31 @@ def test_election_timeout_is_random_between_one_and_two_timeouts() -> None:
     timer, lasted = ElectionTimer(RaftSettings(election_ticks=10), random.Random(1)), set()
     for _ in range(200):
         lasted.add(ticks_until_expiry(timer))
-        timer.reset()
+        timer.reset(0)
     assert lasted == set(range(10, 20))
+
+
+@pytest.mark.parametrize(
+    ("leader_died", "lost_elections", "timeouts"),
+    [
+        (False, 1, (10, 40)),
+        (False, 2, (10, 80)),
+        (False, 1_000_000, (10, 80)),
+        (True, 1, (2, 8)),
+        (True, 3, (2, 32)),
+        (True, 1_000_000, (2, 80)),
+    ],
+)
+def test_lost_elections_lengthen_the_timeout(
+    leader_died: bool, lost_elections: int, timeouts: tuple[int, int]
+) -> None:
+    timer, lasted = ElectionTimer(RaftSettings(election_ticks=10), random.Random(1)), set()
+    if leader_died:
+        timer.on_leader_death()
+    for _ in range(2000):
+        timer.reset(lost_elections)
+        lasted.add(ticks_until_expiry(timer))
+    assert lasted == set(range(*timeouts))
 
 
 def test_survivors_of_a_dead_leader_use_short_timeouts_in_rank_order() -> None:
@@ -92,10 +115,10 @@ def test_survivors_of_a_dead_leader_use_short_timeouts_in_rank_order() -> None:
     timer.on_leader_death()
     timer.delay_for_rank(3)
     assert ticks_until_expiry(timer) == 3 * RANK_TICKS
-    timer.reset()
+    timer.reset(0)
     assert ticks_until_expiry(timer) < 2 * RANK_TICKS
     timer.on_leader_contact()
-    timer.reset()
+    timer.reset(0)
     assert ticks_until_expiry(timer) >= 10
 
 
