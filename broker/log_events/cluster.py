@@ -121,6 +121,11 @@ CLUSTER: Final = {
         "a request or a task failed",
         "The node continues. Report this bug with its traceback; if it recurs, a restart may help.",
     ),
+    "quorum.leader.changed": Event("the quorum has a new leader"),
+    "quorum.leader.lost": Event(
+        "this node knows no leader of the quorum",
+        "None if one is elected within seconds. Else see in `tierlog quorum status` which voters respond.",
+    ),
     "quorum.leadership.kept": Event("no other voter took quorum leadership"),
     "quorum.leadership.transferred": Event("transferred quorum leadership"),
     "quorum.member.unexpected_directory": Event(

@@ -130,6 +130,7 @@ class MetadataNode(MetadataClient):
         )
         self._members: Configuration | None = None  # as last passed to the peers
         self._role: tuple[object, ...] = ()
+        self._logged_leader = NO_NODE
         self._role_changed = asyncio.Event()
         self._ticking = False
         self._running: list[asyncio.Task[None]] = []
@@ -392,6 +393,17 @@ class MetadataNode(MetadataClient):
             self._role = role
             self._role_changed.set()
             self._role_changed = asyncio.Event()
+            self._log_leader()
+
+    def _log_leader(self) -> None:
+        leader, epoch = self.core.leader, self.core.term
+        if leader == self._logged_leader:
+            return
+        if leader == NO_NODE:
+            _log.info("quorum.leader.lost", node=self.node_id, was=self._logged_leader, epoch=epoch)
+        else:
+            _log.info("quorum.leader.changed", node=self.node_id, leader=leader, epoch=epoch)
+        self._logged_leader = leader
 
     def _follow_configuration(self) -> None:
         """Pass the members to the peers. A quorum of one without sessions needs no ticks."""

@@ -1,6 +1,7 @@
 """Three broker processes: records acknowledged with acks=all survive the death of the leader."""
 
 import json
+import re
 import signal
 import time
 import urllib.request
@@ -14,6 +15,7 @@ from deliveries import Deliveries
 from waiting import until
 
 from tierlog.cli.local_cluster import LocalCluster
+from tierlog.cli.process import TierlogBroker
 
 pytestmark = pytest.mark.slow
 
@@ -171,3 +173,25 @@ def test_deleted_records_stay_deleted_under_the_next_leader(cluster: LocalCluste
     cluster.nodes[leader].kill()
     until(lambda: leader_of(cluster, "orders") not in (-1, leader), "another leads")
     assert read_all(cluster, "orders", 50)[0] == b"100 record"
+
+
+def quorum_leader(node: TierlogBroker) -> int:
+    with urllib.request.urlopen(f"{node.admin_url}/v1/quorum", timeout=60) as answer:
+        return int(json.load(answer)["leader"])
+
+
+def test_survivors_log_that_the_quorum_lost_its_leader_and_has_another(cluster: LocalCluster) -> None:
+    dead = quorum_leader(cluster.nodes[1])
+    survivors = [node for number, node in cluster.nodes.items() if number != dead]
+    cluster.nodes[dead].kill()
+
+    def have_logged_both() -> bool:
+        leaders = [quorum_leader(node) for node in survivors]
+        return all(
+            re.search(rf"quorum\.leader\.lost\b.*\bwas={dead}\b", node.log_tail())
+            and re.search(rf"quorum\.leader\.changed\b.*\bleader={leader}\b", node.log_tail())
+            for node, leader in zip(survivors, leaders, strict=True)
+            if leader not in (-1, dead)
+        ) and not {-1, dead} & set(leaders)
+
+    until(have_logged_both, "both survivors have logged the loss and the next leader")
