@@ -117,6 +117,21 @@ def test_files_are_formatted() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_tflint_has_no_findings() -> None:
+    """It builds tflint the first time, and fails where that is not possible."""
+    tflint = subprocess.check_output([ROOT / ".ci" / "get-tflint.sh"], text=True).strip()
+    config = ROOT / "terraform" / ".tflint.hcl"
+    done = subprocess.run(
+        [tflint, "--recursive", f"--chdir={ROOT / 'terraform'}", f"--config={config}", "--format=compact"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_each_variable_has_a_type_a_description_and_invalid_values() -> None:
     found = variables()
     assert found.keys() == INVALID.keys() | WITHOUT_INVALID_VALUES

@@ -12,34 +12,41 @@ terraform {
 }
 
 variable "region" {
-  type    = string
-  default = "eu-central-1"
+  description = "Region of the cluster."
+  type        = string
+  default     = "eu-central-1"
 }
 
 variable "wheels" {
-  type = string
+  description = "The archive that bin/make-package made, in S3."
+  type        = string
 }
 
 variable "wheels_sha256" {
-  type = string
+  description = "Its SHA-256."
+  type        = string
 }
 
 variable "vpc_id" {
-  type = string
+  description = "The VPC."
+  type        = string
 }
 
 variable "subnet_ids" {
-  type = list(string)
+  description = "A subnet in each of three zones."
+  type        = list(string)
 }
 
 variable "route_table_ids" {
-  type    = list(string)
-  default = []
+  description = "Route tables of the subnets, which get the S3 gateway endpoint."
+  type        = list(string)
+  default     = []
 }
 
 variable "client_security_group_ids" {
-  type    = list(string)
-  default = []
+  description = "Security groups of the clients."
+  type        = list(string)
+  default     = []
 }
 
 provider "aws" {
@@ -62,5 +69,6 @@ module "tierlog" {
 }
 
 output "tierlog" {
-  value = module.tierlog
+  description = "All outputs of the module."
+  value       = module.tierlog
 }

@@ -13,8 +13,9 @@ terraform {
 }
 
 variable "region" {
-  type    = string
-  default = "eu-central-1"
+  description = "Region of the cluster."
+  type        = string
+  default     = "eu-central-1"
 }
 
 variable "wheels" {
@@ -28,13 +29,15 @@ variable "wheels_sha256" {
 }
 
 variable "broker_hosts" {
-  type    = number
-  default = 3
+  description = "Number of hosts of brokers."
+  type        = number
+  default     = 3
 }
 
 variable "tags" {
-  type    = map(string)
-  default = {}
+  description = "Tags of all resources."
+  type        = map(string)
+  default     = {}
 }
 
 provider "aws" {
@@ -58,5 +61,6 @@ module "tierlog" {
 }
 
 output "tierlog" {
-  value = module.tierlog
+  description = "All outputs of the module."
+  value       = module.tierlog
 }

@@ -12,26 +12,31 @@ terraform {
 }
 
 variable "region" {
-  type    = string
-  default = "eu-central-1"
+  description = "Region of the cluster."
+  type        = string
+  default     = "eu-central-1"
 }
 
 variable "wheels" {
-  type = string
+  description = "The archive that bin/make-package made, in S3."
+  type        = string
 }
 
 variable "wheels_sha256" {
-  type = string
+  description = "Its SHA-256."
+  type        = string
 }
 
 variable "broker_hosts" {
-  type    = number
-  default = 6
+  description = "Number of hosts of brokers."
+  type        = number
+  default     = 6
 }
 
 variable "tags" {
-  type    = map(string)
-  default = { team = "platform" }
+  description = "Tags of all resources."
+  type        = map(string)
+  default     = { team = "platform" }
 }
 
 provider "aws" {
@@ -70,5 +75,6 @@ module "tierlog" {
 }
 
 output "tierlog" {
-  value = module.tierlog
+  description = "All outputs of the module."
+  value       = module.tierlog
 }
