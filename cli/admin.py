@@ -4,22 +4,37 @@ import json
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from email.message import Message
 from http.client import HTTPException
-from typing import Any
+from typing import Any, TypeVar
 
 from tierlog.base.addresses import host_port
 from tierlog.cli.client_config import accept_challenge, admin_login, bootstrap_servers, profile_in_use
-from tierlog.cli.errors import CliError, ExitCode, unknown_broker, unreachable, usage
+from tierlog.cli.errors import (
+    SILENT_HINT,
+    CliError,
+    ExitCode,
+    no_response,
+    unknown_broker,
+    unreachable,
+    usage,
+)
 from tierlog.cli.options import DEFAULT_ADMIN
 from tierlog.cli.output import print_status
 from tierlog.cli.targets import Target, announce_target, local_target
 from tierlog.client.admin import admin_credentials, admin_tls, variable
 from tierlog.client.racing import NoneResponded, first_to_respond
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 PROBE_TIMEOUT_S = 3.0
 """Time to wait for a node's response: a paused node accepts connections and never responds."""
+
+THREADS = 32
+"""Nodes that are asked at the same time."""
 
 RESPONSE_BYTES_MAX = 256 << 20
 """More than any response: a cluster of 200,000 partitions describes itself in 60 MiB."""
@@ -89,6 +104,11 @@ class AdminApi:
         registered = {one["id"] for one in cluster["brokers"]}
         found = [self.of_broker(leader, cluster) for leader in sorted(leaders & registered)]
         return list({api.url: api for api in found}.values()) or [self]
+
+    def of_leaders(self, path: str, topic: str | None = None) -> list[Any]:
+        """The responses of all brokers that lead partitions, which are asked at the same time. Raises
+        CliError that names those that do not respond."""
+        return _of_all(self.leaders(topic), path, topic=topic)
 
     def of_broker(self, broker: int, cluster: Mapping[str, Any]) -> "AdminApi":
         """The admin API of a broker in `cluster`, a response of GET /v1/cluster; this one if the broker
@@ -174,7 +194,7 @@ class AdminApi:
             raise CliError(_reason(refused), code=code, hint=hint, status=refused.code) from None
         except TimeoutError:  # while it waits for the response: a failed connection raises URLError
             what = f"{self.url} did not respond within {self._timeout_s:g} s"
-            hint = "The node is paused or overloaded. Give the address of another one with --admin."
+            hint = f"{SILENT_HINT} Another address can be given with --admin."
             if method != "GET":
                 hint = "The request may still be executed. Check the cluster with `tierlog cluster health`."
             raise NoResponse(what, hint=hint, code=ExitCode.UNREACHABLE) from None
@@ -187,6 +207,29 @@ class AdminApi:
             raise CliError(what, hint=hint, code=ExitCode.UNREACHABLE) from None
         except (OSError, ValueError) as failure:
             raise unreachable(self.url, getattr(failure, "reason", failure)) from None
+
+
+def side_by_side(ask: Callable[[T], R], nodes: Sequence[T]) -> list[R]:
+    """The results for all nodes, which are asked at the same time. Each request limits its own time."""
+    with ThreadPoolExecutor(min(THREADS, len(nodes)) or 1) as pool:
+        return list(pool.map(ask, nodes))
+
+
+def _of_all(apis: Sequence[AdminApi], path: str, **query: object) -> list[Any]:
+    silent: list[str] = []
+
+    def ask(api: AdminApi) -> Any:
+        try:
+            return api.get(path, **query)
+        except CliError as failure:
+            if failure.code != ExitCode.UNREACHABLE:
+                raise
+            silent.append(failure.message)
+
+    responses = side_by_side(ask, apis)
+    if silent:
+        raise no_response(sorted(silent))
+    return responses
 
 
 def topic_of(cluster: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -4,13 +4,22 @@ A command says which cluster it changes, and what it waits for when a response i
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tierlog.cli.client_config import socket_opener
-from tierlog.cli.errors import CliError, ExitCode, no_partition, unknown_topic, unreachable, usage
+from tierlog.cli.errors import (
+    SILENT_HINT,
+    CliError,
+    ExitCode,
+    no_partition,
+    no_response,
+    unknown_topic,
+    unreachable,
+    usage,
+)
 from tierlog.cli.output import print_status
 from tierlog.cli.targets import announce_target, bootstrap_target
 from tierlog.client import cluster, connection, errors
@@ -74,6 +83,26 @@ class KafkaClient:
         """Send a request to one node, or to any. Retries once on a new connection if the connection broke."""
         with _as_cli_errors():
             return self._cluster.call(request, node_id)
+
+    def silent(self, node_ids: Iterable[int]) -> dict[int, str]:
+        """Which of these brokers do not respond, and why: together they take as long as one of them."""
+        with _as_cli_errors():
+            failures = self._cluster.connect(node_ids)
+        return {node: f"broker {node}: {failure}" for node, failure in sorted(failures.items())}
+
+    def require(self, node_ids: Iterable[int]) -> None:
+        """Raises CliError that names the brokers which do not respond."""
+        if silent := self.silent(node_ids):
+            raise no_response(silent.values())
+
+    def silent_leaders(self, topics: "Collection[MetadataResponseTopic]") -> set[int]:
+        """Leaders of these topics that do not respond. Prints that what they know is missing."""
+        leaders = {
+            one.leader_id for topic in topics for one in topic.partitions if self.is_live(one.leader_id)
+        }
+        if silent := self.silent(leaders):
+            print_status(f"Offsets are missing: {no_response(silent.values())}.\n{SILENT_HINT}")
+        return set(silent)
 
     def supports(self, api: str, node_id: int) -> bool:
         """Whether a node advertises the API."""
@@ -183,8 +212,15 @@ def of_each_broker(client: KafkaClient, request: Any, subject: str) -> list[tupl
     deadline = time.monotonic() + client.timeout_s
     while True:
         found = []
+        silent = client.silent(live())
+        brokers = live()
+        if remaining := [why for broker, why in silent.items() if broker in brokers]:
+            if time.monotonic() > deadline:
+                raise no_response(remaining)
+            time.sleep(RETRY_PAUSE_S)
+            continue
         try:
-            for broker in live():
+            for broker in brokers:
                 response = until_final(client, partial(send, broker), lambda response: response.error_code)
                 raise_for(response.error_code, None, f"{subject} of broker {broker}")
                 found.append((broker, response))
@@ -272,6 +308,8 @@ def cli_error(failure: errors.ClientError) -> CliError:
     match failure:
         case errors.InvalidAddress():
             return usage(str(failure), hint="For example: --bootstrap 127.0.0.1:9092")
+        case errors.Silent():
+            return CliError(str(failure), hint=SILENT_HINT, code=ExitCode.UNREACHABLE)
         case errors.Unreachable():
             return unreachable(failure.address, failure.reason)
         case errors.TimedOut():

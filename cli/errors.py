@@ -1,5 +1,6 @@
 """Errors of commands: a message, a hint about what to do next, and a stable exit code."""
 
+from collections.abc import Iterable
 from enum import IntEnum
 
 
@@ -39,6 +40,17 @@ def unreachable(address: str, reason: object) -> CliError:
         "(TIERLOG_BOOTSTRAP, TIERLOG_ADMIN)."
     )
     return CliError(f"cannot reach {address}: {reason}", hint=hint, code=ExitCode.UNREACHABLE)
+
+
+SILENT_HINT = (
+    "A node that does not respond is paused, overloaded or cut off: `tierlog doctor` names the cause and the "
+    "remedy. `tierlog cluster health` shows what the others still serve."
+)
+
+
+def no_response(failures: Iterable[str]) -> CliError:
+    """Nodes that a command needs do not respond. `failures`: one for each of them."""
+    return CliError("no response: " + "; ".join(failures), hint=SILENT_HINT, code=ExitCode.UNREACHABLE)
 
 
 def unknown_topic(name: str) -> CliError:

@@ -5,7 +5,7 @@ counts offsets without a record too: markers of transactions, compacted records.
 the first record that the group has not read, by that record's timestamp.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tierlog.base.clock import SystemClock
@@ -48,13 +48,14 @@ def describe(client: KafkaClient, group: str) -> Row:
     offsets = groups.committed(client, group)
     owners = {partition: member for member in found["members"] for partition in member["partitions"]}
     names = sorted({partition.topic for partition in (*offsets, *owners)})
-    ends = read_ends(client, names)
+    silent = client.silent_leaders(known_topics(client, names))
+    ends = read_ends(client, names, silent)
     unread = {
         partition: max(committed.offset, ends.start.get(partition, 0))
         for partition, committed in offsets.items()
         if committed.offset < ends.stable.get(partition, 0)
     }
-    times = first_timestamps(client, unread, ends.stable)
+    times = first_timestamps(client, unread, ends.stable, silent)
     return {**found, "partitions": partition_rows(offsets, owners, ends, times, SystemClock().now_ms())}
 
 
@@ -99,10 +100,11 @@ def _row(
     }
 
 
-def read_ends(client: KafkaClient, names: list[str]) -> Ends:
-    """The offsets of all partitions of these topics. A topic that does not exist has none."""
+def read_ends(client: KafkaClient, names: list[str], silent: set[int] | None = None) -> Ends:
+    """The offsets of all partitions of these topics. A topic that does not exist has none. `silent`: brokers
+    that are not asked, because they do not respond; this call adds to them."""
     ends = Ends({}, {}, {})
-    silent: set[int] = set()
+    silent = set() if silent is None else silent
     for topic in known_topics(client, names):
         name = topic.name or ""
         for found, position, committed in (
@@ -122,11 +124,15 @@ def known_topics(client: KafkaClient, names: list[str]) -> "list[MetadataRespons
     return [topic for topic in client.metadata(names).topics if not topic.error_code]
 
 
-def first_timestamps(client: KafkaClient, positions: Positions, ends: Positions) -> Positions:
-    """The timestamp of the first record at or after each position. Partitions whose leader does not answer,
-    and those without such a record, are missing."""
+def first_timestamps(
+    client: KafkaClient, positions: Positions, ends: Positions, silent: Collection[int] = ()
+) -> Positions:
+    """The timestamp of the first record at or after each position. Partitions whose leader does not answer
+    or is `silent`, and those without such a record, are missing."""
     found: Positions = {}
     for leader, partitions in _by_leader(client, positions).items():
+        if leader in silent:
+            continue
         remaining = {partition: positions[partition] for partition in partitions}
         while remaining:
             wanted = dict(list(remaining.items())[:PARTITIONS_PER_FETCH])

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from tierlog.cli.cluster_files import ClusterPlan
 
 
+READ_TIMEOUT_S = 10.0
+"""How long a command that prints a table waits for all nodes that do not respond, at the same time. A request
+that a node has accepted gets half as long again."""
+
+
 class Target(NamedTuple):
     """Addresses of a cluster, separated by commas, and how they were found."""
 

@@ -76,10 +76,9 @@ def add_partitions(client: KafkaClient, name: str, count: int) -> None:
 def rows(client: KafkaClient, *, internal: bool) -> list[Row]:
     """One row per topic. `offsets`: offsets in both tiers; None if a partition has no live leader."""
     found = []
-    silent: set[int] = set()
-    for topic in sorted(client.metadata().topics, key=lambda topic: topic.name or ""):
-        if topic.is_internal and not internal:
-            continue
+    topics = [topic for topic in client.metadata().topics if internal or not topic.is_internal]
+    silent = client.silent_leaders(topics)
+    for topic in sorted(topics, key=lambda topic: topic.name or ""):
         name = topic.name or ""
         count = len(topic.partitions)
         start, end = (known_offsets(client, topic, one, silent=silent) for one in (EARLIEST, LATEST))
@@ -100,7 +99,7 @@ def partition_rows(client: KafkaClient, name: str) -> list[Row]:
     """One row per partition: leader, replicas, and offsets of both tiers (ends exclusive). Offsets are None
     if the partition has no live leader."""
     topic = client.topic(name)
-    silent: set[int] = set()
+    silent = client.silent_leaders([topic])
     start, end, local, tiered = (
         known_offsets(client, topic, position, silent=silent)
         for position in (EARLIEST, LATEST, EARLIEST_LOCAL, LATEST_TIERED)

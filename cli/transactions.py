@@ -147,6 +147,7 @@ def _coordinator(client: KafkaClient, transactional_id: str) -> int:
 
 def _open_transactions(client: KafkaClient, topics: Sequence[str] | None) -> Iterator[Row]:
     metadata = client.metadata(None if topics is None else list(topics))
+    client.require({one.leader_id for topic in metadata.topics for one in topic.partitions})
     for topic in metadata.topics:
         raise_for(topic.error_code, None, f"topic {topic.name}")
         for partition in topic.partitions:

@@ -9,6 +9,7 @@ import typer
 from tierlog.cli.errors import CliError, ExitCode, usage
 from tierlog.cli.options import Bootstrap, ClientConfig, DryRun, Json, Yes, confirm
 from tierlog.cli.output import counted, print_json, print_outcome, print_rows
+from tierlog.cli.targets import READ_TIMEOUT_S
 
 if TYPE_CHECKING:
     from tierlog.cli.acls import Acl, Filter
@@ -161,7 +162,7 @@ def list_(
     resources = _resources(topic, group, transactional_id, cluster, user, delegation_token)
     holders = _holders(allow_principal, deny_principal, allow_host, deny_host, default_host=None)
     filters = _filters(resources, holders, operation, pattern)
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, timeout_s=READ_TIMEOUT_S) as client:
         found = acls.find(client, filters)
     print_rows(COLUMNS, [acl.row() for acl in found], title=counted(len(found), "ACL"), as_json=as_json)
 

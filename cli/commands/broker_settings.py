@@ -8,6 +8,7 @@ import typer
 from tierlog.cli.errors import unknown_broker, usage
 from tierlog.cli.options import INT32_MAX, Bootstrap, ClientConfig, Json, complete_node_settings, parse_pairs
 from tierlog.cli.output import print_outcome, print_rows
+from tierlog.cli.targets import READ_TIMEOUT_S
 
 if TYPE_CHECKING:
     from tierlog.cli.client import KafkaClient
@@ -38,7 +39,7 @@ def settings(
     """Show the dynamic settings of all brokers, or all non-default settings of one broker."""
     from tierlog.cli.client import KafkaClient
 
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, timeout_s=READ_TIMEOUT_S) as client:
         rows = [row for row in described(client, broker) if all_settings or row["source"] != SOURCES[5]]
     columns = {"name": "setting", "value": "value", "source": "source", "runs": "dynamic"}
     title = "Settings of all brokers" if broker is None else f"Settings of broker {broker}"

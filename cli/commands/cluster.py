@@ -15,6 +15,7 @@ from tierlog.cli.commands import (
 from tierlog.cli.errors import CliError, ExitCode, unreachable, usage
 from tierlog.cli.options import Admin, Bootstrap, ClientConfig, Json, OnlyTopic, finite
 from tierlog.cli.output import console, counted, print_json, print_rows, size
+from tierlog.cli.targets import READ_TIMEOUT_S
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
@@ -94,13 +95,13 @@ def info(
 
     if admin and not bootstrap:
         bootstrap = bootstrap_of(admin)
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, timeout_s=READ_TIMEOUT_S) as client:
         metadata = client.metadata([])
     node: dict[str, Any] | None = None
     quorum: dict[str, Any] | None = None
     partitions: dict[str, Any] | None = None
     try:
-        api = admin_api(admin, bootstrap, timeout_s=10)
+        api = admin_api(admin, bootstrap, timeout_s=READ_TIMEOUT_S)
         node, quorum, partitions = api.get("/v1/cluster"), api.get("/v1/quorum"), _partitions(api)
     except CliError as failure:
         if as_json:
@@ -172,21 +173,22 @@ def logdirs(
 
     A directory's remote bytes are those of the partitions that its broker leads.
     """
-    from tierlog.cli.admin import admin_api, no_topic
+    from tierlog.cli.admin import admin_api, no_topic, side_by_side
 
-    api = admin_api(admin, bootstrap)
+    api = admin_api(admin, bootstrap, timeout_s=READ_TIMEOUT_S)
     view = api.get("/v1/cluster")
     if topic is not None and topic not in {one["name"] for one in view["topics"]}:
         raise no_topic(topic)
-    rows: list[dict[str, Any]] = []
-    for broker in view["brokers"]:
+    kind = "directories" if topic is None else "partitions"
+
+    def ask(broker: dict[str, Any]) -> list[dict[str, Any]]:
         try:
             found = api.of_broker(broker["id"], view).get("/v1/directories", topic=topic)
         except CliError as failure:
-            rows.append({"broker": broker["id"], "error": failure.message})
-            continue
-        kind = "directories" if topic is None else "partitions"
-        rows += [{"broker": broker["id"], **one, "error": one.get("failure")} for one in found[kind]]
+            return [{"broker": broker["id"], "error": failure.message}]
+        return [{"broker": broker["id"], **one, "error": one.get("failure")} for one in found[kind]]
+
+    rows = [row for each in side_by_side(ask, view["brokers"]) for row in each]
     if as_json:
         print_json(rows)
         return

@@ -24,6 +24,7 @@ from tierlog.cli.options import (
     known_words,
 )
 from tierlog.cli.output import counted, print_json, print_outcome, print_rows, print_status
+from tierlog.cli.targets import READ_TIMEOUT_S
 
 if TYPE_CHECKING:
     from tierlog.cli.client import KafkaClient
@@ -69,7 +70,7 @@ def get(
     """
     from tierlog.cli.client import KafkaClient
 
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, timeout_s=READ_TIMEOUT_S) as client:
         brokers = _running(client) if broker is None else [broker]
         rows = [{**row, "broker": one} for one in brokers for row in described(client, one)]
     known = {row["name"] for row in rows}
@@ -127,7 +128,7 @@ def export(
 
     by_name = "properties" if output is not None and output.suffix == ".properties" else "yaml"
     form = _form(kind) or by_name
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, timeout_s=READ_TIMEOUT_S) as client:
         document, hidden = _current(client, _running(client))
         stopped = sorted(set(_registered(client)) - document.keys())
     for text in hidden:
@@ -176,8 +177,10 @@ def diff(
     pair = [] if brokers is None else _pair(brokers)
     form = _form(kind)
     wanted = None if file is None else read_document(file, form)
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, timeout_s=READ_TIMEOUT_S) as client:
         if pair:
+            client.metadata([])
+            client.require(pair)
             rows = _differing(*(described(client, one) for one in pair))
             columns = {"name": "setting", "one": f"broker {pair[0]}", "other": f"broker {pair[1]}"}
         else:
@@ -291,7 +294,10 @@ def _form(kind: str | None) -> str | None:
 
 
 def _running(client: "KafkaClient") -> list[int]:
-    return sorted(one.node_id for one in client.metadata([]).brokers)
+    """Ids of the brokers that run. Raises CliError that names those that do not respond."""
+    running = sorted(one.node_id for one in client.metadata([]).brokers)
+    client.require(running)
+    return running
 
 
 def _registered(client: "KafkaClient") -> list[int]:

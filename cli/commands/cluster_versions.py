@@ -7,6 +7,7 @@ import typer
 from tierlog.cli.errors import CliError
 from tierlog.cli.options import Admin, Bootstrap, ClientConfig, Json, Yes, confirm
 from tierlog.cli.output import print_json, print_outcome, print_rows, print_status
+from tierlog.cli.targets import READ_TIMEOUT_S
 
 if TYPE_CHECKING:
     from tierlog.cli.versions import Upgrade
@@ -33,7 +34,7 @@ def versions(
     from tierlog.cli.versions import as_json as document
     from tierlog.cli.versions import assess, observe_versions
 
-    nodes = observe_versions(admin_api(admin, bootstrap))
+    nodes = observe_versions(admin_api(admin, bootstrap, timeout_s=READ_TIMEOUT_S))
     upgrade = assess(nodes)
     if as_json:
         print_json(document(nodes, upgrade))

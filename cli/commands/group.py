@@ -9,6 +9,7 @@ from tierlog.cli.commands import group_offsets
 from tierlog.cli.errors import usage
 from tierlog.cli.options import Bootstrap, ClientConfig, Group, Json, Yes, confirm, group_id, known_words
 from tierlog.cli.output import alternatives, counted, listed, print_json, print_outcome, print_rows
+from tierlog.cli.targets import READ_TIMEOUT_S
 
 if TYPE_CHECKING:
     from tierlog.cli.groups import Row
@@ -51,7 +52,7 @@ def list_(
     from tierlog.cli.client import KafkaClient
 
     states, types = known_words(state, STATES, "--state"), known_words(type_, TYPES, "--type")
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, timeout_s=READ_TIMEOUT_S) as client:
         found = groups.rows(client, states=states, types=types)
     columns = {
         "group": "group",
@@ -86,7 +87,7 @@ def describe(
 
     if members + state + watch > 1:
         raise usage("more than one view given", hint="Use one of --members, --state and --watch.")
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, timeout_s=READ_TIMEOUT_S) as client:
         if watch:
             group_watch.watch(client, group, as_json=as_json)
             return

@@ -23,6 +23,7 @@ from tierlog.cli.options import (
     group_id,
 )
 from tierlog.cli.output import counted, print_json, print_outcome, print_rows, print_status
+from tierlog.cli.targets import READ_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -239,7 +240,7 @@ def export(
     from tierlog.cli.client import KafkaClient
 
     offsets = {}
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, timeout_s=READ_TIMEOUT_S) as client:
         for name in dict.fromkeys(names):
             offsets[name] = groups.committed(client, name)
             if not offsets[name]:

@@ -10,6 +10,7 @@ import typer
 from tierlog.cli.errors import CliError, ExitCode, usage
 from tierlog.cli.options import INT32_MAX, Admin, Bootstrap, ClientConfig, Json, Yes
 from tierlog.cli.output import counted, print_json, print_outcome, print_rows, print_status
+from tierlog.cli.targets import READ_TIMEOUT_S
 
 if TYPE_CHECKING:
     from tierlog.metadata.quorum.recovery import Recovery, RecoverySummary
@@ -207,7 +208,7 @@ def _of_leader(admin: str | None, bootstrap: str | None) -> dict[str, Any]:
     node."""
     from tierlog.cli.admin import PROBE_TIMEOUT_S, AdminApi, admin_api
 
-    here: dict[str, Any] = admin_api(admin, bootstrap).get("/v1/quorum")
+    here: dict[str, Any] = admin_api(admin, bootstrap, timeout_s=READ_TIMEOUT_S).get("/v1/quorum")
     url = here["voters"].get(str(here["leader"]))
     if here["leader"] == here["node_id"] or not url:
         return here

@@ -8,6 +8,7 @@ import typer
 from tierlog.cli.errors import CliError, ExitCode, usage
 from tierlog.cli.options import Bootstrap, ClientConfig, Json, ValidateOnly, parse_pairs
 from tierlog.cli.output import counted, print_json, print_outcome, print_rows
+from tierlog.cli.targets import READ_TIMEOUT_S
 
 if TYPE_CHECKING:
     from tierlog.cli.quotas import Entity
@@ -48,7 +49,7 @@ def list_(
     from tierlog.cli.client import KafkaClient
 
     entity = _entity(user, user_defaults, client_id, client_defaults, ip, ip_defaults)
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, timeout_s=READ_TIMEOUT_S) as client:
         found = quotas.rows(client, entity)
     if as_json:
         print_json(found)

@@ -10,6 +10,7 @@ import typer
 from tierlog.cli.errors import usage
 from tierlog.cli.options import Bootstrap, ClientConfig, Json, Yes, confirm
 from tierlog.cli.output import counted, print_json, print_outcome, print_rows
+from tierlog.cli.targets import READ_TIMEOUT_S
 
 if TYPE_CHECKING:
     from tierlog.cli.tokens import Row
@@ -120,7 +121,7 @@ def list_(
     from tierlog.cli import tokens
     from tierlog.cli.client import KafkaClient
 
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, timeout_s=READ_TIMEOUT_S) as client:
         found = tokens.rows(client, owner or ())
     _print(found, as_json=as_json)
 
@@ -138,7 +139,7 @@ def describe(
     from tierlog.cli import tokens
     from tierlog.cli.client import KafkaClient
 
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, timeout_s=READ_TIMEOUT_S) as client:
         found = tokens.selected(client, list(dict.fromkeys(token)))
     _print(found, as_json=as_json)
 

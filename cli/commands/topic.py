@@ -21,6 +21,7 @@ from tierlog.cli.options import (
     topic_name,
 )
 from tierlog.cli.output import counted, print_json, print_outcome, print_rows
+from tierlog.cli.targets import READ_TIMEOUT_S
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe, change and delete topics.")
 Name = Annotated[
@@ -111,7 +112,7 @@ def list_(
     from tierlog.cli import topics
     from tierlog.cli.client import KafkaClient
 
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, timeout_s=READ_TIMEOUT_S) as client:
         found = topics.rows(client, internal=internal)
     columns = {
         "topic": "topic",
@@ -137,7 +138,7 @@ def describe(
     from tierlog.cli import topics
     from tierlog.cli.client import KafkaClient
 
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, timeout_s=READ_TIMEOUT_S) as client:
         topic_id = str(client.topic(name).topic_id)
         partitions = topics.partition_rows(client, name)
         configs = topics.config_rows(client, name, everything=all_configs)

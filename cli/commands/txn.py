@@ -6,6 +6,7 @@ import typer
 
 from tierlog.cli.options import Bootstrap, ClientConfig, Json, Partition, Topic, Yes, confirm, known_words
 from tierlog.cli.output import alternatives, counted, duration, print_json, print_outcome, print_rows
+from tierlog.cli.targets import READ_TIMEOUT_S
 
 app = typer.Typer(no_args_is_help=True, help="Show transactions, and abort those that hang.")
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
@@ -41,7 +42,7 @@ def list_(
 
     states = known_words(state, STATES, "--state")
     longer_than_ms = transactions.NONE if open_longer_than_s is None else int(open_longer_than_s * 1000)
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, timeout_s=READ_TIMEOUT_S) as client:
         found = transactions.rows(
             client,
             states=states,
@@ -69,7 +70,7 @@ def describe(
     from tierlog.cli import transactions
     from tierlog.cli.client import KafkaClient
 
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, timeout_s=READ_TIMEOUT_S) as client:
         found = transactions.describe(client, transactional_id)
     if as_json:
         print_json(found)
@@ -111,7 +112,7 @@ def find_hanging(
     from tierlog.cli import transactions
     from tierlog.cli.client import KafkaClient
 
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, timeout_s=READ_TIMEOUT_S) as client:
         found = transactions.hanging(client, topic, int(minutes * MINUTE_MS))
     columns = {
         "topic": "topic",

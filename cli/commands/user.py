@@ -7,6 +7,7 @@ import typer
 from tierlog.cli.errors import CliError, usage
 from tierlog.cli.options import Bootstrap, ClientConfig, Json, Yes, confirm, known_words
 from tierlog.cli.output import counted, print_json, print_outcome, print_rows
+from tierlog.cli.targets import READ_TIMEOUT_S
 from tierlog.protocol.sasl.scram import DEFAULT_ITERATIONS, MAX_ITERATIONS, MIN_ITERATIONS
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def list_(as_json: Json = False, bootstrap: Bootstrap = None, client_config: Cli
     from tierlog.cli import users
     from tierlog.cli.client import KafkaClient
 
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, timeout_s=READ_TIMEOUT_S) as client:
         found = users.rows(client)
     _print(found, as_json)
 
@@ -98,7 +99,7 @@ def describe(
     from tierlog.cli import users
     from tierlog.cli.client import KafkaClient
 
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, timeout_s=READ_TIMEOUT_S) as client:
         found = users.rows(client, list(dict.fromkeys(user)))
     _print(found, as_json)
 

@@ -2,12 +2,16 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
 from cli_inline import call
 
 from tierlog.client import cluster
+from tierlog.client.cluster import parse_address
+from tierlog.client.connection import Connection, ConnectionOptions
+from tierlog.client.errors import Silent
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 pytestmark = pytest.mark.timeout(60)
@@ -46,3 +50,12 @@ def test_paused_brokers_alone_are_named(paused: TierlogBroker, monkeypatch: pyte
     assert ended.code == 3
     assert f"{paused.bootstrap}: it accepts connections, but" in ended.stderr
     assert "127.0.0.1:1: Connection refused" in ended.stderr
+
+
+def test_notice_of_a_slow_response_does_not_prolong_the_wait(paused: TierlogBroker) -> None:
+    notices: list[str] = []
+    options = ConnectionOptions(slow_s=2.8, on_slow=lambda api, *_: notices.append(api))
+    begun = time.monotonic()
+    with pytest.raises(Silent, match="within 3 s"):
+        Connection(parse_address(paused.bootstrap), 3.0, options=options)
+    assert time.monotonic() - begun < 5 and notices == ["ApiVersions"]

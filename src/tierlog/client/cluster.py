@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from enum import IntEnum
 from functools import partial
@@ -13,6 +14,7 @@ from tierlog.client.errors import (
     ClientError,
     InvalidAddress,
     NotAvailable,
+    TimedOut,
     UnknownPartition,
     UnknownTopic,
     Unreachable,
@@ -35,6 +37,9 @@ same time, so it may be long enough for a login at an overloaded broker."""
 RESPONSE_TIMEOUT_FACTOR = 1.5
 """How long to wait for a response, as a multiple of the request's own timeout. When that ends, a broker
 without a quorum still responds with an error."""
+
+
+CONNECT_THREADS = 32
 
 
 class CoordinatorType(IntEnum):
@@ -96,6 +101,32 @@ class Cluster:
         except ClientError:
             self._drop(connection)
             raise
+
+    def connect(self, node_ids: Iterable[int]) -> dict[int, Unreachable | TimedOut]:
+        """Connect to several nodes at the same time. Returns the failures of those that do not respond, which
+        take together as long as one of them. Raises AuthenticationFailed."""
+        missing = {
+            node: address
+            for node in node_ids
+            if (address := self._nodes.get(node)) and address not in self._connections
+        }
+        quiet = replace(self._options, on_slow=None)
+
+        def attempt(address: Address) -> Connection | Unreachable | TimedOut:
+            try:
+                return self._open(address, quiet)
+            except (Unreachable, TimedOut) as failure:
+                return failure
+
+        failures: dict[int, Unreachable | TimedOut] = {}
+        with ThreadPoolExecutor(min(CONNECT_THREADS, len(missing)) or 1) as pool:
+            for node, opened in zip(missing, pool.map(attempt, missing.values()), strict=True):
+                if isinstance(opened, Connection):
+                    opened.options = self._options
+                    self._connections[opened.address] = opened
+                else:
+                    failures[node] = opened
+        return failures
 
     def supports(self, api: str, node_id: int) -> bool:
         """Whether a node advertises the API."""

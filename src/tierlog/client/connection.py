@@ -11,7 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from tierlog.client.errors import InvalidRequest, InvalidResponse, TimedOut, Unreachable, UnsupportedRequest
+from tierlog.client.errors import (
+    InvalidRequest,
+    InvalidResponse,
+    Silent,
+    TimedOut,
+    Unreachable,
+    UnsupportedRequest,
+)
 from tierlog.protocol.api import BY_NAME, Api, decode_response, encode_request
 from tierlog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
@@ -73,7 +80,7 @@ class Connection:
             versions = cast(ApiVersionsResponse, self._exchange(api_of(request), 0, request))
         except TimedOut as silent:
             self._socket.close()
-            raise Unreachable(self.name, f"it accepts connections, but {silent}") from None
+            raise Silent(self.name, f"it accepts connections, but {silent}") from None
         except Exception:
             self._socket.close()
             raise
@@ -110,12 +117,12 @@ class Connection:
             sent = encode_request(api, version, self._correlation_id, self.options.client_id, request)
         except ValueError as invalid:  # for example text that is not UTF-8
             raise InvalidRequest(f"invalid value in {api.name} request: {invalid}") from None
+        timeout_s = self._socket.gettimeout() or 0.0
         try:
             self._socket.sendall(sent)
-            self._wait(api)
+            self._wait(api, timeout_s)
             frame = self._read_frame()
         except TimeoutError:
-            timeout_s = self._socket.gettimeout()
             raise TimedOut(f"{self.name} did not respond to {api.name} within {timeout_s:g} s") from None
         except OSError as failure:
             raise Unreachable(self.name, failure) from None
@@ -127,15 +134,12 @@ class Connection:
             )
         return response
 
-    def _wait(self, api: Api) -> None:
-        """Call `on_slow` if there is no response for `slow_s`."""
-        timeout_s, slow_s, on_slow = (
-            self._socket.gettimeout() or 0.0,
-            self.options.slow_s,
-            self.options.on_slow,
-        )
+    def _wait(self, api: Api, timeout_s: float) -> None:
+        """Call `on_slow` if there is no response for `slow_s`, which counts as part of the time."""
+        slow_s, on_slow = self.options.slow_s, self.options.on_slow
         if on_slow and timeout_s > slow_s and not select.select([self._socket], [], [], slow_s)[0]:
             on_slow(api.name, self.name, timeout_s)
+            self._socket.settimeout(timeout_s - slow_s)
 
     def _read_frame(self) -> memoryview:
         size = struct.unpack(">i", self._read(4))[0]

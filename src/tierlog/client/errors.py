@@ -21,6 +21,10 @@ class Unreachable(ClientError):
         self.reason = reason
 
 
+class Silent(Unreachable):
+    """The broker accepts connections and does not respond, as a paused process does. It got no request."""
+
+
 class TimedOut(ClientError):
     """The broker received the request and did not respond: it may still execute it."""
 

@@ -21,6 +21,9 @@ class Coordinator:
     def metadata(self, names: list[str]) -> Any:
         return SimpleNamespace(brokers=[SimpleNamespace(node_id=1)])
 
+    def silent(self, node_ids: list[int]) -> dict[int, str]:
+        return {}
+
     def call(self, request: Any, node_id: int | None = None) -> Any:
         if isinstance(request, find_coordinator.FindCoordinatorRequest):
             return find_coordinator.FindCoordinatorResponse(
