@@ -5,6 +5,8 @@ Times of the rules are divided by FASTER, so that a fault shows within seconds.
 """
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -12,6 +14,9 @@ import prometheus
 import pytest
 import s3_servers
 import watched_cluster
+from cli_inline import call
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from docs_pages import ROOT
 from prometheus import Prometheus, shortened
 from waiting import until
@@ -141,6 +146,26 @@ def majority_is_dead(watched: WatchedCluster) -> Iterator[None]:
     watched.cluster.start([1, 2])
 
 
+@contextmanager
+def move_is_stuck(watched: WatchedCluster) -> Iterator[None]:
+    """A throttle of 1 kB/s, at which the copy of 2 MB takes half an hour. The remedy is the alert's."""
+    assert watched.cluster.security is not None
+    settings = watched.cluster.security.librdkafka_settings(watched.cluster.bootstrap)
+    admin = AdminClient(settings)
+    admin.create_topics([NewTopic("archive", 1, replica_assignment=[[3]])])["archive"].result(60)
+    producer = Producer(settings)
+    for _ in range(20):
+        producer.produce("archive", bytes(100_000))
+    assert producer.flush(60) == 0
+    move = ("partition", "move", "archive", "0", "--to", "2", "--throttle", "1000")
+    command = [sys.executable, "-m", "tierlog.cli.main", *move, *watched.options]
+    moving = subprocess.Popen(command)
+    yield
+    ended = call("partition", "unthrottle", *watched.options)
+    assert ended.code == 0, ended.stderr
+    assert moving.wait(60) == 0
+
+
 Fault = Callable[[WatchedCluster], AbstractContextManager[None]]
 FAULTS: dict[Fault, set[str]] = {
     group_stands_still: {"TierlogGroupLag"},
@@ -149,7 +174,12 @@ FAULTS: dict[Fault, set[str]] = {
     bucket_is_down: {"TierlogObjectStoreUnavailable"},
     broker_is_dead: {"TierlogNodeDown", "TierlogBrokerFenced", "TierlogUnderReplicated"},
     majority_is_dead: {"TierlogNoController"},
+    move_is_stuck: {"TierlogMoveStuck"},
 }
+NIGHTLY = {move_is_stuck}
+"""Faults whose alert waits for hours, which are minutes here."""
+
+ALERT_TIMEOUT_S = 200.0
 
 
 def test_certificate_that_expires_raises_its_alert(watched: tuple[WatchedCluster, Prometheus]) -> None:
@@ -158,11 +188,15 @@ def test_certificate_that_expires_raises_its_alert(watched: tuple[WatchedCluster
     assert "TierlogCertificateExpiresSoon" not in server.firing()
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(fault, marks=pytest.mark.nightly if fault in NIGHTLY else ()) for fault in FAULTS],
+    ids=lambda fault: fault.__name__,
+)
 def test_fault_raises_its_alerts(watched: tuple[WatchedCluster, Prometheus], fault: Fault) -> None:
     cluster, server = watched
     alerts = FAULTS[fault]
     until(lambda: not alerts & server.firing(), f"no alert before the fault: {alerts}")
     with fault(cluster):
-        until(lambda: alerts <= server.firing(), f"alerts fire: {alerts}")
+        until(lambda: alerts <= server.firing(), f"alerts fire: {alerts}", ALERT_TIMEOUT_S)
     until(lambda: not alerts & server.firing(), f"alerts end: {alerts}")

@@ -19,7 +19,7 @@ from waiting import until
 GET_PROMETHEUS = Path(__file__).parents[2] / ".ci" / "get-prometheus.sh"
 INTERVAL = "1s"
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"(\[|offset )(\d+)([smhd])")
+_DURATION = re.compile(r"(\[|(?<=[smhd]):|offset )(\d+)([smhd])")
 
 
 class Prometheus:

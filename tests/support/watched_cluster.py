@@ -49,6 +49,13 @@ class WatchedCluster:
     load: "Load"
 
     @property
+    def options(self) -> tuple[str, ...]:
+        """Options of commands."""
+        assert self.cluster.security is not None
+        client_file = str(self.cluster.security.client_file)
+        return ("--bootstrap", self.cluster.bootstrap, "--client-config", client_file)
+
+    @property
     def login(self) -> tuple[str, Path]:
         """User, and the file with its password."""
         security = self.cluster.security
