@@ -17,7 +17,7 @@ import structlog
 
 from tierlog.base.clock import Clock
 from tierlog.base.files import DISK_FULL
-from tierlog.base.tasks import TaskGroup
+from tierlog.base.tasks import TaskGroup, in_turns
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
@@ -31,6 +31,9 @@ from tierlog.records.errors import RecordsError
 
 LOGS_PER_TURN = 100
 """Logs checked before other requests run: about a millisecond."""
+
+REPLICAS_PER_TURN = 1_000
+"""Logs looked at before other requests run, when that is a look at one field: a millisecond."""
 
 T = TypeVar("T")
 _log = structlog.get_logger("tierlog.cleaner")
@@ -231,9 +234,11 @@ class LogCleaner:
         """Complete pending swaps. After a failed step (a full disk), a swap blocks the next cleaning of its
         log.
         """
-        for replica in self._replicas:
+        async for replica in in_turns(self._replicas, REPLICAS_PER_TURN):
             swap = replica.log.swaps.pending
             if swap is None or replica.failed is not None or replica in self._uncleanable:
+                continue
+            if not self._replicas.holds(replica):
                 continue
             try:
                 swap.begin()

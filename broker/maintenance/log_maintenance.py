@@ -8,7 +8,7 @@ recovery at the next start can tell what is on disk.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ import structlog
 from tierlog.base.clock import Clock
 from tierlog.base.files import Files
 from tierlog.base.safeguards import safeguard
-from tierlog.base.tasks import TaskGroup
+from tierlog.base.tasks import TaskGroup, in_turns
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager, ReportDamaged
@@ -142,7 +142,7 @@ class LogMaintenance:
         now_ms = self._clock.now_ms()
         due = [
             replica
-            async for replica in _in_turns(self._replicas.replicas_in(directory))
+            async for replica in in_turns(self._replicas.replicas_in(directory), REPLICAS_PER_TURN)
             if replica.config.flush_ms < MAX_LONG and replica.log.must_flush(now_ms)
         ]
         ends = await asyncio.gather(*map(self._flush, due), return_exceptions=True)
@@ -151,7 +151,7 @@ class LogMaintenance:
 
     async def checkpoint(self, directory: LogDirectory) -> None:
         """Flush new records and write recovery points, so that recovery after a crash reads little."""
-        async for replica in _in_turns(self._replicas.replicas_in(directory)):
+        async for replica in in_turns(self._replicas.replicas_in(directory), REPLICAS_PER_TURN):
             if replica.log.recovery_point < replica.log_end_offset:
                 await self._flush(replica)
         if directory.failure is None:
@@ -222,13 +222,6 @@ def _try(what: str, replica: Replica, work: Callable[[int], object], now_ms: int
         pass  # a flush writes the leader epochs: the next turn deletes the segments
     except OSError as failure:
         _log.error("log.maintenance.failed", what=what, partition=str(replica.name), error=str(failure))
-
-
-async def _in_turns(replicas: Sequence[Replica]) -> AsyncIterator[Replica]:
-    for number, replica in enumerate(replicas, 1):
-        if number % REPLICAS_PER_TURN == 0:
-            await asyncio.sleep(0)
-        yield replica
 
 
 def _has_local_retention(replica: Replica) -> bool:

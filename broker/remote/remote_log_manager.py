@@ -24,7 +24,7 @@ from tierlog.base.clock import Clock
 from tierlog.base.files import Files
 from tierlog.base.safeguards import safeguard
 from tierlog.base.segments import DescribedSegments
-from tierlog.base.tasks import TaskGroup, WakeQueue
+from tierlog.base.tasks import TaskGroup, WakeQueue, in_turns
 from tierlog.base.types import TopicIdPartition
 from tierlog.broker.remote.copy_lag import CopyLags
 from tierlog.broker.remote.failure_log import FailureLog
@@ -66,6 +66,9 @@ JOBS_PER_TURN = 4
 CHECKS_PER_TURN = 100
 """Jobs that start, and partitions that are checked for changes, in one turn of the event loop: one or two
 milliseconds of work."""
+
+REPLICAS_PER_TURN = 1_000
+"""Replicas that are looked at in one turn when most of them are not tiered: half a millisecond."""
 
 BREAKER_CHECK_S = 1.0
 """While `flush` waits: another partition's failures may open the store's circuit breaker."""
@@ -187,7 +190,7 @@ class RemoteLogManager:
     async def _tick(self) -> None:
         while True:
             try:
-                self.wake_all()
+                await self._wake_all_in_turns()
                 self._remote_log.recheck()
                 await self.apply_followers_retention()
             except Exception:  # a bug must not stop tiering until the next start
@@ -199,6 +202,13 @@ class RemoteLogManager:
         self._updates.add([state.replica for state in self._states.values()])
         self._updates.add([replica for replica in self._replicas if replica.is_tiered])
 
+    async def _wake_all_in_turns(self) -> None:
+        """As `wake_all`, which visits all replicas of this broker in one turn of the event loop."""
+        self._updates.add([state.replica for state in self._states.values()])
+        async for replica in in_turns(self._replicas, REPLICAS_PER_TURN):
+            if replica.is_tiered and self._replicas.holds(replica):
+                self._updates.add((replica,))
+
     def wake(self, where: TopicIdPartition) -> None:
         """Wake a partition, if this broker leads it."""
         if (state := self._states.get(where)) is not None:
@@ -207,7 +217,7 @@ class RemoteLogManager:
     async def apply_followers_retention(self) -> None:
         """Delete remote segments from local disk by local.retention.*, on partitions that this broker
         follows."""
-        for replica in self._replicas:
+        async for replica in in_turns(self._replicas, REPLICAS_PER_TURN):
             if not (replica.is_follower and replica.is_tiered and self._has_newest_role(replica)):
                 continue
             remote = self._metadata.image.remote_partition(*replica.id)

@@ -1,8 +1,9 @@
 """Task groups: own background tasks, report their failures, and cancel them at shutdown. Wake queues: handle
-many items in several turns of the event loop."""
+many items in several turns of the event loop.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -115,6 +116,15 @@ class WakeQueue(Generic[Item]):
             for item in list(islice(self._queued, self._per_turn)):
                 del self._queued[item]
                 self._handle(item)
+            await asyncio.sleep(0)
+
+
+async def in_turns(items: Iterable[T], per_turn: int) -> AsyncIterator[T]:
+    """The items, with a pause after each `per_turn` of them in which other work runs. They must not change
+    while this runs: pass a copy."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % per_turn == 0:
             await asyncio.sleep(0)
 
 

@@ -110,3 +110,21 @@ async def test_group_closes_while_a_task_ends() -> None:
     assert task.done()
     await group.close()
     assert len(group) == 0
+
+
+async def test_other_work_runs_between_the_turns_of_a_long_iteration() -> None:
+    turns: list[int] = []
+    seen: list[int] = []
+
+    async def other() -> None:
+        while len(seen) < 10:
+            turns.append(len(seen))
+            await asyncio.sleep(0)
+
+    async def iterate() -> None:
+        async for item in tasks.in_turns(range(10), 4):
+            assert item == len(seen)
+            seen.append(item)
+
+    await asyncio.gather(iterate(), other())
+    assert turns == [4, 8]
