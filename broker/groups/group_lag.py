@@ -199,7 +199,7 @@ class GroupLag:
         leader = topic.partitions[partition.partition].leader
         if leader == self._host.node_id:
             replica = self._host.replicas.get(*partition)
-            if replica is not None and replica.is_leader:
+            if replica is not None and replica.high_watermark_is_current:
                 ends[partition] = replica.high_watermark
             return
         broker = self._shards.image.brokers.get(leader)

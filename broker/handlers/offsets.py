@@ -1,10 +1,15 @@
-"""ListOffsets (v1-11), of local and remote records, and OffsetForLeaderEpoch (v2-4)."""
+"""ListOffsets (v1-11), of local and remote records, and OffsetForLeaderEpoch (v2-4).
+
+Just after an election a leader's high watermark may be below that of the leader before it. Until it has
+reached the start of the leader's epoch, neither the latest offset nor "no such record" is known (KIP-207).
+"""
 
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import NO_TIMESTAMP
 from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
@@ -41,6 +46,8 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
 )
 KNOWN_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 """Special timestamp -> version that introduced it (KIP-734, KIP-405, KIP-1005, KIP-1023)."""
+OFFSET_NOT_AVAILABLE_FROM = 5
+"""Version from which clients know OFFSET_NOT_AVAILABLE (KIP-207)."""
 READ_COMMITTED = 1
 REMOTE_SEARCH_S = 30.0
 """How long records are searched in the object store; what was read stays cached for the next request. Kafka's
@@ -127,12 +134,20 @@ class _Lookups:
         if target < EARLIEST_PENDING_UPLOAD or self._version < KNOWN_FROM.get(target, 0):
             return ErrorCode.UNSUPPORTED_VERSION
         remote = self._deps.metadata.image.remote_partition(replica.topic_id, partition.partition_index)
+        nothing: Result = NOTHING if knows_end(replica) else self._end_unknown
+        if target == LATEST and nothing is not NOTHING:
+            return nothing
         if (number := self._by_number(replica, remote, target)) is not None:
             return number
         found = self._by_records(replica, remote, target)
         if isinstance(found, Result):
-            return found
-        return self._if_still_leader(topic, replica, replica.leader_epoch, found)
+            return nothing if found is NOTHING else found
+        return self._if_still_leader(topic, replica, replica.leader_epoch, nothing, found)
+
+    @property
+    def _end_unknown(self) -> ErrorCode:
+        is_known = self._version >= OFFSET_NOT_AVAILABLE_FROM
+        return ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE
 
     def _by_number(self, replica: Replica, remote: RemotePartition, target: int) -> FoundTimestamp | None:
         """Resolve a special timestamp without reading records; None if records must be read."""
@@ -166,17 +181,17 @@ class _Lookups:
         return self._by_timestamp(replica, target, local) if has_remote else self._local(local)
 
     async def _if_still_leader(
-        self, topic: str, replica: Replica, epoch: int, search: Coroutine[Any, Any, Result]
+        self, topic: str, replica: Replica, epoch: int, nothing: Result, search: Coroutine[Any, Any, Result]
     ) -> Result:
         """The result of a search if the replica is still leader; another leader may have truncated the
-        log."""
+        log. `nothing`: the result if no record was found, as of when the search started."""
         found = await search
         leading = self._deps.find_leader(topic, replica.name.partition)
         if not isinstance(leading, Replica):
             return leading
         if leading is not replica or leading.leader_epoch != epoch:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return found
+        return nothing if found is NOTHING else found
 
     def _local(self, search: TimestampSearch) -> Lookup:
         """Search at once if few steps suffice, else in turns of the event loop."""
@@ -224,6 +239,12 @@ class _Lookups:
         above = NO_TIMESTAMP if local is NOTHING else local.timestamp - 1
         found = await _search_remote(self._deps, lambda remote: remote.largest_timestamp(replica.id, above))
         return (local if local.offset < limit else NOTHING) if found is NOTHING else found
+
+
+@safeguard("the latest offset is that of a current high watermark")
+def knows_end(replica: Replica) -> bool:
+    """Whether no earlier leader can have shown a later end to consumers (KIP-207)."""
+    return replica.high_watermark_is_current
 
 
 def _only_below(limit: int, search: TimestampSearch) -> TimestampSearch:

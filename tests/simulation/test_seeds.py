@@ -63,6 +63,7 @@ DONE = {
     "damaged objects refused",
     "log starts moved",
     "log starts listed",
+    "unknown ends",
     "messages in responses",
     "retries of written batches",
     "transactions committed",

@@ -19,6 +19,7 @@ from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.fetch import fetch_handler
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.guard import guarded_handlers
+from tierlog.broker.handlers.offsets import list_offsets_handler
 from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
 from tierlog.broker.net.listener import Listener
@@ -33,7 +34,7 @@ from tierlog.metadata.acl_index import index_of
 from tierlog.metadata.acls import AccessControlEntry
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage
-from tierlog.protocol.api import FETCH_KEY
+from tierlog.protocol.api import BY_NAME, FETCH_KEY
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages import fetch
 from tierlog.records.batch import assign
@@ -44,6 +45,7 @@ LED, FOLLOWED = 0, 1
 EPOCH = 4
 RACKS = {1: "a", 2: "b", 3: "b", 4: "c"}
 NEWEST = 18
+LIST_OFFSETS_KEY = BY_NAME["ListOffsets"].key
 
 
 class Metadata:
@@ -173,7 +175,7 @@ async def fetch_node(
         tasks=tasks,
         recently_fenced=RecentlyFencedBrokers(SystemClock()),
     )
-    handlers = {FETCH_KEY: fetch_handler(deps)}
+    handlers = {FETCH_KEY: fetch_handler(deps), LIST_OFFSETS_KEY: list_offsets_handler(deps)}
     if acls is not None:
         metadata.image = replace(metadata.image, acls=index_of(acls))
         handlers = guarded_handlers(handlers, deps, Authorizer(metadata))

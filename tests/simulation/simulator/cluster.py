@@ -12,7 +12,7 @@ from operator import lt
 from pathlib import Path
 from typing import Any
 
-from simulator import compacted, late_cancels
+from simulator import compacted, end_offsets, late_cancels
 from simulator import planned_operations as planned
 from simulator.access import Guests
 from simulator.batches_in_flight import Producer, has_batches_in_flight
@@ -337,6 +337,7 @@ class ClusterRun:
             "late leases": (LATE_LEASES, self._delay_heartbeat_replies),
             "guests": (self.guests.share, lambda client: self.guests.play(client, clients)),
             "cancels": (late_cancels.share(*size), lambda client: late_cancels.play(client, *links)),
+            "ends": (end_offsets.SHARE, lambda client: end_offsets.play(client, PARTITIONS)),
         }.items():
             draws = random.Random(rng.random())
             if draws.random() < share:

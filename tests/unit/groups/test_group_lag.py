@@ -105,6 +105,17 @@ async def test_partition_whose_leader_is_unknown_has_an_offset_and_no_lag(broker
     assert list(lag.topics) == []
 
 
+async def test_partition_has_no_lag_while_its_new_leader_does_not_know_the_end(broker: OneBroker) -> None:
+    await commit(broker, "g", 0, 0)
+    replica, replicas = broker.replicas[TopicPartition("t", 1)], [1, 2]
+    replica.become_leader(replica.leader_epoch + 1, 10, replicas, replicas, 0)
+    produce(broker, 1, 5)
+    replica.become_leader(replica.leader_epoch + 1, 11, replicas, replicas, 0)
+    lag = lag_of(broker)
+    await lag.refresh()
+    assert [(row.partition.partition, row.lag) for row in lag.partitions] == [(0, 0), (1, None)]
+
+
 async def test_groups_above_the_bound_are_left_out_whole_and_loudly(broker: OneBroker) -> None:
     for group in ("a", "b", "c"):
         await commit(broker, group, 0, 0, 0)
