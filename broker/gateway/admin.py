@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from tierlog.base.addresses import host_port
+from tierlog.base.http_listener import Handler, HttpListener, Usage
 from tierlog.base.types import InvariantViolation
 from tierlog.broker.audit.log import AuditLog
 from tierlog.broker.gateway.audited import audited
-from tierlog.broker.gateway.authentication import AdminAccess, is_still_valid
+from tierlog.broker.gateway.authentication import PRINCIPAL, AdminAccess, is_still_valid
 from tierlog.broker.gateway.cluster_views import cluster_view
-from tierlog.broker.gateway.connections import Connections, Usage
 from tierlog.broker.gateway.directories import directory_routes
 from tierlog.broker.gateway.group_views import group_routes
 from tierlog.broker.gateway.load_balance import load_balance_routes
@@ -37,9 +37,12 @@ from tierlog.broker.gateway.tier_checks import tier_check_routes
 from tierlog.broker.gateway.tier_status import tier_status_routes
 from tierlog.broker.gateway.versions import version_routes
 from tierlog.config.node import NodeSettings
-from tierlog.metadata.quorum.tls import TlsFiles, reload_on_change, require_certificate
+from tierlog.metadata.quorum.tls import SIGNED_PREFIXES, TlsFiles, reload_on_change, require_certificate
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+CONNECTIONS_MAX = 1_000
+"""Nodes keep a few each. Browsers, Prometheus and commands need a few more."""
 
 SECONDS_PER_DAY = 86_400
 LOGIN_CHECK_S = 1.0
@@ -62,19 +65,20 @@ class AdminServer:
         authenticates users; None: everyone may use all routes, with a certificate if there is TLS. `audit`:
         gets an entry for each change."""
         self._tls_files, self._tls = tls, None if tls is None else tls.server()
-        self._usage = Usage()
+        self._usage = Usage(CONNECTIONS_MAX)
         checks = () if tls is None else (require_certificate,)
         middlewares = (
             self._usage.middleware,
             request_guard(names),
             *(checks if access is None else (access.middleware,)),
+            self._known_senders,
             receive_body,
             *(() if audit is None else (audited(audit),)),
         )
         application = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
         application.add_routes(routes)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
-        self._connections: Connections | None = None
+        self._listener: HttpListener | None = None
 
     async def start(self, host: str, port: int) -> str:
         """Start to serve. Returns the server's URL."""
@@ -84,10 +88,21 @@ class AdminServer:
         await self._runner.setup()
         if self._runner.server is None:
             raise InvariantViolation("the runner has no server after its setup")
-        self._connections = Connections(listening, self._runner.server, self._tls, self._usage)
+        self._listener = HttpListener(listening, self._runner.server, self._tls, self._usage)
         host, port = listening.getsockname()[:2]
         scheme = "http" if self._tls is None else "https"
         return f"{scheme}://{host_port(host, port)}"
+
+    @web.middleware
+    async def _known_senders(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Users are known before their request, which may be a stream without an end. A request between nodes
+        proves its sender by the response."""
+        if PRINCIPAL in request:
+            self._usage.know(request)
+        response = await handler(request)
+        if request.path.startswith(SIGNED_PREFIXES) and response.status < 400:
+            self._usage.know(request)
+        return response
 
     async def keep_certificates(self) -> None:
         """Reload certificates when their files change, until cancelled."""
@@ -95,8 +110,8 @@ class AdminServer:
             await reload_on_change(self._tls_files, self._tls)
 
     async def close(self) -> None:
-        if self._connections is not None:
-            self._connections.close()
+        if self._listener is not None:
+            self._listener.close()
         await self._runner.cleanup()
 
 

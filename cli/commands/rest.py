@@ -15,9 +15,11 @@ from tierlog.cli.options import Bootstrap, ClientConfig, Json
 
 if TYPE_CHECKING:
     from tierlog.client.registry import RegistryAddress
+    from tierlog.rest.gateway import Limits
     from tierlog.rest.sessions import KafkaSecurity
 
 DEFAULT_PORT = 8082
+CONNECTIONS_BESIDE_STREAMS = 2_000
 MIB = 1 << 20
 
 
@@ -92,6 +94,16 @@ LogLines = Annotated[LogFormat, typer.Option("--log-format", help="Format of the
 MaxStreams = Annotated[
     int, typer.Option("--max-streams", min=1, max=100_000, help="Streams that may be open at a time.")
 ]
+MaxConnections = Annotated[
+    int | None,
+    typer.Option(
+        "--max-connections",
+        min=2,
+        max=1_000_000,
+        help="Connections of clients at a time, more than streams: a further one ends the oldest that is "
+        f"idle. Default: {CONNECTIONS_BESIDE_STREAMS:,} more than --max-streams.",
+    ),
+]
 
 
 def rest(
@@ -109,6 +121,7 @@ def rest(
     memory: Memory = 64,
     max_body: MaxBody = 16,
     max_streams: MaxStreams = 2_000,
+    max_connections: MaxConnections = None,
     log_format: LogLines = LogFormat.TEXT,
     as_json: Json = False,
 ) -> None:
@@ -125,7 +138,6 @@ def rest(
     from tierlog.cli.targets import bootstrap_target
     from tierlog.client.errors import ClientError
     from tierlog.rest.app import RestOptions, run
-    from tierlog.rest.gateway import Limits
 
     target = bootstrap_target(bootstrap or bootstrap_servers())
     security = _kafka_security(target.addresses)
@@ -134,8 +146,6 @@ def rest(
             f"logins would travel to {host} without TLS",
             hint="Give --certificate and --key, or --behind-tls if a proxy ends TLS.",
         )
-    most = min(memory, max_body) * MIB
-    limits = Limits(memory_bytes=memory * MIB, body_bytes=most, record_bytes=most, streams=max_streams)
     options = RestOptions(
         bootstrap=target.addresses,
         host=host,
@@ -144,7 +154,7 @@ def rest(
         tls=_server_tls(certificate, key, client_ca),
         registry=_registry(registry, registry_login),
         hosts=allowed_host or (),
-        limits=limits,
+        limits=_limits(memory, max_body, max_streams, max_connections),
     )
 
     def announce(url: str) -> None:
@@ -163,6 +173,24 @@ def rest(
     except OSError as failure:
         hint = "Choose another --port (0 picks a free one) or --host."
         raise CliError(f"cannot listen at {host}:{port}: {failure.strerror or failure}", hint=hint) from None
+
+
+def _limits(memory: int, max_body: int, max_streams: int, max_connections: int | None) -> "Limits":
+    from tierlog.rest.gateway import Limits
+
+    if max_connections is not None and max_connections <= max_streams:
+        raise usage(
+            f"--max-connections {max_connections} is not above --max-streams {max_streams}",
+            hint="Streams could take all connections: raise the one, or lower the other.",
+        )
+    most = min(memory, max_body) * MIB
+    return Limits(
+        memory_bytes=memory * MIB,
+        body_bytes=most,
+        record_bytes=most,
+        streams=max_streams,
+        connections=max_connections or max_streams + CONNECTIONS_BESIDE_STREAMS,
+    )
 
 
 def _kafka_security(addresses: str) -> "KafkaSecurity":

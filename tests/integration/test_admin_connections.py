@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from certificates import Authority
 
-from tierlog.broker.gateway import connections
+from tierlog.broker.gateway import admin
 from tierlog.broker.gateway.admin import AdminServer
 
 CONNECTIONS_MAX = 5
@@ -19,7 +19,7 @@ CONNECTIONS_MAX = 5
 async def test_at_the_bound_the_oldest_connection_without_a_request_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_tls: bool
 ) -> None:
-    monkeypatch.setattr(connections, "CONNECTIONS_MAX", CONNECTIONS_MAX)
+    monkeypatch.setattr(admin, "CONNECTIONS_MAX", CONNECTIONS_MAX)
     files = Authority(tmp_path).issue("node")
     begun, released = asyncio.Event(), asyncio.Event()
 
@@ -54,7 +54,7 @@ async def test_at_the_bound_the_oldest_connection_without_a_request_ends(
 
 async def test_requests_of_strangers_do_not_shut_out_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stranger may send requests between nodes, with bodies that never end."""
-    monkeypatch.setattr(connections, "CONNECTIONS_MAX", CONNECTIONS_MAX)
+    monkeypatch.setattr(admin, "CONNECTIONS_MAX", CONNECTIONS_MAX)
     begun, released = asyncio.Semaphore(0), asyncio.Event()
 
     async def step(request: web.Request) -> web.Response:

@@ -103,6 +103,7 @@ rest --bootstrap ,
 rest --bootstrap {closed} --port 0
 rest --bootstrap {closed} --memory 0
 rest --bootstrap {closed} --max-streams x
+rest --bootstrap {closed} --max-streams 5 --max-connections 5
 rest --bootstrap {closed} --key {file}
 rest --bootstrap {closed} --certificate {file}
 rest --bootstrap {closed} --certificate {tmp}/missing

@@ -75,6 +75,11 @@ class RestProcess:
             lines = response.read().decode().splitlines()
         return float(next(line.split()[-1] for line in lines if line.split()[0] == name))
 
+    @staticmethod
+    def basic(login: str) -> str:
+        """Value of the header Authorization."""
+        return f"Basic {b64encode(login.encode()).decode()}"
+
     def call(
         self, method: str, path: str, body: Any = None, *, login: str | None = None, **headers: str
     ) -> Answer:
@@ -84,8 +89,7 @@ class RestProcess:
         if data is not None:
             sent.setdefault("Content-Type", "application/json")
         if login is not None:
-            is_basic = ":" in login
-            sent["Authorization"] = f"Basic {b64encode(login.encode()).decode()}" if is_basic else login
+            sent["Authorization"] = self.basic(login) if ":" in login else login
         request = urllib.request.Request(self.url + path, data, sent, method=method)
         try:
             with urllib.request.urlopen(request, timeout=60) as response:

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from tierlog.base.clock import Clock
 from tierlog.base.histogram import Histogram
+from tierlog.base.http_listener import HttpListener
 from tierlog.base.tasks import TaskGroup
 from tierlog.rest.budget import Budget
 from tierlog.rest.cluster import Cluster
@@ -28,6 +29,7 @@ DURATIONS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30
 class Limits:
     """`memory_bytes`: of all requests together. `body_bytes`: of a request that is not a stream.
     `record_bytes`: of a record in a stream. `window_bytes`: of a stream's records that wait for the broker.
+    `connections`: more than streams, so that requests are served beside them.
     `write_timeout_s`: a client that takes nothing for so long is disconnected; while others wait for memory,
     after `short_write_timeout_s`. `idle_timeout_s`: between two requests of a connection, the headers of the
     second included; longer than load balancers keep theirs."""
@@ -37,6 +39,7 @@ class Limits:
     record_bytes: int = 16 * MIB
     window_bytes: int = MIB
     streams: int = 2_000
+    connections: int = 4_000
     write_timeout_s: float = 60.0
     short_write_timeout_s: float = 2.0
     body_timeout_s: float = 60.0
@@ -79,6 +82,7 @@ class Gateway:
         self.hosts = frozenset(hosts)
         self.budget = Budget(limits.memory_bytes)
         self.counts = Counts()
+        self.listener: HttpListener | None = None
         self.stopping = asyncio.Event()
 
     def begin_stream(self) -> None:

@@ -23,6 +23,12 @@ CATALOGUE = [
     Metric("tierlog_rest_records_consumed_total", "counter", "Records that were sent to clients"),
     Metric("tierlog_rest_bytes_consumed_total", "counter", "Bytes of their lines"),
     Metric("tierlog_rest_streams", "gauge", "Streams that are open, of records in either direction"),
+    Metric("tierlog_rest_connections", "gauge", "Connections of clients"),
+    Metric(
+        "tierlog_rest_connections_refused_total",
+        "counter",
+        "Connections over --max-connections, each of which ended an idle one or was closed",
+    ),
     Metric("tierlog_rest_sessions", "gauge", "Principals with open connections to brokers"),
     Metric("tierlog_rest_login_failures_total", "counter", "Logins that the brokers refused"),
     Metric("tierlog_rest_memory_bytes", "gauge", "Bytes of requests and responses that the gateway holds"),
@@ -65,6 +71,10 @@ def _samples(name: str, gateway: Gateway) -> Iterator[tuple[str, float]]:
             yield name, counts.bytes_consumed
         case "streams":
             yield name, counts.streams
+        case "connections":
+            yield name, 0 if gateway.listener is None else gateway.listener.connections
+        case "connections_refused_total":
+            yield name, 0 if gateway.listener is None else gateway.listener.over_limit
         case "sessions":
             yield name, len(gateway.sessions)
         case "login_failures_total":

@@ -9,7 +9,7 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
@@ -17,6 +17,8 @@ import structlog
 from aiohttp import hdrs, web
 
 from tierlog.base.addresses import host_port, is_ip_address
+from tierlog.base.http_listener import Handler, HttpListener, Usage
+from tierlog.base.types import InvariantViolation
 from tierlog.client.errors import ClientError
 from tierlog.rest.consuming import consuming_routes
 from tierlog.rest.errors import (
@@ -42,7 +44,6 @@ from tierlog.rest.routes import Route
 from tierlog.rest.topics import topic_routes
 
 HEADER_BYTES_MAX = 32 << 10
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _log = structlog.get_logger("tierlog.rest")
 
 
@@ -56,9 +57,10 @@ class RestServer:
     def __init__(self, gateway: Gateway, tls: ssl.SSLContext | None = None) -> None:
         self._gateway = gateway
         self._tls = tls
+        self._usage = Usage(gateway.limits.connections)
         routes = all_routes()
         self._openapi = document(routes)
-        application = web.Application(middlewares=(self._answered,), client_max_size=0)
+        application = web.Application(middlewares=(self._usage.middleware, self._answered), client_max_size=0)
         for one in routes:
             # a stream writes its lines, which must not follow the headers that HEAD gets
             options = {"allow_head": not one.lines} if one.method == hdrs.METH_GET else {}
@@ -78,7 +80,6 @@ class RestServer:
             max_field_size=HEADER_BYTES_MAX,
             max_line_size=HEADER_BYTES_MAX,
         )
-        self._site: web.SockSite | None = None
 
     async def start(self, host: str, port: int) -> str:
         """Start to serve. Returns the URL. Raises OSError."""
@@ -86,14 +87,17 @@ class RestServer:
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024
         )
         await self._runner.setup()
-        self._site = web.SockSite(self._runner, listening, ssl_context=self._tls, backlog=1024)
-        await self._site.start()
+        if self._runner.server is None:
+            raise InvariantViolation("the runner has no server after its setup")
+        self._gateway.listener = HttpListener(listening, self._runner.server, self._tls, self._usage)
         host, port = listening.getsockname()[:2]
         return f"{'http' if self._tls is None else 'https'}://{host_port(host, port)}"
 
     async def close(self) -> None:
         """Accept no more connections, end the streams with their last line, and let requests finish."""
         self._gateway.stopping.set()
+        if self._gateway.listener is not None:
+            self._gateway.listener.close()
         await self._runner.cleanup()
 
     # ---- open to all
@@ -162,6 +166,7 @@ class RestServer:
             _check_origin(request)
             login = gateway.sessions.login_of(request.headers.get(hdrs.AUTHORIZATION))
             async with gateway.sessions.session(login) as session:
+                self._usage.know(request)
                 if route.streams_in:
                     return await route.handler(Call(gateway=gateway, request=request, session=session))
                 async with _received(request, gateway) as body:

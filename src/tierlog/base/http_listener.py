@@ -1,9 +1,9 @@
-"""Connections of the admin HTTP server: accepts them within a bound, so that strangers cannot use up the file
-descriptors of a node.
+"""Listener of an aiohttp server: accepts its connections within a bound, so that strangers cannot use up the
+file descriptors of the process.
 
 Beyond the bound, one connection ends, the oldest of the first of these kinds: without any request; in its TLS
-handshake; that no node and no user who has logged in has used; between two requests. Clients open another.
-Built and called by `gateway.admin`.
+handshake; that no known sender has used; between two requests. Clients open another. Used by the admin HTTP
+server (`broker.gateway.admin`) and the REST gateway (`rest.server`).
 """
 
 import asyncio
@@ -12,12 +12,6 @@ import ssl
 from collections.abc import Awaitable, Callable, Container
 
 from aiohttp import web
-
-from tierlog.broker.gateway.authentication import PRINCIPAL
-from tierlog.metadata.quorum.tls import SIGNED_PREFIXES
-
-CONNECTIONS_MAX = 1_000
-"""Nodes keep a few each. Browsers, Prometheus and commands need a few more."""
 
 HANDSHAKE_TIMEOUT_S = 10.0
 ACCEPTED_PER_TURN = 100
@@ -28,10 +22,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Usage:
-    """`used`: connections that have had a request. `known`: those that a node or a user who has logged in has
-    used. `busy`: those with a request in progress, which a stranger may keep from ending."""
+    """`used`: connections that have had a request. `known`: those with a request of a node or of a user with
+    a login. `busy`: those with a request in progress, which a stranger may keep from ending."""
 
-    def __init__(self) -> None:
+    def __init__(self, connections_max: int) -> None:
+        self.connections_max = connections_max
         self.used: set[asyncio.BaseTransport] = set()
         self.known: set[asyncio.BaseTransport] = set()
         self.busy: set[asyncio.BaseTransport] = set()
@@ -44,24 +39,28 @@ class Usage:
         self.used.add(transport)
         self.busy.add(transport)
         try:
-            response = await handler(request)
-            is_of_node = request.path.startswith(SIGNED_PREFIXES) and response.status < 400
-            if is_of_node or PRINCIPAL in request:
-                self.known.add(transport)
-            return response
+            return await handler(request)
         finally:
             self.busy.discard(transport)
-            if len(self.used) > 2 * CONNECTIONS_MAX:  # most of them are closed
+            if len(self.used) > 2 * self.connections_max:  # most of them are closed
                 self.used = {one for one in self.used if not one.is_closing()}
                 self.known &= self.used
 
+    def know(self, request: web.Request) -> None:
+        """The sender of the request has logged in, or is a node."""
+        if request.transport is not None:
+            self.known.add(request.transport)
 
-class Connections:
-    """`server`: makes the protocol of each connection. `tls`: None for plain HTTP."""
+
+class HttpListener:
+    """`server`: makes the protocol of each connection. `tls`: None for plain HTTP. `usage`: its middleware is
+    the first one of the server."""
 
     def __init__(
         self, listening: socket.socket, server: web.Server, tls: ssl.SSLContext | None, usage: Usage
     ) -> None:
+        self.over_limit = 0
+        """Connections that came when there were too many: another one ended, or they did."""
         self._listening = listening
         self._server = server
         self._tls = tls
@@ -71,6 +70,10 @@ class Connections:
         self._retry: asyncio.TimerHandle | None = None
         listening.setblocking(False)
         self._loop.add_reader(listening, self._accept)
+
+    @property
+    def connections(self) -> int:
+        return len(self._opening) + len(self._server.connections)
 
     def close(self) -> None:
         """Accept no more. The server ends the connections that are open."""
@@ -91,12 +94,11 @@ class Connections:
                 self._loop.remove_reader(self._listening)
                 self._retry = self._loop.call_later(RETRY_S, self._accept_again)
                 return
-            if (
-                len(self._opening) + len(self._server.connections) >= CONNECTIONS_MAX
-                and not self._end_oldest()
-            ):
-                accepted.close()
-                continue
+            if self.connections >= self._usage.connections_max:
+                self.over_limit += 1
+                if not self._end_oldest():
+                    accepted.close()
+                    continue
             opening = self._loop.create_task(self._open(accepted))
             self._opening[opening] = None
             opening.add_done_callback(self._opening.pop)
@@ -118,9 +120,9 @@ class Connections:
     def _end_oldest(self) -> bool:
         """End the oldest connection without any request, or in its handshake, or of an unknown sender, or
         without a request in progress. Returns whether there is one."""
-        if len(self._opening) > CONNECTIONS_MAX // 2 and self._end_opening():
-            return True
         usage = self._usage
+        if len(self._opening) > usage.connections_max // 2 and self._end_opening():
+            return True
         silent = self._oldest_outside(usage.used)
         if silent is None and self._end_opening():
             return True
