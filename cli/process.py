@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from tierlog.cli.local_security import ADMIN, LocalSecurity
+from tierlog.cli.local_security import ADMIN, LocalSecurity, close_to_others
 from tierlog.config.definitions import InvalidSetting, SettingType
 from tierlog.config.node import NODE_SETTINGS
 from tierlog.config.sources import ENVIRONMENT_PREFIX, as_text
@@ -104,6 +104,7 @@ class TierlogBroker:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         if self._security is not None:
             self._security.prepare([self.data_dir], self.bootstrap, self._users)
+            close_to_others(self.object_dir)  # segments, which only ACLs give access to
         with self.log_path.open("ab") as log:
             self._log_start = log.tell()
             variables = {**_environment(), **self._secrets(), **self.environment}

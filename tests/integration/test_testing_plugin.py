@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -101,6 +102,8 @@ def test_secure_broker_serves_its_users_alone(tierlog_broker_factory: TierlogBro
     broker = tierlog_broker_factory(secure=True, users=["ada"])
     admin = AdminClient(broker.client_settings())
     admin.create_topics([NewTopic("t", 1)])["t"].result(60)
+    for directory in (broker.data_dir, broker.object_dir):
+        assert stat.filemode(directory.stat().st_mode) == "drwx------"
     assert error_of_record(broker.client_settings(), "t") is None
     ada = broker.client_settings("ada")
     assert error_of_record(ada, "t") == KafkaError.TOPIC_AUTHORIZATION_FAILED
