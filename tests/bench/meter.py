@@ -43,6 +43,15 @@ def own_cpu():
     return times.user + times.system + times.children_user + times.children_system
 
 
+def read_from_disk(pid):
+    """Bytes that the process has caused to be read from disk since its start."""
+    try:
+        with open(f"/proc/{pid}/io") as handle:
+            return next(int(line.split()[1]) for line in handle if line.startswith("read_bytes:"))
+    except PermissionError:  # the process of another user
+        return 0
+
+
 class Meter:
     """Context manager: use `report(bytes)` after the block."""
 
@@ -57,6 +66,7 @@ class Meter:
             except OSError:
                 pass
         self.broker0 = {pid: cpu_seconds(pid) for pid in self.pids}
+        self.disk0 = {pid: read_from_disk(pid) for pid in self.pids}
         self.own0, (self.busy0, self.steal0) = own_cpu(), machine_cpu()
         self.t0 = time.monotonic()
         return self
@@ -66,6 +76,7 @@ class Meter:
         busy, steal = machine_cpu()
         self.broker = sum(cpu_seconds(pid) - self.broker0[pid] for pid in self.pids)
         self.own = own_cpu() - self.own0
+        self.disk = sum(read_from_disk(pid) - self.disk0[pid] for pid in self.pids)
         self.other = max(busy - self.busy0 - self.broker - self.own, 0.0)
         self.steal = steal - self.steal0
         memory = [memory_mib(pid) for pid in self.pids] or [(0, 0, 0, 0)]
@@ -73,7 +84,7 @@ class Meter:
 
     def report(self, payload_bytes=None):
         """`other_cpu_s`: CPU time of all other processes and the kernel. A large value means a disturbed
-        run."""
+        run. `disk_read_mb`: read by the brokers from disk, because the page cache did not have it."""
         out = {
             "wall_s": round(self.wall, 3),
             "broker_cpu_s": round(self.broker, 2),
@@ -81,6 +92,7 @@ class Meter:
             "generator_cpu_s": round(self.own, 2),
             "other_cpu_s": round(self.other, 2),
             "steal_s": round(self.steal, 2),
+            "disk_read_mb": round(self.disk / 1e6, 1),
             "peak_rss_mib": round(self.peak, 1),
             "rss_mib": round(self.rss, 1),
             "rss_anon_mib": round(self.anon, 1),
