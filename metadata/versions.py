@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 from tierlog.base import build
 from tierlog.metadata.image import ClusterImage
 
-SUPPORTED_FORMATS = (1, 3)
+SUPPORTED_FORMATS = (1, 4)
 """Lowest and highest format version that this tierlog reads and writes. A release may raise the highest by
 one; the lowest rises only where an upgrade from releases without it is no longer supported."""
 
@@ -23,6 +23,7 @@ WIRE_VERSIONS = (1, 1)
 FORMAT_CHANGES: Mapping[int, str] = {
     2: "larger manifests in the bucket, and merged, compacted and bulk-loaded segments",
     3: "users, ACLs, delegation tokens, and several listeners",
+    4: "readers of the bucket find a topic by its name without reading all topics",
 }
 """Format version -> features that it makes possible."""
 

@@ -410,16 +410,29 @@ class TierManager:
             body = encode_topic(document)
             await self._store.put(self.keys.topic(document.topic_id), body, crc32c=crc32c.crc32c(body))
 
+    async def named_topics(self) -> dict[UUID, str]:
+        """The names of all topics that readers find by name."""
+        keys = [info.key async for info in self._store.list(self.keys.names())]
+        return dict(named for named in map(self.keys.named, keys) if named is not None)
+
+    async def name_topic(self, document: TopicDocument) -> None:
+        """Let readers find a topic by its name. Do this before its description exists: a reader that finds
+        an earlier topic by this name would not look for another one."""
+        key = self.keys.topic_name(document.name, document.topic_id)
+        async with deadline(self._limits.small_seconds, f"name of {document.name}"):
+            await self._store.put(key, b"", crc32c=0)
+
     async def forget_topic(self, document: TopicDocument) -> None:
-        """Delete the manifests, then the description, of a deleted topic. The delete queue handles its
-        data."""
+        """Delete the manifests, then the description and the name, of a deleted topic. The delete queue
+        handles its data."""
         for first in range(0, document.partitions, KEYS_PER_REQUEST):
             numbers = range(first, min(first + KEYS_PER_REQUEST, document.partitions))
             roots = [self.keys.root(TopicIdPartition(document.topic_id, number)) for number in numbers]
             async with deadline(self._limits.small_seconds, f"manifests of {document.name}"):
                 await self._store.delete(roots)
+        name = self.keys.topic_name(document.name, document.topic_id)
         async with deadline(self._limits.small_seconds, f"description of {document.name}"):
-            await self._store.delete([self.keys.topic(document.topic_id)])
+            await self._store.delete([name, self.keys.topic(document.topic_id)])
 
     async def ensure_undescribed(self, topic_id: UUID) -> bool:
         """Make sure that the bucket does not describe a deleted topic, so that no reader finds it from now

@@ -2,17 +2,18 @@
 objects.
 
 It runs on the live broker with the lowest id. Two brokers may briefly both run it, without harm, since every
-step can be repeated. Topics without tiering have no document. Objects are deleted a grace period after the
-manifest dropped them, and later if a reader's snapshot holds them (docs/adr/0041). The controller decides
-when the grace has passed, in the quorum's time, and marks the entries of the delete queue before any
-deletion; this broker's clock only decides when to ask the controller (docs/adr/0011-the-quorums-time.md). The
-queue is in the quorum's log, so it survives crashes. A document or an entry of the queue that fails while the
-store responds is retried with a growing back-off, and does not delay the others. Owned by `tiering`.
+step can be repeated. Topics without tiering have neither a document nor a name in the bucket. Objects are
+deleted a grace period after the manifest dropped them, and later if a reader's snapshot holds them
+(docs/adr/0041). The controller decides when the grace has passed, in the quorum's time, and marks the entries
+of the delete queue before any deletion; this broker's clock only decides when to ask the controller
+(docs/adr/0011-the-quorums-time.md). The queue is in the quorum's log, so it survives crashes. A document or
+an entry of the queue that fails while the store responds is retried with a growing back-off, and does not
+delay the others. Owned by `tiering`.
 """
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
@@ -32,7 +33,7 @@ from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.tiering.format.manifest import TopicDocument
 from tierlog.tiering.held_snapshots import LOOK_INTERVAL_MS, HeldSnapshots, IsHeld
-from tierlog.tiering.manager import DELETES_PER_REQUEST, OUTDATED, TierManager
+from tierlog.tiering.manager import DELETES_PER_REQUEST, MISSING, OUTDATED, TierManager
 from tierlog.tiering.object_store import ObjectStoreError
 from tierlog.tiering.store_health import BreakerOpen
 from tierlog.tiering.tier_counts import RequestCounts
@@ -40,6 +41,10 @@ from tierlog.tiering.tier_counts import RequestCounts
 _log = structlog.get_logger("tierlog.tiering")
 
 RETRY_S = 5.0
+NAMES_FORMAT = 4
+"""The `tierlog.format` in which topics have names in the bucket: brokers of earlier versions would report
+these objects as unreferenced."""
+
 FAILED_IN_A_ROW_MAX = 5
 """Entries that fail alone, one after another, before all deletions wait: the store then refuses any of them,
 and not only these."""
@@ -96,7 +101,8 @@ class RemoteStorageCleaner:
         self.deletes = RequestCounts()
         self._changed = asyncio.Event()
         self._described: dict[UUID, TopicDocument] | None = None
-        self._described_of: tuple[object, object] | None = None  # the topics and configs last described
+        self._described_of: tuple[object, ...] | None = None  # the parts of the image last described
+        self._named: set[UUID] = set()  # topics that the bucket has by name
         self._wrong: set[UUID] = (
             set()
         )  # topics whose description in the bucket is not the one that was written
@@ -141,6 +147,8 @@ class RemoteStorageCleaner:
         parts = ("brokers", "topics", "configs", "remote", "delete_queue")
         if any(getattr(old, part) is not getattr(new, part) for part in parts):
             self._changed.set()
+        if old.format_version != new.format_version:
+            self._changed.set()
 
     async def _run(self) -> None:
         while True:
@@ -183,12 +191,16 @@ class RemoteStorageCleaner:
         if self._described is None:
             await self._manager.describe_cluster()
             described, self._unread = await self._manager.described_topics()
+            names = await self._manager.named_topics()
+            self._named = set(names)
+            described = {**self._undescribed(names), **described}
             image = await self._metadata.current()  # a topic in the bucket that this image lacks was deleted
             self._described, self._next_abort_ms = described, 0
         await self._abort_uploads()
-        if self._described_of != (image.topics, image.configs) or self.failing.are_due:
+        described_of = (image.topics, image.configs, image.format_version)
+        if self._described_of != described_of or self.failing.are_due:
             await self._describe(image, self._described)
-            self._described_of = (image.topics, image.configs)
+            self._described_of = described_of
         look_s = await self._look_at_snapshots()
         pause_s = min(look_s, await self._delete_due(image))
         self.failing.keep("delete", self._metadata.image.deleting)
@@ -207,6 +219,7 @@ class RemoteStorageCleaner:
         if fault is not None:
             await self._manager.describe_cluster()
         yield self._manager.keys.cluster(), fault
+        unnamed = set(self._named).difference(await self._manager.named_topics())
         for topic_id, written in list(self._described.items()):
             found = await self._manager.topic_document(topic_id)
             topic = self._metadata.image.topics.get(topic_id)
@@ -218,13 +231,20 @@ class RemoteStorageCleaner:
                 known,
                 self._document(self._metadata.image, topic),
             )  # a write may be in progress
+            if topic_id in unnamed:
+                self._named.discard(topic_id)
+                self._write_again(topic_id)
+                yield self._manager.keys.topic_name(topic.name, topic_id), MISSING
             if found in expected:
                 yield self._manager.keys.topic(topic_id), None
                 continue
-            self._wrong.add(topic_id)
-            self._described_of = None
-            self._changed.set()
+            self._write_again(topic_id)
             yield self._manager.keys.topic(topic_id), found if isinstance(found, str) else OUTDATED
+
+    def _write_again(self, topic_id: UUID) -> None:
+        self._wrong.add(topic_id)
+        self._described_of = None
+        self._changed.set()
 
     def _is_cleaner(self, image: ClusterImage) -> bool:
         live = image.live_brokers()
@@ -250,22 +270,40 @@ class RemoteStorageCleaner:
             if await self._try(("forget", topic_id), partial(self._manager.forget_topic, document)):
                 known.pop(topic_id, None)
                 self._deleted.pop(topic_id, None)
+                self._named.discard(topic_id)
         wanted = [
             self._document(image, topic)
             for topic in image.topics.values()
             if topic.topic_id in known or self._tiered(image, topic)
         ]
         self._wrong = {topic_id for topic_id in self._wrong if topic_id in image.topics}
+        has_names = image.format_version >= NAMES_FORMAT
         stale = {
             document.topic_id: document
             for document in wanted
-            if known.get(document.topic_id) != document or document.topic_id in self._wrong
+            if known.get(document.topic_id) != document
+            or document.topic_id in self._wrong
+            or (has_names and document.topic_id not in self._named)
         }
         self.failing.keep("describe", stale)
         for topic_id, document in stale.items():
-            await self._try(("describe", topic_id), partial(self._write, document, known))
+            await self._try(("describe", topic_id), partial(self._write, document, known, has_names))
 
-    async def _write(self, document: TopicDocument, known: dict[UUID, TopicDocument]) -> None:
+    def _undescribed(self, names: Mapping[UUID, str]) -> dict[UUID, TopicDocument]:
+        """Documents of the named topics, as if the bucket described them: a broker may have died between the
+        name and the document. Without those that could not be read."""
+        return {
+            topic_id: TopicDocument(topic_id=topic_id, name=name, partitions=0, configs={})
+            for topic_id, name in names.items()
+            if self._manager.keys.topic(topic_id) not in self._unread
+        }
+
+    async def _write(
+        self, document: TopicDocument, known: dict[UUID, TopicDocument], has_names: bool
+    ) -> None:
+        if has_names and document.topic_id not in self._named:
+            await self._manager.name_topic(document)
+            self._named.add(document.topic_id)
         await self._manager.describe_topic(document)
         self._wrong.discard(document.topic_id)
         known[document.topic_id] = document

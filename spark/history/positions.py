@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tierlog.spark.history.bucket import open_bucket
 from tierlog.spark.history.plan import OffsetRange, Source, choose_sources
-from tierlog.spark.history.snapshot import READS_AT_ONCE, PartitionView, find_cluster, topic_documents
+from tierlog.spark.history.snapshot import READS_AT_ONCE, PartitionView, documents_for, find_cluster
 from tierlog.spark.options.stream import StreamOptions
 from tierlog.tiering.format.keys import Keys
 
@@ -25,7 +25,8 @@ class BucketPositions:
     def sources(self) -> list[Source]:
         """The partitions that the options select, as of now. Raises InvalidOption."""
         with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-            return choose_sources(topic_documents(self._bucket, self._keys, pool), self._options.read)
+            read = self._options.read
+            return choose_sources(documents_for(self._bucket, self._keys, read, pool), read)
 
     def committed(self, source: Source) -> OffsetRange:
         """The offsets in the bucket; (0, 0) if nothing was uploaded yet."""

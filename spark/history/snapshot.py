@@ -169,12 +169,11 @@ def open_partitions(
     sources: Sequence[Source] | None = None,
 ) -> "list[PartitionView]":
     """`sources`, or what the options select, as of their manifest roots. `page_pool` reads their pages.
-    Keys of topic documents do not contain names, so that all documents are read, in parallel. Raises
-    InvalidOption."""
+    Raises InvalidOption."""
     keys = Keys(find_cluster(bucket, options.cluster))
     held = None if options.snapshot is None else HeldSnapshot(bucket, keys, options.snapshot)
     if sources is None:
-        documents = topic_documents(bucket, keys, pool) if held is None else held.documents()
+        documents = documents_for(bucket, keys, options, pool) if held is None else held.documents()
         chosen = choose_sources(documents, options)
         check_bounds((options.starting, options.ending), chosen)
         sources = [source for source in chosen if pruning is None or pruning.keeps(source)]
@@ -195,23 +194,49 @@ def take_snapshot(bucket: Bucket, options: ReadOptions, name: str | None = None)
     """Hold what the topics of these options have now. Returns the id. Raises InvalidOption."""
     keys = Keys(find_cluster(bucket, options.cluster))
     with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-        documents = list(topic_documents(bucket, keys, pool))
+        documents = list(documents_for(bucket, keys, options, pool))
     wanted = {source.topic_id for source in choose_sources(documents, options)}
     topics = [document for document in documents if document.topic_id in wanted]
     return take(bucket, keys, topics, options.snapshot_lease_ms, name)
 
 
+def documents_for(
+    bucket: Bucket, keys: Keys, options: ReadOptions, pool: Executor
+) -> Iterable[TopicDocument]:
+    """The documents of at least the topics that these options select. Raises CorruptObject."""
+    if options.pattern is not None:
+        return topic_documents(bucket, keys, pool)
+    return documents_named(bucket, keys, options.topics, pool)
+
+
+def documents_named(
+    bucket: Bucket, keys: Keys, names: Iterable[str], pool: Executor
+) -> Iterable[TopicDocument]:
+    """The documents of the topics with these names, in two requests for each of them. All documents if a
+    name has none: brokers below `tierlog.format` 4 write no names. Raises CorruptObject."""
+
+    def find(name: str) -> list[TopicDocument]:
+        named = filter(None, map(keys.named, bucket.keys(keys.topics_named(name))))
+        found = (_topic_document(bucket, keys.topic(topic_id)) for topic_id, _ in named)
+        return [document for document in found if document is not None and document.name == name]
+
+    found = list(pool.map(find, names))
+    return chain.from_iterable(found) if all(found) else topic_documents(bucket, keys, pool)
+
+
 def topic_documents(bucket: Bucket, keys: Keys, pool: Executor) -> Iterator[TopicDocument]:
     """The documents of all topics, but for those that are deleted before they are read. Raises
     CorruptObject."""
+    found = pool.map(lambda key: _topic_document(bucket, key), bucket.keys(keys.topics()))
+    return (document for document in found if document is not None)
 
-    def read(key: str) -> TopicDocument | None:
-        try:
-            return _decoded(key, bucket.read(key), decode_topic)
-        except ObjectNotFound:
-            return None
 
-    return (document for document in pool.map(read, bucket.keys(keys.topics())) if document is not None)
+def _topic_document(bucket: Bucket, key: str) -> TopicDocument | None:
+    """None: the topic was deleted."""
+    try:
+        return _decoded(key, bucket.read(key), decode_topic)
+    except ObjectNotFound:
+        return None
 
 
 def read_split(bucket: Bucket, options: ReadOptions, split: Split) -> Iterator[tuple[Part, bytes]]:

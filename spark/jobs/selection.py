@@ -17,6 +17,7 @@ from tierlog.spark.history.plan import OffsetsUnavailable, Part, Pruning, Source
 from tierlog.spark.history.snapshot import (
     READS_AT_ONCE,
     PartitionView,
+    documents_named,
     find_cluster,
     plan_parts,
     topic_documents,
@@ -33,9 +34,12 @@ Ends: TypeAlias = Mapping[TopicIdPartition, int]
 
 def documents_of(bucket: Bucket, keys: Keys, values: Values) -> list[TopicDocument]:
     """The topics that --topic and --pattern select, by name. Raises JobFailed if there are none."""
-    with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-        documents = list(topic_documents(bucket, keys, pool))
     names, pattern = set(values["topic"] or ()), values["pattern"]
+    with ThreadPoolExecutor(READS_AT_ONCE) as pool:
+        by_name = bool(names) and pattern is None
+        documents = list(
+            documents_named(bucket, keys, names, pool) if by_name else topic_documents(bucket, keys, pool)
+        )
     if missing := names - {document.name for document in documents}:
         first = min(missing)
         near = similar(first, (document.name for document in documents))

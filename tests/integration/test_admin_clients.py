@@ -66,10 +66,10 @@ def test_quorum_and_features_are_described(python: Any) -> None:
         "eligible.leader.replicas.version": ((1, 1), (1, 1)),
         "group.version": ((0, 1), (1, 1)),
         "metadata.version": ((30, 30), (30, 30)),
-        "tierlog.format": ((1, 3), (3, 3)),
+        "tierlog.format": ((1, 4), (4, 4)),
         "transaction.version": ((0, 2), (2, 2)),
     }
-    python.update_features({"tierlog.format": 3}, validate_only=True)
+    python.update_features({"tierlog.format": 4}, validate_only=True)
 
 
 def test_topics_are_described_page_by_page(python: Any) -> None:

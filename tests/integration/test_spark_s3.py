@@ -8,13 +8,16 @@ import pytest
 import s3_servers
 from s3_faults import FaultProxy
 from s3_proxy import S3Proxy
-from spark_bucket import BucketWriter
+from spark_bucket import CLUSTER, BucketWriter
 from spark_history import write_history
 from spark_totals import spark_totals
 
+from tierlog.base.types import TopicIdPartition
 from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.spark.history.bucket import TRIES, DirectoryBucket, open_bucket
-from tierlog.spark.options import StoreAddress
+from tierlog.spark.history.plan import Pruning
+from tierlog.spark.history.snapshot import plan_splits
+from tierlog.spark.options import StoreAddress, parse_options
 from tierlog.tiering.format.bundle import HEAD_BYTES
 from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStoreError
 
@@ -157,6 +160,30 @@ async def test_spark_asks_s3_for_the_head_of_each_bundle_and_for_each_chunk_once
     assert sorted((path[-4:], proxy.gets[path], proxy.range_bytes[path]) for path in segments) == sorted(
         request for entry in entries for request in ((".idx", 1, HEAD_BYTES), (".log", 2, entry.log_bytes))
     )
+
+
+@pytest.mark.parametrize("server", ["versitygw"], indirect=True)
+async def test_plan_of_one_topic_reads_no_other_topic_document(
+    server: s3_servers.S3Server, tmp_path: Path
+) -> None:
+    written = BucketWriter(tmp_path / "bucket")
+    for number in range(30):
+        written.topic(f"t{number}", 1)
+    batch = encode_batch([NewRecord(0, None, b"v")], base_offset=0)
+    written.segment("t7", 0, [batch])
+    written.commit("t7", 0)
+    upload(written.root, server, "many")
+    async with S3Proxy(server).running() as proxy:
+        given = {"accessKey": s3_servers.ACCESS_KEY, "secretKey": s3_servers.SECRET_KEY}
+        options = parse_options({"path": proxy.url("many"), "topic": "t7", **given})
+        assert await asyncio.to_thread(plan_splits, open_bucket(options.store), options, Pruning())
+    paths = [path.partition("?")[0].partition(f"{CLUSTER}/")[2] for path in proxy.gets.elements()]
+    keys, where = written.keys, TopicIdPartition(written.topics["t7"], 0)
+    expected = [keys.cluster(), keys.topic(where.topic_id), keys.root(where)]
+    assert sorted(path for path in paths if path) == sorted(
+        key.removeprefix(f"{CLUSTER}/") for key in expected
+    )
+    assert len(paths) == len(expected) + 2  # a list of the clusters, and one of the topics with this name
 
 
 @pytest.mark.nightly

@@ -253,8 +253,9 @@ def test_object_of_a_deleted_topic_is_an_orphan_unless_it_arrived_during_the_del
     assert witness.orphans() == ([] if has_begun else [key])
 
 
-def test_description_of_a_deleted_topic_is_an_orphan_if_a_live_cleaner_wrote_it() -> None:
-    witness, key = _witness(has_storage_cleaner=True), KEYS.topic(WHERE.topic_id)
+@pytest.mark.parametrize("key", [KEYS.topic(WHERE.topic_id), KEYS.topic_name("t", WHERE.topic_id)])
+def test_description_of_a_deleted_topic_is_an_orphan_if_a_live_cleaner_wrote_it(key: str) -> None:
+    witness = _witness(has_storage_cleaner=True)
     run_inline(witness.bucket.put(key, b"{}", None, None))
     witness.put_done(key, b"{}", None, CLEANER_NODE)
     assert witness.orphans() == [key]

@@ -204,7 +204,7 @@ MAKE: dict[str, Callable[[Place], dict[str, Any]]] = {
         "topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
     },
     "UpdateFeatures": lambda p: {
-        "feature_updates": [{"feature": "tierlog.format", "max_version_level": 3}],
+        "feature_updates": [{"feature": "tierlog.format", "max_version_level": 4}],
         "validate_only": True,
     },
     "UnregisterBroker": lambda p: {"broker_id": 4711},

@@ -58,6 +58,7 @@ class BucketWriter:
     def topic(self, name: str, partitions: int) -> uuid.UUID:
         self.topics[name] = topic_id = random_uuid(self.rng)
         document = TopicDocument(topic_id=topic_id, name=name, partitions=partitions, configs={})
+        self.put(self.keys.topic_name(name, topic_id), b"")
         self.put(self.keys.topic(topic_id), encode_topic(document))
         return topic_id
 

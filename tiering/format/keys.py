@@ -70,7 +70,10 @@ class Keys:
         return None if match is None else TopicIdPartition(uuid.UUID(match[1]), int(match[2]))
 
     def topic_of(self, key: str) -> uuid.UUID | None:
-        """The topic of a topic document; None for any other key."""
+        """The topic of a topic document or of a name's key; None for any other key."""
+        named = self.named(key)
+        if named is not None:
+            return named[0]
         name = key.removeprefix(self.topics()).removesuffix(".json")
         return uuid.UUID(name) if _UUID.fullmatch(name) else None
 
@@ -91,6 +94,24 @@ class Keys:
 
     def topic(self, topic_id: uuid.UUID) -> str:
         return f"{self.topics()}{topic_id}.json"
+
+    def names(self) -> str:
+        """Prefix of the keys of topics by name."""
+        return f"{self.cluster_id}/names/"
+
+    def topics_named(self, name: str) -> str:
+        """Prefix of the keys of all topics with a name: an earlier one may not be deleted yet."""
+        return f"{self.names()}{name}/"
+
+    def topic_name(self, name: str, topic_id: uuid.UUID) -> str:
+        """An empty object, which exists as long as the document of the topic with this name."""
+        return f"{self.topics_named(name)}{topic_id}"
+
+    def named(self, key: str) -> tuple[uuid.UUID, str] | None:
+        """The id and the name of a topic, from its `topic_name`; None for any other key."""
+        name, _, topic_id = key.removeprefix(self.names()).partition("/")
+        is_name = key.startswith(self.names()) and _UUID.fullmatch(topic_id)
+        return (uuid.UUID(topic_id), name) if is_name else None
 
     def snapshots(self) -> str:
         """Prefix of everything of snapshots."""

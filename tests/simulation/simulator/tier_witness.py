@@ -340,7 +340,7 @@ class TierWitness:
         if key.endswith("/root"):
             known = None if before is None else decoded_root(before)
             self._check_root(self._partition_of(key), decoded_root(content), known)
-        elif not key.endswith(".json") and before is not None:
+        elif not self._is_document(key) and before is not None:
             raise Violation(f"{key} is overwritten")
         elif key.endswith(".log"):
             partition = None if self.image is None else self.image.partition(*self._partition_of(key))
@@ -349,14 +349,13 @@ class TierWitness:
 
     def _arrives_after_delete(self, key: str, sender: str | None) -> bool:
         """The object arrived too late to be deleted again."""
-        if key.endswith(".json"):
-            return self._describes_deleted_topic(key) and not self._is_storage_cleaner(sender)
+        if self._is_document(key):
+            is_there = self.image is None or self._keys.topic_of(key) in (None, *self.image.topics)
+            return not is_there and not self._is_storage_cleaner(sender)
         return key in self._removed or self._deletion_has_begun(self._partition_of(key).topic_id)
 
-    def _describes_deleted_topic(self, key: str) -> bool:
-        name = key.removeprefix(self._keys.topics()).removesuffix(".json")
-        is_description = key == f"{self._keys.topics()}{name}.json"
-        return is_description and self.image is not None and uuid.UUID(name) not in self.image.topics
+    def _is_document(self, key: str) -> bool:  # or a topic's name
+        return key.endswith(".json") or self._keys.topic_of(key) is not None
 
     def _is_storage_cleaner(self, sender: str | None) -> bool:
         """The cleaner deletes topic descriptions that it wrote, and its successor deletes those that it
@@ -395,7 +394,7 @@ class TierWitness:
                 if self.image is not None and where.topic_id in self.image.topics:
                     raise Violation(f"{key} is deleted, and its topic is there")
                 self._roots.pop(where, None)
-            elif not key.endswith(".json"):
+            elif not self._is_document(key):
                 removed, where = uuid.UUID(stem[-UUID_DIGITS:]), self._partition_of(key)
                 if removed in self._named.get(where, ()):
                     raise Violation(f"{key} is deleted, and the manifest names it")
@@ -420,6 +419,7 @@ class TierWitness:
             return []
         known = {self._keys.cluster(), *map(self._keys.topic, image.topics)}
         for topic in image.topics.values():
+            known.add(self._keys.topic_name(topic.name, topic.topic_id))
             for number in range(len(topic.partitions)):
                 where = TopicIdPartition(topic.topic_id, number)
                 known.add(self._keys.root(where))
@@ -436,7 +436,7 @@ class TierWitness:
         return [
             key
             for key in left
-            if key.endswith(".json") or self._partition_of(key).topic_id not in image.delete_queue
+            if self._is_document(key) or self._partition_of(key).topic_id not in image.delete_queue
         ]
 
     def _attempt(self, where: TopicIdPartition, one: object) -> tuple[str, str]:

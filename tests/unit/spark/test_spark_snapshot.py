@@ -2,6 +2,7 @@
 
 import random
 import re
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from tierlog.spark.history.plan import OffsetsUnavailable, Part, Pruning, Source
 from tierlog.spark.history.snapshot import (
     PartitionView,
     find_cluster,
+    open_partitions,
     plan_parts,
     plan_splits,
     read_part,
@@ -409,6 +411,28 @@ def test_topic_that_is_deleted_meanwhile_does_not_disturb_others(tmp_path: Path)
     assert plan_splits(bucket, parse_options({"path": str(history.root), "topic": "flights"}), Pruning())
     with pytest.raises(InvalidOption, match="'weather' is not in the bucket"):
         plan_splits(bucket, parse_options({"path": str(history.root), "topic": "weather"}), Pruning())
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_topic_that_was_made_again_is_found_by_its_name(tmp_path: Path, is_named: bool) -> None:
+    """The name of the earlier one is still there. Without a name of the new one, as below `tierlog.format` 4,
+    its document is found in the list."""
+    writer = BucketWriter(tmp_path)
+    earlier, topic_id = writer.topic("t", 1), writer.topic("t", 1)
+    (tmp_path / writer.keys.topic(earlier)).unlink()
+    if not is_named:
+        (tmp_path / writer.keys.topic_name("t", topic_id)).unlink()
+    bucket, options = DirectoryBucket(tmp_path), parse_options({"path": str(tmp_path), "topic": "t"})
+    with ThreadPoolExecutor(1) as pool:
+        assert [view.source.topic_id for view in open_partitions(bucket, options, pool, pool)] == [topic_id]
+
+
+def test_two_documents_of_one_name_are_an_error(tmp_path: Path) -> None:
+    writer = BucketWriter(tmp_path)
+    writer.topic("t", 1), writer.topic("t", 1)
+    options = parse_options({"path": str(tmp_path), "topic": "t"})
+    with pytest.raises(InvalidOption, match="more than once"):
+        plan_splits(DirectoryBucket(tmp_path), options, Pruning())
 
 
 @pytest.mark.parametrize("kind", ["topic", "root", "page"])

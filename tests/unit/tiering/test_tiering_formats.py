@@ -108,6 +108,7 @@ def test_no_key_is_a_folder_of_another_and_components_are_short():
         keys.root(PARTITION),
         keys.log(PARTITION, entry),
         keys.index(PARTITION, entry),
+        keys.topic_name("t" * 249, TOPIC),
     ]
     all_keys.append(keys.page_of(PARTITION, 0, 2**62, ATTEMPT))
     for key in all_keys:
