@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tierlog.spark.options import InvalidOption
+from tierlog.spark.options.table import similar
 from tierlog.spark.options.values import Malformed, ValueFormat, ValueOptions
 
 if TYPE_CHECKING:
@@ -19,6 +20,17 @@ if TYPE_CHECKING:
 
     Decoder: TypeAlias = "Callable[[Array, Array, Array, Any], tuple[Any, Array]]"
 
+SPARK_TYPES = (
+    *("ARRAY", "BIGINT", "BINARY", "BOOLEAN", "DATE", "DECIMAL", "DOUBLE", "FLOAT", "INT", "SMALLINT"),
+    *("STRING", "STRUCT", "TIMESTAMP", "TIMESTAMP_NTZ", "TINYINT"),
+)
+OTHER_SPARK_TYPES = (
+    *("BYTE", "CHAR", "CHARACTER", "DEC", "INTEGER", "INTERVAL", "LONG", "NUMERIC", "REAL", "SHORT", "TIME"),
+    *("TIMESTAMP_LTZ", "VARCHAR", "VARIANT", "VOID"),
+)
+"""Other names of these types, and types that Spark has and JSON values do not."""
+
+DDL_WORD = re.compile(r"""`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\w+|\S""", re.DOTALL)
 FRAME_BYTES = 5
 DECODERS_MAX = 64
 
@@ -59,11 +71,7 @@ def column_type(options: ValueOptions) -> str:
     """The type of the column `value` in Spark. Raises InvalidOption and RegistryError."""
     found = resolved(options) or options
     if found.format is ValueFormat.JSON:
-        schema = found.schema.strip()
-        if re.search(r"\bmap\s*<", schema, re.IGNORECASE):
-            raise InvalidOption("`value.format` json has no MAP: name the fields in a STRUCT")
-        is_type = re.match(r"(struct|array)\s*<", schema, re.IGNORECASE)
-        return schema if is_type else f"struct<{schema}>"
+        return _json_type(found.schema.strip())
     if found.format is ValueFormat.PROTOBUF:
         from tierlog.spark.values.protobuf_schema import parse_descriptors
 
@@ -71,6 +79,49 @@ def column_type(options: ValueOptions) -> str:
     from tierlog.spark.values.avro_schema import parse_schema
 
     return parse_schema(found.schema).spark
+
+
+def _json_type(schema: str) -> str:
+    """The type of a schema in Spark's notation: of fields, a struct or an array. Raises InvalidOption."""
+    if re.search(r"\bmap\s*<", schema, re.IGNORECASE):
+        raise InvalidOption("`value.format` json has no MAP: name the fields in a STRUCT")
+    is_type = re.match(r"(struct|array)\s*<", schema, re.IGNORECASE)
+    found = schema if is_type else f"struct<{schema}>"
+    if (unknown := _unknown_type(found)) is not None:
+        field, name = unknown
+        raise InvalidOption(
+            f"`value.schema`: the type {name} of {field} is unknown.{similar(name.upper(), SPARK_TYPES)} "
+            f"The types are {', '.join(SPARK_TYPES)}"
+        )
+    return found
+
+
+def _unknown_type(type: str) -> tuple[str, str] | None:
+    """The first field whose type Spark does not have, and this type. Spark itself reports other mistakes."""
+    field, kind, state, parentheses = "`value`", "", "type", 0
+    is_struct = [False]  # for each open bracket: whether it has fields, or one type
+    for word in DDL_WORD.findall(type):
+        if word == ">" and len(is_struct) > 1:
+            is_struct.pop()
+            state = "end"
+        elif state == "name":
+            field, state = word, "type"
+        elif state == "type":
+            if word == ":":
+                continue
+            kind, state = word.upper(), "end"
+            if not word.isidentifier():
+                return None
+            if kind not in (*SPARK_TYPES, *OTHER_SPARK_TYPES):
+                return field, word
+        elif word == "<":
+            is_struct.append(kind == "STRUCT")
+            state = "name" if is_struct[-1] else "type"
+        elif word == "," and not parentheses:
+            state = "name" if is_struct[-1] else "type"
+        else:
+            parentheses += (word == "(") - (word == ")")
+    return None
 
 
 def decoded(values: Any, options: ValueOptions, type: Any) -> Any:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tierlog.spark.options import InvalidOption
+from tierlog.spark.options.table import similar
 from tierlog.spark.values import MalformedValue
 
 PRIMITIVES = {
@@ -23,6 +24,7 @@ PRIMITIVES = {
     "bytes": "binary",
     "string": "string",
 }
+COMPLEX = ("record", "enum", "array", "map", "fixed")
 LOGICAL = {
     ("int", "date"): "date",
     ("long", "timestamp-millis"): "timestamp",
@@ -189,7 +191,11 @@ class _Parser:
         if full in self._open:
             raise InvalidOption(f"the Avro type {full} contains itself, for which Spark has no type")
         if full not in self._named:
-            raise InvalidOption(f"`value.schema` refers to the unknown Avro type {full}")
+            known = {*PRIMITIVES, *COMPLEX, *self._named}
+            raise InvalidOption(
+                f"`value.schema` refers to the unknown Avro type {full}.{similar(name, known)} The types are "
+                f"{', '.join((*PRIMITIVES, *COMPLEX))}, and those that the schema has defined before"
+            )
         schema, inside = self._named[full]
         return self._build(schema, full, inside)
 

@@ -41,6 +41,35 @@ def test_map_is_refused(schema: str) -> None:
         column_type(options(schema))
 
 
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ("id BIGGINT, name STRING", "the type BIGGINT of id is unknown. Did you mean 'BIGINT'?"),
+        ("a INT, `b c` array<struct<d: strng>>", "the type strng of d is unknown. Did you mean 'STRING'?"),
+        ("a DECIMAL(10, 2) NOT NULL COMMENT 'x, y z', b uuid", "the type uuid of b is unknown. The types are"),
+        ("array<text>", "the type text of `value` is unknown."),
+    ],
+)
+def test_unknown_type_is_named_with_the_nearest_and_all(schema: str, said: str) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        column_type(options(schema))
+    assert said in str(refused.value) and str(refused.value).startswith("`value.schema`: ")
+    assert "ARRAY, BIGINT, BINARY" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "a INTEGER, b array<struct<c: long, d: decimal(3,1)>>, e timestamp_ltz, f varchar(3)",
+        "`int x` STRING NOT NULL COMMENT 'of type y', s STRUCT<>",
+        "a INT DEFAULT, b",  # Spark reports it
+        "a-b INT",
+    ],
+)
+def test_schema_without_an_unknown_type_is_left_to_spark(schema: str) -> None:
+    assert column_type(options(schema)) == f"struct<{schema}>"
+
+
 def test_dates_are_texts() -> None:
     type = pa.struct([("day", pa.date32()), ("days", pa.list_(pa.date32()))])
     texts = ['{"day": "2026-01-02", "days": ["1969-12-31", null]}', '{"day": "2026-13-01"}', '{"day": 3}']
