@@ -5,7 +5,8 @@
 
 Each case prints a JSON line: `ids` transactional ids, each of which commits one transaction; `groups` of
 one member with a committed offset; one consumer group (KIP-848) of `members` that share a topic of
-`partitions`: all in, one more, one less. `late`: number of turns of the event loop above 10 ms.
+`partitions`: all in, one more, one less, heartbeats of all at once, and spread over an interval. `late`:
+number of turns of the event loop above 10 ms.
 """
 
 import argparse
@@ -47,6 +48,8 @@ RETRIED = {
 GROUP, TRANSACTION = 0, 1
 JOIN_EPOCH, LEAVE_EPOCH = 0, -1
 HEARTBEAT_S = 0.5
+INTERVAL_S = 5.0
+"""Default of group.consumer.heartbeat.interval.ms."""
 WITHIN_S = 300.0
 
 
@@ -225,6 +228,11 @@ async def one_group(
     for _ in range(10):
         await asyncio.gather(*(member.heartbeat(says_owned=False) for member in members))
     found["ten heartbeats each"] = figures.end()
+    figures = Figures.begin(broker)
+    await asyncio.gather(
+        *(beat_after(INTERVAL_S * number / len(members), each) for number, each in enumerate(members))
+    )
+    found["one heartbeat each, spread over 5 s"] = figures.end()
     for connection in connections:
         connection.close()
     return found
@@ -247,6 +255,11 @@ async def await_balance(members: list[Member], partitions: int) -> None:
 async def beat(member: Member) -> None:
     while await member.heartbeat():
         pass  # says at once what it owns now
+
+
+async def beat_after(delay_s: float, member: Member) -> None:
+    await asyncio.sleep(delay_s)
+    await member.heartbeat(says_owned=False)
 
 
 async def in_connections(broker: suite.Broker, names: list[str], work: Any) -> None:
