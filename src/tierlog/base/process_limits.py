@@ -23,8 +23,8 @@ ARENAS = 2
 MAPPED_FROM_BYTES = 256 << 10
 """Blocks of this size or more are mapped separately; setting it stops glibc from raising it."""
 
-GC_THRESHOLDS = 10_000, 1, 2_500
-"""Collections of the youngest generation are 10,000 new objects apart, of the second 20,000, and of all
+GC_THRESHOLDS = 5_000, 1, 5_000
+"""Collections of the youngest generation are 5,000 new objects apart, of the second 10,000, and of all
 objects 50 million. Requests create hardly any cycles, so new objects are state that grows, such as members
 and transactional ids. The event loop waits while a collection visits its generation and those below: about
 a millisecond for 10,000 objects."""
