@@ -4,8 +4,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from tierlog.spark.bulk_load import find_topic, load
+from tierlog.spark.history.bucket import open_bucket
 from tierlog.spark.jobs.arguments import InvalidArgument, Job, Progress, Values, main
 from tierlog.spark.jobs.runner import spark_session
+from tierlog.spark.options import parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,7 +21,9 @@ def run(values: Values, progress: Progress) -> dict[str, Any]:
     """Load the rows. Raises JobFailed."""
     if not values["input"]:
         raise InvalidArgument("nothing to load: give --input")
-    find_topic(values["admin"], values["topic"])  # before Spark starts
+    place = {name: values[name] for name in ("path", *STORE) if values[name]}
+    open_bucket(parse_options({**place, "topic": values["topic"]}).store)
+    find_topic(values["admin"], values["topic"])  # both before Java starts
     with spark_session("load", values) as spark:
         from pyspark.errors import AnalysisException
 

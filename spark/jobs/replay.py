@@ -51,18 +51,20 @@ OWN_OPTIONS = ("topic", "kafka.bootstrap.servers", "checkpointLocation")
 
 def run(values: Values, progress: Progress) -> dict[str, Any]:
     """Replay what is new. Raises JobFailed."""
+    from pyspark.sql.types import StructType
+
     from tierlog.spark.jobs.replay_stream import replay_reader
 
     source, target = _source_options(values), _target_options(values)
     function = load_function(values["function"]) if values["function"] else None
+    reader = replay_reader(source, StructType())  # before Java starts, which takes seconds
+    try:
+        first, end = reader.bounds()
+    finally:
+        reader.stop()
+    _check_target(values, target, end)
     with spark_session("replay", values) as spark:
         frame = _rows(spark, source, values, function)
-        reader = replay_reader(source, frame.schema)
-        try:
-            first, end = reader.bounds()
-        finally:
-            reader.stop()
-        _check_target(values, target, end)
         progress.begin("replay", max(stream_offsets.count(first, end), 1))
         writer = _to_target(frame, values).writeStream.format("tierlog").queryName("tierlog replay")
         for name, value in {**target, "checkpointLocation": values["checkpoint"]}.items():
@@ -213,7 +215,9 @@ def _follow(query: "StreamingQuery", first: Offsets, progress: Progress) -> dict
             _report(query, first, progress, done)
         _report(query, first, progress, done)
     except PySparkException as failure:
-        raise JobFailed(reason(failure)) from failure
+        text, option, _ = reason(failure).partition("; set failOnDataLoss")
+        advice = "; --allow-data-loss continues with the records that exist" if option else ""
+        raise JobFailed(text + advice) from failure
     except KeyboardInterrupt:
         query.stop()
         raise
