@@ -91,11 +91,13 @@ def behind(start: Mapping[Source, int], newest: Mapping[Source, int]) -> Offsets
     return {source: end for source, end in newest.items() if end < start.get(source, 0)}
 
 
-def report_loss(source: Source, start: int, end: int, fail_on_data_loss: bool) -> None:
-    """Raise OffsetsUnavailable for a log that ends before `start`, or warn."""
+def report_loss(source: Source, end: int, needed: int, *, was_read: bool, fail_on_data_loss: bool) -> None:
+    """Raise OffsetsUnavailable for a log that ends before the offset `needed`, or warn. `was_read`: whether
+    the stream has read the lost records."""
+    known = "the stream has read" if was_read else "the log had records"
     lost = (
-        f"{source}: the stream has read up to offset {start}, but the log ends at {end}: records were lost, "
-        "as in an unclean election, and later ones have their offsets"
+        f"{source}: {known} up to offset {needed}, but the log ends at {end}: offsets {end} to {needed - 1} "
+        "were lost, as in an unclean election, and later records get these offsets"
     )
     if fail_on_data_loss:
         raise OffsetsUnavailable(f"{lost}; set failOnDataLoss=false to continue at {end}")

@@ -58,10 +58,8 @@ except ImportError:
 MANIFEST_AGE_S = 30.0
 """How long the manifests of a stream with brokers are used. Brokers serve what they do not have yet."""
 READS_AT_ONCE = 16
-BEHIND_PAUSE_S = 0.2
-BEHIND_TIMEOUTS = 1
-"""Pause between two look-ups of a log that seems to end before the offset of the checkpoint, and for how many
-times `kafka.request.timeout.ms` they continue."""
+LOSS_CHECK_PAUSE_S = 0.2
+"""Pause between two look-ups of a log that seems to have lost records."""
 
 
 class BrokenBatch(RuntimeError):
@@ -134,12 +132,9 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
         """The end of the next micro-batch, or `start` if there is nothing to read."""
         is_limited = not (ENGINE_LIMITS and isinstance(limit, ReadAllAvailable))
         begin = stream_offsets.decode(start)
-        newest = self._newest = self._latest(begin)
-        live = self._options.live  # a bucket may get later what brokers had
-        if live is not None and stream_offsets.behind(begin, newest):
-            newest = self._newest = self._latest_again(begin, BEHIND_TIMEOUTS * live.timeout_s)
-            if lost := stream_offsets.behind(begin, newest):
-                return stream_offsets.encode({**begin, **lost})
+        newest = self._newest = self._latest_without_losses(begin)
+        if self._options.live is not None and (lost := stream_offsets.behind(begin, newest)):
+            return stream_offsets.encode({**begin, **lost})
         begin = self._with_new_partitions(begin, newest)
         end = stream_offsets.at_least(begin, newest)
         if self._target is not None:
@@ -166,7 +161,7 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
     @short_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Later records and partitions are left for the next run."""
-        self._target = self._latest({})
+        self._target = self._ends()
 
     @short_errors
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -234,20 +229,35 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
         stream_offsets.check_topics(start, dict.fromkeys(sources, 0))
         return self._positions.latest(sources)
 
-    def _latest_again(self, start: Offsets, timeout_s: float) -> Offsets:
-        """The newest offsets, once no log ends before `start`. A new leader may report a lower end for a
-        moment (KIP-207). One that stays lower has lost records: raises OffsetsUnavailable, if that should
-        fail."""
-        deadline_s = time.monotonic() + timeout_s
-        while stream_offsets.behind(start, newest := self._latest(start)) and time.monotonic() < deadline_s:
-            time.sleep(BEHIND_PAUSE_S)
-        self._report_losses(start, newest)
-        return newest
+    def _ends(self) -> Offsets:
+        """Where a run that reads what there is ends."""
+        return self._latest({})
 
-    def _report_losses(self, start: Offsets, newest: Offsets) -> None:
-        """Raises OffsetsUnavailable, or warns, if a log ends before `start`."""
-        for source, end in stream_offsets.behind(start, newest).items():
-            stream_offsets.report_loss(source, start[source], end, self._options.read.fail_on_data_loss)
+    def _latest_without_losses(self, start: Offsets) -> Offsets:
+        """The newest offsets, once no log ends before `start` or before the target. A new leader may report a
+        lower end for a moment (KIP-207). One that is still lower after `kafka.request.timeout.ms` has lost
+        records: raises OffsetsUnavailable, or warns and lowers the target."""
+        newest, live = self._latest(start), self._options.live
+        if live is None:  # a bucket may get later what brokers had
+            return newest
+        needed = {**start, **stream_offsets.at_least(start, self._target or {})}
+        deadline_s = time.monotonic() + live.timeout_s
+        while stream_offsets.behind(needed, newest) and time.monotonic() < deadline_s:
+            time.sleep(LOSS_CHECK_PAUSE_S)
+            newest = self._latest(start)
+        lost = stream_offsets.behind(needed, newest)
+        for source, end in lost.items():
+            was_read = end < start.get(source, 0)
+            stream_offsets.report_loss(
+                source,
+                end,
+                start[source] if was_read else needed[source],
+                was_read=was_read,
+                fail_on_data_loss=self._options.read.fail_on_data_loss,
+            )
+        if self._target is not None:
+            self._target = {**self._target, **lost}
+        return newest
 
     def _with_new_partitions(self, start: Offsets, end: Mapping[Source, int]) -> Offsets:
         """Add partitions that did not exist before. A new topic begins at its earliest offset, a new
@@ -343,10 +353,14 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
 
 class UnlimitedStreamReader(TierlogStreamReader):
     """For PySpark 4.0 and 4.1, whose engine does not say from where a micro-batch starts: the reader
-    remembers it. The first micro-batch after a restart has no limit, and its plan alone shows that a log ends
-    before it."""
+    remembers it.
+
+    After a restart, the engine asks for the end of the first micro-batch before the reader knows its start,
+    and stores that end. It may be before the start, which then shows when the micro-batch is planned."""
 
     _begin: dict[str, Any] | None = None
+    _already_read: Offsets | None = None
+    """Start of such a micro-batch. The next one starts at its end, and would read some records again."""
 
     @short_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -356,12 +370,31 @@ class UnlimitedStreamReader(TierlogStreamReader):
     @short_errors
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
         if self._begin is None:
-            return stream_offsets.encode(self._latest({}))
+            return stream_offsets.encode(self._ends())
         return super().latestOffset(self._begin, None)
 
     @short_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        if self._begin is None:
-            self._report_losses(stream_offsets.decode(start), stream_offsets.decode(end))
-        self._begin = end
-        return super().partitions(start, end)
+        begin, finish = stream_offsets.decode(start), stream_offsets.decode(end)
+        if self._begin is None and stream_offsets.behind(begin, finish):
+            self._already_read = self._not_lost(begin)
+        read = self._already_read
+        if read is None:
+            self._begin = end
+            return super().partitions(start, end)
+        self._begin = stream_offsets.encode(stream_offsets.at_least(read, finish))
+        return super().partitions(stream_offsets.encode(stream_offsets.at_least(read, begin)), end)
+
+    def _not_lost(self, begin: Offsets) -> Offsets:
+        """The offsets in `begin` that the log or the bucket still has, or has by now. Raises
+        OffsetsUnavailable for others, unless the user accepts that brokers have lost them."""
+        newest = self._latest_without_losses(begin)
+        missing = stream_offsets.behind(begin, newest)
+        if missing and self._options.live is None:
+            source = next(iter(missing))
+            raise OffsetsUnavailable(
+                f"{source}: the stream has read up to offset {begin[source]}, and the bucket ends at "
+                f"{missing[source]}: start the query again once brokers have uploaded more, or set "
+                "`kafka.bootstrap.servers`"
+            )
+        return {source: offset for source, offset in begin.items() if source not in missing}

@@ -84,7 +84,7 @@ class InOrder(TierlogStreamReader):
     def bounds(self) -> tuple[Offsets, Offsets]:
         """The first offsets of a new replay, and the ends as of now. Raises InvalidOption for the end of a
         partition that is not read, as its records would be written to the newest one."""
-        end = self._latest({})
+        end = self._ends()
         check_bounds([self._options.read.ending], end)
         try:
             return stream_offsets.decode(self.initialOffset()), end
@@ -95,6 +95,8 @@ class InOrder(TierlogStreamReader):
         return self._marked(super().initialOffset())
 
     def latestOffset(self, *begin: Any) -> dict[str, Any]:  # noqa: N802
+        if self._target is None:  # PySpark 4.0 and 4.1 set none
+            self._target = self._ends()
         return self._marked(super().latestOffset(*begin))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -106,11 +108,13 @@ class InOrder(TierlogStreamReader):
                     f"{json.dumps(self.arguments)}: give the same arguments, or another --checkpoint"
                 )
         begin, finish = stream_offsets.decode(start), stream_offsets.decode(end)
-        if behind := [source for source in finish if finish[source] < begin.get(source, 0)]:
-            raise ReplayChanged(
-                f"the checkpoint has offset {begin[behind[0]]} of {behind[0]}, which is beyond the end of "
-                f"the range, {finish[behind[0]]}: give a later end, or another --checkpoint"
-            )
+        if behind := stream_offsets.behind(begin, finish):
+            newest = self._latest_without_losses(begin)
+            for source in behind.keys() - stream_offsets.behind(begin, newest).keys():
+                raise ReplayChanged(
+                    f"the checkpoint has offset {begin[source]} of {source}, which is beyond the end of the "
+                    f"range, {finish[source]}: give a later end, or another --checkpoint"
+                )
         history: dict[Source, list[Part]] = {}
         live: dict[Source, LiveRange] = {}
         for planned in super().partitions(start, end):
@@ -131,16 +135,15 @@ class InOrder(TierlogStreamReader):
         if live is not None:
             yield from super().read(InputPartition(live))
 
-    def _latest(self, start: Mapping[Source, int]) -> Offsets:
-        """The newest offsets, but not beyond the end of the replay, and never before `start`."""
-        newest, ending = super()._latest(start), self._options.read.ending
+    def _ends(self) -> Offsets:
+        """The newest offsets, but not beyond the end of the replay."""
+        newest, ending = super()._ends(), self._options.read.ending
         stamps = {source: ending.timestamp_of(source.topic, source.partition) for source in newest}
         by_time = self._positions.at_timestamps(
             {source: stamp for source, stamp in stamps.items() if stamp is not None}
         )
         return {
-            source: max(start.get(source, 0), _end(ending, source, offset, by_time.get(source)))
-            for source, offset in newest.items()
+            source: _end(ending, source, offset, by_time.get(source)) for source, offset in newest.items()
         }
 
     def _marked(self, document: dict[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,10 @@ def test_map_is_refused(schema: str) -> None:
     [
         ("id BIGGINT, name STRING", "the type BIGGINT of id is unknown. Did you mean 'BIGINT'?"),
         ("a INT, `b c` array<struct<d: strng>>", "the type strng of d is unknown. Did you mean 'STRING'?"),
-        ("a DECIMAL(10, 2) NOT NULL COMMENT 'x, y z', b uuid", "the type uuid of b is unknown. The types are"),
+        (
+            "a DECIMAL(10, 2) NOT NULL COMMENT 'x, y z', b uuid",
+            "the type uuid of b is unknown. The types are",
+        ),
         ("array<text>", "the type text of `value` is unknown."),
     ],
 )

@@ -1,11 +1,13 @@
 """Driver and task of a stream, on a broker that responds as a script says: lost records and limits."""
 
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql.types import StructType
 from scripted_broker import broker
+from spark_bucket import BucketWriter
 
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -20,9 +22,12 @@ from tierlog.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.spark import offsets, stream
-from tierlog.spark.history.plan import OffsetRange, OffsetsUnavailable, Source
+from tierlog.spark.history.plan import OffsetRange, OffsetsUnavailable, Source, unpack_split
 from tierlog.spark.history.positions import BucketPositions
+from tierlog.spark.jobs import replay_stream
+from tierlog.spark.jobs.replay_stream import InOrder, ReplayReader, UnlimitedReplayReader, replay_reader
 from tierlog.spark.live import connection
 from tierlog.spark.live.fetch import fetch_range
 from tierlog.spark.options.stream import parse_stream_options
@@ -31,14 +36,8 @@ FLIGHTS = Source("flights", uuid.UUID(int=1), 0)
 CHECKPOINT = offsets.encode({FLIGHTS: 1_000})
 
 
-@pytest.fixture(autouse=True)
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "BEHIND_PAUSE_S", 0.0)
-
-
-@pytest.fixture
-def one_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "BEHIND_TIMEOUTS", 0)
+SHORT = {"kafka.request.timeout.ms": "1000"}
+"""For a log that stays short: how long the reader waits."""
 
 
 def given(address: str, **options: str) -> dict[str, str]:
@@ -79,16 +78,15 @@ def batches(*ends: int, count: int = 1, **options: str) -> list[dict[str, Any]]:
     return found[1:]
 
 
-@pytest.mark.usefixtures("one_look")
 def test_log_that_ends_before_the_checkpoint_is_an_error() -> None:
-    with pytest.raises(OffsetsUnavailable, match=r"read up to offset 1000, but the log ends at 900.*=false"):
-        latest(900)
+    lost = r"read up to offset 1000, but the log ends at 900: offsets 900 to 999 were lost.*=false"
+    with pytest.raises(OffsetsUnavailable, match=lost):
+        latest(900, **SHORT)
 
 
-@pytest.mark.usefixtures("one_look")
 def test_stream_continues_at_the_end_of_such_a_log_if_the_user_accepts_it() -> None:
     with pytest.warns(UserWarning, match="The stream continues at 900"):
-        assert latest(900, failOnDataLoss="false") == offsets.encode({FLIGHTS: 900})
+        assert latest(900, failOnDataLoss="false", **SHORT) == offsets.encode({FLIGHTS: 900})
 
 
 def test_new_leader_may_report_a_lower_end_for_a_moment() -> None:
@@ -99,7 +97,7 @@ def test_new_leader_may_report_a_lower_end_for_a_moment() -> None:
 def test_engine_that_does_not_say_where_a_micro_batch_starts_learns_of_the_loss_when_it_is_planned() -> None:
     with broker(lambda api, port: respond(api, port, [900])) as address:
         for fails in (False, True):
-            options = parse_stream_options(given(address, failOnDataLoss=str(fails).lower()))
+            options = parse_stream_options(given(address, failOnDataLoss=str(fails).lower(), **SHORT))
             reader = stream.UnlimitedStreamReader(options, StructType())  # after a restart
             end = reader.latestOffset()
             if fails:
@@ -109,6 +107,66 @@ def test_engine_that_does_not_say_where_a_micro_batch_starts_learns_of_the_loss_
                 with pytest.warns(UserWarning, match="The stream continues at 900"):
                     assert reader.partitions(CHECKPOINT, end) == []
             reader.stop()
+
+
+@pytest.mark.parametrize("start", [800, 950])
+@pytest.mark.parametrize("reader_class", [ReplayReader, UnlimitedReplayReader])
+def test_replay_whose_source_loses_records_before_its_end_fails(
+    start: int, reader_class: type[InOrder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log had 1,000 records when the run began, and 900 later."""
+    monkeypatch.setattr(replay_stream, "ENGINE_LIMITS", reader_class is ReplayReader)
+    ends = [1_000, 900]
+    begin = offsets.encode({FLIGHTS: start})
+    with broker(lambda api, port: respond(api, port, ends)) as address:
+        reader = replay_reader(given(address, **SHORT), StructType())
+        if reader_class is ReplayReader:
+            reader.prepareForTriggerAvailableNow()
+            asked = (begin, None)
+        else:
+            reader._begin, asked = begin, ()
+        lost = "offsets 900 to 999" if start < 900 else "offsets 900 to 949"
+        with pytest.raises(OffsetsUnavailable, match=rf"but the log ends at 900: {lost} were lost"):
+            reader.latestOffset(*asked)
+        reader.stop()
+
+
+def test_replay_that_accepts_the_loss_ends_where_its_source_ends() -> None:
+    ends = [1_000, 900]
+    with broker(lambda api, port: respond(api, port, ends)) as address:
+        reader = replay_reader(given(address, failOnDataLoss="false", **SHORT), StructType())
+        reader.prepareForTriggerAvailableNow()
+        begin = offsets.encode({FLIGHTS: 800})
+        with pytest.warns(UserWarning, match="offsets 900 to 999 were lost"):
+            end = reader.latestOffset(begin, None)
+        assert offsets.decode(end) == {FLIGHTS: 900}
+        assert reader.latestOffset(end, None) == end
+        reader.stop()
+
+
+def test_engine_that_does_not_say_where_a_micro_batch_starts_waits_for_the_upload(tmp_path: Path) -> None:
+    """The checkpoint is at 10. At the restart the bucket ends at 5, which is in the checkpoint, too."""
+    writer = BucketWriter(tmp_path)
+    source = Source("flights", writer.topic("flights", 1), 0)
+    for base in (0, 5, 10):
+        records = [NewRecord(0, None, b"v")] * 5
+        writer.segment("flights", 0, [encode_batch(records, base_offset=base)])
+    options = parse_stream_options({"topic": "flights", "path": str(tmp_path)})
+    checkpoint = offsets.encode({source: 10})
+    writer.commit("flights", 0, uncommitted=2)
+    reader = stream.UnlimitedStreamReader(options, StructType())
+    end = reader.latestOffset()
+    assert offsets.decode(end) == {source: 5}
+    with pytest.raises(OffsetsUnavailable, match="10, and the bucket ends at 5: start the query again"):
+        reader.partitions(checkpoint, end)
+    writer.commit("flights", 0, uncommitted=1)
+    reader = stream.UnlimitedStreamReader(options, StructType())  # the next run plans the same micro-batch
+    assert reader.partitions(checkpoint, end) == []
+    assert offsets.decode(reader.latestOffset()) == {source: 10}
+    writer.commit("flights", 0)
+    newest = reader.latestOffset()
+    (task,) = reader.partitions(end, newest)
+    assert [part.offsets for part in unpack_split(task.value)] == [OffsetRange(10, 15)]
 
 
 class Uploaded(BucketPositions):
