@@ -36,7 +36,7 @@ from tierlog.spark.history.plan import (
     pack_split,
 )
 from tierlog.spark.history.positions import BucketPositions
-from tierlog.spark.history.snapshot import plan_splits
+from tierlog.spark.history.snapshot import READS_AT_ONCE, plan_splits
 from tierlog.spark.offsets import Offsets
 from tierlog.spark.options import EARLIEST, LATEST, Bound
 from tierlog.spark.options.stream import StreamOptions
@@ -57,7 +57,6 @@ except ImportError:
 
 MANIFEST_AGE_S = 30.0
 """How long the manifests of a stream with brokers are used. Brokers serve what they do not have yet."""
-READS_AT_ONCE = 16
 LOSS_CHECK_PAUSE_S = 0.2
 """Pause between two look-ups of a log that seems to have lost records."""
 
@@ -90,7 +89,8 @@ def stream_reader(options: StreamOptions, schema: StructType) -> DataSourceStrea
 
 
 class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
-    """The driver calls all methods but `read`, in one thread of one process per query."""
+    """The driver calls all methods but `read`, in one thread of one process per query. In each of them,
+    `begin` and `finish` are the decoded documents `start` and `end`."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
@@ -134,6 +134,7 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
         begin = stream_offsets.decode(start)
         newest = self._newest = self._latest_without_losses(begin)
         if self._options.live is not None and (lost := stream_offsets.behind(begin, newest)):
+            # the user accepts the loss: an empty micro-batch takes the checkpoint back to the end of the log
             return stream_offsets.encode({**begin, **lost})
         begin = self._with_new_partitions(begin, newest)
         end = stream_offsets.at_least(begin, newest)
@@ -175,11 +176,14 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
         begin, finish = stream_offsets.decode(start), stream_offsets.decode(end)
         stream_offsets.check_topics(begin, finish)
         begin = self._with_new_partitions(begin, finish)
-        ranges = {source: OffsetRange(begin[source], offset) for source, offset in finish.items()}
-        ranges = {source: found for source, found in ranges.items() if found}
+        ranges = {
+            source: OffsetRange(begin[source], offset)
+            for source, offset in finish.items()
+            if begin[source] < offset
+        }
         history, live = self._divide(ranges)
         tasks: list[bytes | LiveRange] = [pack_split(split) for split in self._splits(history)]
-        tasks += [LiveRange(source, found) for source, found in live.items()]
+        tasks += [LiveRange(source, offsets) for source, offsets in live.items()]
         return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -283,12 +287,14 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
             return {}, dict(ranges)
         committed = self._committed_ranges(ranges)
         if self._options.live is None:
-            loss = self._options.read.fail_on_data_loss
+            fails = self._options.read.fail_on_data_loss
             return {
-                source: stream_offsets.available(source, found, committed[source].start, loss)
-                for source, found in ranges.items()
+                source: stream_offsets.available(source, offsets, committed[source].start, fails)
+                for source, offsets in ranges.items()
             }, {}
-        parts = {source: stream_offsets.seam(found, committed[source]) for source, found in ranges.items()}
+        parts = {
+            source: stream_offsets.seam(offsets, committed[source]) for source, offsets in ranges.items()
+        }
         return (
             {source: history for source, (history, _) in parts.items() if history},
             {source: live for source, (_, live) in parts.items() if live},
@@ -311,8 +317,8 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
         """The splits of the batch reader."""
         if not ranges:
             return []
-        starts = {(source.topic, source.partition): found.start for source, found in ranges.items()}
-        ends = {(source.topic, source.partition): found.end for source, found in ranges.items()}
+        starts = {(source.topic, source.partition): offsets.start for source, offsets in ranges.items()}
+        ends = {(source.topic, source.partition): offsets.end for source, offsets in ranges.items()}
         read = self._options.read
         assigned: dict[str, set[int]] = {}
         for source in ranges:
