@@ -189,7 +189,7 @@ def of_cluster(bootstrap: str | None, admin: str | None, days: int) -> list[Find
     with KafkaClient(bootstrap) as client:
         has_authorizer = False
         for broker in client.metadata([]).brokers:
-            settings = _settings_of(client, broker.node_id)
+            settings = settings_of(client, broker.node_id)
             has_authorizer |= bool(settings.authorizer_class_name)
             found += of_settings(f"broker {broker.node_id}", settings)
         found += of_users(users.rows(client))
@@ -199,7 +199,7 @@ def of_cluster(bootstrap: str | None, admin: str | None, days: int) -> list[Find
     return [*found, *_of_nodes(bootstrap, admin, days)]
 
 
-def _settings_of(client: Any, broker: int) -> NodeSettings:
+def settings_of(client: Any, broker: int) -> NodeSettings:
     """Settings as the broker describes them: without passwords, and without those of single listeners."""
     from tierlog.cli import configs
 

@@ -1,24 +1,21 @@
-"""`tierlog security …`: finds what stands open, is weak or expires."""
+"""`tierlog security …`: finds what stands open, is weak or expires; `role` shows roles."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tierlog.cli.commands import role
 from tierlog.cli.errors import ExitCode, usage
 from tierlog.cli.options import Admin, Bootstrap, ClientConfig, Json, known_words
 from tierlog.cli.output import counted, print_json, print_rows, print_status
 
-app = typer.Typer(no_args_is_help=True, help="Check what stands open, is weak or expires.")
+app = typer.Typer(no_args_is_help=True, help="Check what stands open, is weak or expires, and show roles.")
+app.add_typer(role.app, name="role")
 
 COLUMNS = {"level": "level", "check": "check", "where": "where", "what": "finding", "next": "what to do"}
 DAYS = 21
 DAYS_MAX = 3_650
-
-
-@app.callback()
-def security() -> None:
-    """Without a callback typer would merge the only command into the group."""
 
 
 @app.command()

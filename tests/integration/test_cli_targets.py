@@ -119,6 +119,10 @@ LOCAL = {
     f"cluster {verb}" for verb in ("down", "kill", "pause", "resume", "start", "status", "stop", "up")
 } | {
     "certs create",
+    "security role assign",
+    "security role create",
+    "security role delete",
+    "security role unassign",
     "cluster config lint",
     "dev",
     "generate alerts",
@@ -156,6 +160,8 @@ READING = {
     "broker list",
     "broker settings",
     "security check",
+    "security role describe",
+    "security role list",
     "cluster config diff",
     "cluster config export",
     "cluster config get",
