@@ -70,7 +70,9 @@ BODY_TIMEOUT_S = 10.0
 BODIES_OF_ADDRESS_MAX_BYTES = 4 * MAX_BODY_BYTES
 BODIES_MAX_BYTES = 16 * MAX_BODY_BYTES
 """Bytes of large bodies that are being received, by the sender's address, and in all from addresses that have
-sent no authenticated request yet. Each sender may be a stranger that wants to use up the memory."""
+sent no authenticated request yet. Each sender may be a stranger that wants to use up the memory. Connections
+with an authenticated request have a budget of their own for each address: a stranger at a node's address
+cannot use it up."""
 SMALL_BODY_BYTES = 256 << 10
 """Bodies up to this size need no budget: heartbeats and votes pass also while strangers announce large bodies
 that they never send."""
@@ -92,27 +94,36 @@ class _Receiving:
     """Bytes of the bodies that are being received, whose senders are unknown."""
 
     def __init__(self) -> None:
-        self._bytes: dict[str, int] = {}
-        self.nodes: set[str] = set()  # addresses of authenticated requests
+        self._bytes: dict[tuple[str, bool], int] = {}  # by address, and whether the connection is a node's
+        self._addresses: set[str] = set()  # of authenticated requests
+        self._connections: set[asyncio.BaseTransport] = set()
+
+    def authenticated(self, request: web.Request) -> None:
+        self._addresses.add(request.remote or "")
+        if request.transport is not None and request.transport not in self._connections:
+            open_ones = {one for one in self._connections if not one.is_closing()}
+            self._connections = open_ones | {request.transport}
 
     @contextmanager
-    def reserved(self, address: str, length: int) -> Iterator[None]:
+    def reserved(self, request: web.Request, length: int) -> Iterator[None]:
         """Raises HTTPServiceUnavailable if others are in the way of a large body."""
         if length <= SMALL_BODY_BYTES:
             yield
             return
-        of_address = self._bytes.get(address, 0)
-        of_strangers = sum(count for one, count in self._bytes.items() if one not in self.nodes)
-        is_over = address not in self.nodes and of_strangers + length > BODIES_MAX_BYTES
-        if is_over or of_address + length > BODIES_OF_ADDRESS_MAX_BYTES:
+        address = request.remote or ""
+        sender = (address, request.transport in self._connections)
+        of_sender = self._bytes.get(sender, 0)
+        of_strangers = sum(count for (one, _), count in self._bytes.items() if one not in self._addresses)
+        is_over = address not in self._addresses and of_strangers + length > BODIES_MAX_BYTES
+        if is_over or of_sender + length > BODIES_OF_ADDRESS_MAX_BYTES:
             raise web.HTTPServiceUnavailable(text="too many requests are being received")
-        self._bytes[address] = of_address + length
+        self._bytes[sender] = of_sender + length
         try:
             yield
         finally:
-            self._bytes[address] -= length
-            if not self._bytes[address]:
-                del self._bytes[address]
+            self._bytes[sender] -= length
+            if not self._bytes[sender]:
+                del self._bytes[sender]
 
 
 class _UnreadableBody(Exception):
@@ -230,10 +241,9 @@ def _authenticating(
     node: MetadataNode, secret: bytes, receiving: _Receiving, serve: _Serve
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handle(request: web.Request) -> web.Response:
-        address = request.remote or ""
-        with receiving.reserved(address, _length_of(request)):
+        with receiving.reserved(request, _length_of(request)):
             envelope, body = await _authenticated(node, secret, request)
-        receiving.nodes.add(address)
+        receiving.authenticated(request)
         try:
             return await serve(request, envelope, body)
         except _UnreadableBody as unreadable:

@@ -215,6 +215,33 @@ async def test_large_bodies_of_strangers_have_a_budget_for_each_address(
         """The node has not noticed that they are gone."""
 
 
+async def test_strangers_at_the_address_of_a_node_leave_the_budget_of_its_connections(
+    quorum: Quorum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "BODY_TIMEOUT_S", 60.0)
+    await quorum.start(1)
+    url, large = quorum.urls[1] + STEP_PATH, bytes(SMALL_BODY_BYTES + 1)
+
+    async def status(session: aiohttp.ClientSession, body: bytes, secret: bytes = SECRET) -> int:
+        headers = Envelope(CLUSTER_ID, 2, 1).headers(secret, STEP_PATH, body)
+        async with session.post(url, data=body, headers=headers) as response:
+            await response.read()
+            return response.status
+
+    async with aiohttp.ClientSession() as node, aiohttp.ClientSession() as new:
+        assert await status(node, encode_messages([])) == 204
+        count = BODIES_OF_ADDRESS_MAX_BYTES // MAX_BODY_BYTES
+        strangers = [await asyncio.open_connection("127.0.0.1", quorum.ports[1]) for _ in range(count)]
+        for _, writer in strangers:
+            head = f"POST {STEP_PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {MAX_BODY_BYTES}\r\n\r\n"
+            writer.write(head.encode())
+        while await status(new, large, b"another secret") != 503:
+            """The node has not begun to receive them all."""
+        assert await status(node, large) == 400  # received, and no messages
+        for _, writer in strangers:
+            writer.close()
+
+
 @pytest.mark.parametrize("path", [STEP_PATH, SUBMIT_PATH])
 async def test_oversized_and_malformed_bodies_are_rejected(quorum: Quorum, path: str) -> None:
     await quorum.start(1)
