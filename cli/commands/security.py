@@ -1,19 +1,25 @@
-"""`tierlog security …`: finds what stands open, is weak or expires; `role` shows roles."""
+"""`tierlog security …`: finds what stands open, is weak or expires, and shows the roles of the admin API."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tierlog.cli.commands import role
 from tierlog.cli.errors import ExitCode, usage
 from tierlog.cli.options import Admin, Bootstrap, ClientConfig, Json, known_words
-from tierlog.cli.output import counted, print_json, print_rows, print_status
+from tierlog.cli.output import counted, listed, print_json, print_rows, print_status
+from tierlog.cli.targets import READ_TIMEOUT_S
 
 app = typer.Typer(no_args_is_help=True, help="Check what stands open, is weak or expires, and show roles.")
-app.add_typer(role.app, name="role")
 
 COLUMNS = {"level": "level", "check": "check", "where": "where", "what": "finding", "next": "what to do"}
+ROLE_COLUMNS = {
+    "role": "role",
+    "principals": "principals",
+    "brokers": "brokers",
+    "settings": "settings",
+    "may": "may",
+}
 DAYS = 21
 DAYS_MAX = 3_650
 
@@ -73,3 +79,26 @@ def check(
         print_status("no findings")
     if rows:
         raise typer.Exit(int(ExitCode.INSECURE))
+
+
+@app.command()
+def roles(as_json: Json = False, bootstrap: Bootstrap = None, client_config: ClientConfig = None) -> None:
+    """Show who has which role of the admin API. Roles are settings of the nodes.
+
+    To change them, change the setting on all nodes, and restart these one after the other. ACLs name
+    principals only: give each principal its own with `tierlog acl create`.
+    """
+    from tierlog.cli.admin_roles import ROLES, assignments
+    from tierlog.cli.client import KafkaClient
+
+    with KafkaClient(bootstrap, timeout_s=READ_TIMEOUT_S) as client:
+        found = assignments(client)
+    if as_json:
+        print_json({"roles": found.rows, "without_authentication": found.open_brokers})
+        return
+    print_rows(ROLE_COLUMNS, found.rows, title=counted(len(ROLES), "role"))
+    if found.open_brokers:
+        print_status(
+            f"admin.authentication is not set on {listed(list(map(str, found.open_brokers)))}: there, every client that "
+            "reaches the admin API may do everything"
+        )

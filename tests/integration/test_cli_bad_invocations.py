@@ -436,17 +436,8 @@ security check --config {file} --bootstrap {closed}
 security check --days 0
 security check --ignore nosuch
 security check --bootstrap {closed}
-security role list --bootstrap {closed}
-security role describe
-security role describe editor --bootstrap {closed}
-security role describe viewer --bootstrap {closed}
-security role assign operator
-security role assign operator --principal ada
-security role unassign editor --principal ada
-security role unassign viewer --principal User:ada
-security role create editors
-security role delete admin
-security role delete editors
+security roles viewer
+security roles --bootstrap {closed}
 spark package --output {tmp}/missing/archive.tar.gz
 cluster up --nodes 0
 cluster up --nodes 100

@@ -119,10 +119,6 @@ LOCAL = {
     f"cluster {verb}" for verb in ("down", "kill", "pause", "resume", "start", "status", "stop", "up")
 } | {
     "certs create",
-    "security role assign",
-    "security role create",
-    "security role delete",
-    "security role unassign",
     "cluster config lint",
     "dev",
     "generate alerts",
@@ -160,8 +156,7 @@ READING = {
     "broker list",
     "broker settings",
     "security check",
-    "security role describe",
-    "security role list",
+    "security roles",
     "cluster config diff",
     "cluster config export",
     "cluster config get",
