@@ -105,6 +105,12 @@ class AdminApi:
         found = [self.of_broker(leader, cluster) for leader in sorted(leaders & registered)]
         return list({api.url: api for api in found}.values()) or [self]
 
+    def live_leaders(self, topic: str | None = None) -> "list[AdminApi]":
+        """As `leaders`, before a long request to each. Raises CliError that names those that are silent."""
+        leaders = self.leaders(topic)
+        _of_all([AdminApi(leader.url, timeout_s=PROBE_TIMEOUT_S) for leader in leaders], "/v1/quorum")
+        return leaders
+
     def of_leaders(self, path: str, topic: str | None = None) -> list[Any]:
         """The responses of all brokers that lead partitions, which are asked at the same time. Raises
         CliError that names those that do not respond."""

@@ -26,6 +26,7 @@ from tierlog.cli.security_findings import (
     of_users,
     open_admin_api,
 )
+from tierlog.cli.targets import READ_TIMEOUT_S
 from tierlog.config.definitions import InvalidSetting, SettingType
 from tierlog.config.node import NODE_SETTINGS, NodeSettings
 from tierlog.config.providers import referenced_files
@@ -186,12 +187,14 @@ def of_cluster(bootstrap: str | None, admin: str | None, days: int) -> list[Find
     from tierlog.cli.client import KafkaClient
 
     found: list[Finding] = []
-    with KafkaClient(bootstrap) as client:
+    with KafkaClient(bootstrap, timeout_s=READ_TIMEOUT_S) as client:
         has_authorizer = False
-        for broker in client.metadata([]).brokers:
-            settings = settings_of(client, broker.node_id)
+        brokers = [broker.node_id for broker in client.metadata([]).brokers]
+        client.require(brokers)
+        for broker in brokers:
+            settings = settings_of(client, broker)
             has_authorizer |= bool(settings.authorizer_class_name)
-            found += of_settings(f"broker {broker.node_id}", settings)
+            found += of_settings(f"broker {broker}", settings)
         found += of_users(users.rows(client))
         if has_authorizer:
             found += of_acls(acls.find(client, [acls.Filter()]))
@@ -227,7 +230,7 @@ def _of_nodes(bootstrap: str | None, admin: str | None, days: int) -> Iterator[F
     CliError if none responds."""
     from tierlog.cli.admin import AdminApi, admin_api
 
-    api = admin_api(admin, bootstrap)
+    api = admin_api(admin, bootstrap, timeout_s=READ_TIMEOUT_S)
     quorum, brokers = api.get("/v1/quorum"), api.get("/v1/cluster")["brokers"]
     members = {**quorum["voters"], **quorum.get("learners", {})}
     urls = {int(node): url for node, url in members.items() if url}

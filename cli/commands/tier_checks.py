@@ -83,7 +83,7 @@ def verify(
     from tierlog.cli.admin import HEALTH_HINT, admin_api
 
     api = admin_api(admin, bootstrap, timeout_s=VERIFY_TIMEOUT_S)
-    rows = [(leader, row) for leader in api.leaders(topic) for row in _partitions(leader, topic)]
+    rows = [(leader, row) for leader in api.live_leaders(topic) for row in _partitions(leader, topic)]
     partitions = [(leader, row) for leader, row in rows if row["remote_bytes"]]
     without_leader = _without_leader(api, topic)
     if topic is not None and not partitions and not without_leader:
@@ -144,6 +144,7 @@ def gc(
     if not dry_run:
         raise usage("gc deletes nothing: the cluster deletes queued objects by itself", hint=GC_HINT)
     api = admin_api(admin, bootstrap, timeout_s=AUDIT_TIMEOUT_S)
+    api.live_leaders()  # the audit takes long
     audit = {**api.get("/v1/tier/audit"), "manifests": _manifest_faults(api, None)}
     if as_json:
         print_json(audit)
@@ -173,7 +174,7 @@ KINDS = {
 def _manifest_faults(api: "AdminApi", topic: str | None) -> list[dict[str, Any]]:
     """Have the brokers check the manifest roots and, without a topic, the documents."""
     faults: list[dict[str, Any]] = []
-    for leader in api.leaders(topic):
+    for leader in api.live_leaders(topic):
         after: object = None
         while True:
             found = leader.post("/v1/tier/roots", {"topic": topic, "after": after})
