@@ -12,6 +12,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 from uuid import UUID
 
+from simulator.groups import OFFSETS_TOPIC
 from simulator.operators import create_topic, delete_topic
 from simulator.transaction_history import NO_OFFSET, SimTransaction, TransactionHistory
 from simulator.transaction_producer import (
@@ -55,6 +56,13 @@ DELAYED = 0.4
 FORGOTTEN = 0.5
 """Share of the aborts with a late batch, with version 1, in which the producer forgets an appended one."""
 
+AWAY = 0.7
+"""Share of the other aborts with a late batch, with version 1, after which the producer begins the next epoch
+so late that the batch can come before it."""
+
+LATE_OFFSETS = 0.15
+"""Share of the loop's commits whose marker reaches the group's offsets late, after the response."""
+
 
 class Host(Protocol):
     """The run of these applications."""
@@ -69,8 +77,8 @@ class Host(Protocol):
     def doomed_client(self) -> Client | None:
         """The client of a topic that does not exist yet, in some runs and transactions."""
 
-    def delay_answers(self, producer: Producer, partition: int) -> None:
-        """Delay each message from the coordinator to the leader of an output partition."""
+    def delay_answers(self, producer: Producer, topic: str, partition: int) -> None:
+        """Delay each message from the coordinator to the leader of a partition."""
 
 
 class Applications:
@@ -82,10 +90,13 @@ class Applications:
         versions: Mapping[str, int],
         timeout_ms: int,
         forgets: random.Random,
+        rare: random.Random,
     ) -> None:
-        """`versions`: of transactions, by transactional id. `forgets`: says which batches are forgotten."""
+        """`versions`: of transactions, by transactional id. `forgets`: says which batches are forgotten.
+        `rare`: says where AWAY and LATE_OFFSETS apply."""
         self._host, self._history, self._done = host, history, done
         self._versions, self._timeout_ms, self._forgets = versions, timeout_ms, forgets
+        self._rare = rare
         self._instances: dict[str, list[Producer]] = {}
 
     def start(self) -> None:
@@ -191,6 +202,9 @@ class Applications:
 
     async def _end(self, producer: Producer, transaction: SimTransaction, *, commit: bool) -> None:
         request = producer.end_request(commit)
+        if commit and transaction.next_input != NO_OFFSET and self._rare.random() < LATE_OFFSETS:
+            self._done["late markers of offsets"] += 1
+            self._host.delay_answers(producer, OFFSETS_TOPIC, 0)
         self._host.kill_coordinator(producer, KILLED)
         await producer.end(transaction, commit=commit)
         if producer.version == 2 and producer.client.rng.random() < LATE_ENDS:
@@ -214,12 +228,15 @@ class Applications:
         is_delayed = client.rng.random() < DELAYED
         late_s = 0.0 if is_delayed else client.rng.uniform(0, LATE_S) * client.rng.random() ** 2
         if is_delayed:
-            self._host.delay_answers(producer, partition)
+            self._host.delay_answers(producer, OUTPUTS, partition)
         self._host.spawn(self._send_late(producer, partition, request, late_s))
         if client.rng.random() < 0.5:
             await asyncio.sleep(client.rng.expovariate(1 / STEP_S))
         await producer.end(transaction, commit=False)
         if producer.version == 1:
+            if self._rare.random() < AWAY:
+                self._done["producers away after an abort"] += 1
+                await asyncio.sleep(LATE_S)
             await producer.initialize()  # the sequence of the next batch is not known (KIP-360)
 
     async def _abort_and_forget(self, producer: Producer, transaction: SimTransaction) -> None:

@@ -113,7 +113,11 @@ class Transactions:
             return
         self._clients, self._failures = clients, failures
         forgets = random.Random(f"forgotten batches {self._seed}")
-        Applications(self, self.history, self._done, self._versions, self._timeout_ms, forgets).start()
+        rare = random.Random(f"rare transactions {self._seed}")
+        applications = Applications(
+            self, self.history, self._done, self._versions, self._timeout_ms, forgets, rare
+        )
+        applications.start()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         assert self._clients is not None
@@ -173,11 +177,13 @@ class Transactions:
         draws = random.Random(rng.random())
         return Client(topic, self._network, dict(self._brokers), self._broker_history, draws, topic)
 
-    def delay_answers(self, producer: Producer, partition: int) -> None:
-        topic, coordinator = producer.client.topic_image(), producer.coordinator
-        if topic is None or coordinator is None or self.faults_are_over():
+    def delay_answers(self, producer: Producer, topic: str, partition: int) -> None:
+        coordinator = producer.coordinator
+        known = None if coordinator is None else self._brokers[coordinator].metadata
+        found = None if known is None else known.image.topic(topic)
+        if found is None or coordinator is None or self.faults_are_over():
             return
-        leader = self._brokers.get(topic.partitions[partition].leader)
+        leader = self._brokers.get(found.partitions[partition].leader)
         if leader is not None and leader.node_id != coordinator:
             self._network.clog(self._brokers[coordinator].name, leader.name)
 
