@@ -23,13 +23,15 @@ ROLES = {
 class Assignments(NamedTuple):
     rows: list[dict[str, object]]
     """One for each role and set of principals. Brokers with other settings have rows of their own."""
-    open_brokers: list[int]
+    open_brokers: list[str]
     """Those without admin.authentication."""
 
 
 def assignments(client: Any) -> Assignments:
     """Raises CliError."""
-    brokers = {broker.node_id: settings_of(client, broker.node_id) for broker in client.metadata([]).brokers}
+    running = [broker.node_id for broker in client.metadata([]).brokers]
+    client.require(running)
+    brokers = {broker: settings_of(client, broker) for broker in running}
     rows: list[dict[str, object]] = []
     for name, role in ROLES.items():
         brokers_of: dict[tuple[str, ...], list[int]] = {}
@@ -47,5 +49,7 @@ def assignments(client: Any) -> Assignments:
             }
             for holders, same in brokers_of.items()
         ]
-    open_brokers = sorted(broker for broker, settings in brokers.items() if not settings.admin_authentication)
+    open_brokers = [
+        str(broker) for broker, settings in sorted(brokers.items()) if not settings.admin_authentication
+    ]
     return Assignments(rows, open_brokers)

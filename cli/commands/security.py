@@ -99,6 +99,6 @@ def roles(as_json: Json = False, bootstrap: Bootstrap = None, client_config: Cli
     print_rows(ROLE_COLUMNS, found.rows, title=counted(len(ROLES), "role"))
     if found.open_brokers:
         print_status(
-            f"admin.authentication is not set on {listed(list(map(str, found.open_brokers)))}: there, every client that "
+            f"admin.authentication is not set on {listed(found.open_brokers)}: there, every client that "
             "reaches the admin API may do everything"
         )
