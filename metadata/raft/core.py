@@ -80,7 +80,7 @@ class RaftCore:
         self.transfer_target = NO_NODE
         self.replication: Replication | None = None  # while this node is the leader
         self._settings = settings or RaftSettings()
-        self._led_term = self.term  # the newest term in which this node led, or heard from a leader
+        self._led_term = self.term  # the newest term that had a leader, as far as this node knows
         self._election_timer = ElectionTimer(self._settings, rng)
         self._first_payload = first_payload
         self._votes: dict[int, bool] = {}
@@ -459,7 +459,8 @@ class RaftCore:
     # --- roles
 
     def _yield_to_term(self, term: int) -> None:
-        """Another leader committed an entry of this term, so a campaign of this node is obsolete."""
+        """Another node leads or led in this term, so a campaign of this node is obsolete."""
+        self._led_term = max(term, self._led_term)
         if term > self.term or self.role is not Role.FOLLOWER:
             self._become_follower(max(term, self.term), NO_NODE)
 
@@ -506,11 +507,13 @@ class RaftCore:
     def _follow(self, leader: int) -> None:
         """A message of this term's leader arrived."""
         require(not self.is_leader, f"two leaders in term {self.term}")
-        self._led_term = self.term
+        self._election_timer.on_leader_contact()
         if self.role is not Role.FOLLOWER:
             self._become_follower(self.term, leader)
         self.leader = leader
-        self._election_timer.on_leader_contact()
+        if self._led_term != self.term:
+            self._led_term = self.term
+            self._election_timer.reset(0)
 
     def _load_configuration(self) -> None:
         """Adopt the newest configuration in the log, committed or not; truncation restores the one before."""
@@ -623,9 +626,10 @@ class RaftCore:
 class ElectionTimer:
     """Counts the ticks that a node waits for a leader before it campaigns.
 
-    The timeout is drawn at random after each change of role, so that nodes rarely campaign at the same time
-    (thesis 3.4). Contact with a leader or a granted vote restarts the timer. Each election without a winner
-    doubles the longest timeout: if messages and fsyncs take longer than a campaign, it never succeeds.
+    The timeout is drawn at random after each change of role, and when a term has a leader, so that nodes
+    rarely campaign at the same time (thesis 3.4). Contact with a leader or a granted vote restarts the timer.
+    Each election without a winner doubles the longest timeout: if messages and fsyncs take longer than a
+    campaign, it never succeeds.
     """
 
     __slots__ = ("_leader_died", "_rng", "_settings", "_ticks", "_timeout")
@@ -659,8 +663,8 @@ class ElectionTimer:
         self._ticks, self._leader_died = 0, False
 
     def reset(self, lost_elections: int) -> None:
-        """The role changed: draw a new timeout. It is short after a leader's death, because a pre-vote fails
-        while other nodes have not noticed the death yet. `lost_elections`: terms since the last leader."""
+        """Draw a new timeout. It is short after a leader's death, because a pre-vote fails while other nodes
+        have not noticed the death yet. `lost_elections`: terms since the last leader."""
         shortest = RANK_TICKS if self._leader_died else self._settings.election_ticks
         longest = BACKOFF_MAX * 2 * self._settings.election_ticks
         doublings = min(lost_elections, longest.bit_length())

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tierlog.base.types import InvariantViolation
 from tierlog.metadata.raft import messages as m
-from tierlog.metadata.raft.core import RANK_TICKS, ElectionTimer, NotLeader, RaftCore, Role
+from tierlog.metadata.raft.core import NotLeader, RaftCore, Role
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import (
     ChangeRefused,
@@ -69,57 +69,6 @@ def test_five_heartbeats_fit_into_the_shortest_timeout(
 ) -> None:
     settings = RaftSettings.from_durations(tick_ms=100, election_ms=election_ms, quorum_ms=quorum_ms)
     assert settings.heartbeat_ticks == heartbeat_ticks
-
-
-def ticks_until_expiry(timer: ElectionTimer) -> int:
-    ticks = 0
-    while not timer.has_expired:
-        timer.tick()
-        ticks += 1
-    return ticks
-
-
-def test_election_timeout_is_random_between_one_and_two_timeouts() -> None:
-    timer, lasted = ElectionTimer(RaftSettings(election_ticks=10), random.Random(1)), set()
-    for _ in range(200):
-        lasted.add(ticks_until_expiry(timer))
-        timer.reset(0)
-    assert lasted == set(range(10, 20))
-
-
-@pytest.mark.parametrize(
-    ("leader_died", "lost_elections", "timeouts"),
-    [
-        (False, 1, (10, 40)),
-        (False, 2, (10, 80)),
-        (False, 1_000_000, (10, 80)),
-        (True, 1, (2, 8)),
-        (True, 3, (2, 32)),
-        (True, 1_000_000, (2, 80)),
-    ],
-)
-def test_lost_elections_lengthen_the_timeout(
-    leader_died: bool, lost_elections: int, timeouts: tuple[int, int]
-) -> None:
-    timer, lasted = ElectionTimer(RaftSettings(election_ticks=10), random.Random(1)), set()
-    if leader_died:
-        timer.on_leader_death()
-    for _ in range(2000):
-        timer.reset(lost_elections)
-        lasted.add(ticks_until_expiry(timer))
-    assert lasted == set(range(*timeouts))
-
-
-def test_survivors_of_a_dead_leader_use_short_timeouts_in_rank_order() -> None:
-    timer = ElectionTimer(RaftSettings(election_ticks=10), random.Random(1))
-    timer.on_leader_death()
-    timer.delay_for_rank(3)
-    assert ticks_until_expiry(timer) == 3 * RANK_TICKS
-    timer.reset(0)
-    assert ticks_until_expiry(timer) < 2 * RANK_TICKS
-    timer.on_leader_contact()
-    timer.reset(0)
-    assert ticks_until_expiry(timer) >= 10
 
 
 def test_progress_probes_one_message_at_a_time() -> None:
