@@ -124,7 +124,7 @@ CLUSTER: Final = {
     "quorum.leader.changed": Event("the quorum has a new leader"),
     "quorum.leader.lost": Event(
         "this node knows no leader of the quorum",
-        "None if one is elected within seconds. Else see in `tierlog quorum status` which voters respond.",
+        "None if one is elected within seconds. If not, see in `tierlog quorum status` which voters respond.",
     ),
     "quorum.leadership.kept": Event("no other voter took quorum leadership"),
     "quorum.leadership.transferred": Event("transferred quorum leadership"),

@@ -91,11 +91,11 @@ class Unavailable(msgspec.Struct, frozen=True):
 
 
 class _Receiving:
-    """Bytes of the bodies that are being received, whose senders are unknown."""
+    """Bytes of the large bodies that are being received. Their senders are not authenticated yet."""
 
     def __init__(self) -> None:
         self._bytes: dict[tuple[str, bool], int] = {}  # by address, and whether the connection is a node's
-        self._addresses: set[str] = set()  # of authenticated requests
+        self._addresses: set[str] = set()  # addresses and connections that sent an authenticated request
         self._connections: set[asyncio.BaseTransport] = set()
 
     def authenticated(self, request: web.Request) -> None:

@@ -24,10 +24,10 @@ MAPPED_FROM_BYTES = 256 << 10
 """Blocks of this size or more are mapped separately; setting it stops glibc from raising it."""
 
 GC_THRESHOLDS = 5_000, 1, 5_000
-"""Collections of the youngest generation are 5,000 new objects apart, of the second 10,000, and of all
-objects 50 million. Requests create hardly any cycles, so new objects are state that grows, such as members
-and transactional ids. The event loop waits while a collection visits its generation and those below: about
-a millisecond for 10,000 objects."""
+"""Collections are 5,000 new objects apart. Each third one also visits the second generation, so those are
+15,000 apart, and those of all objects 75 million. Requests create hardly any cycles, so new objects are state
+that grows, such as members and transactional ids. The event loop waits while a collection visits its
+generation and those below: about a millisecond for 10,000 objects."""
 
 SWITCH_INTERVAL_S = 0.000_5
 """After this time a thread hands the interpreter lock to one that waits for it; Python's default is ten times

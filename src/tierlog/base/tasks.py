@@ -1,6 +1,5 @@
 """Task groups: own background tasks, report their failures, and cancel them at shutdown. Wake queues: handle
-many items in several turns of the event loop.
-"""
+many items in several turns of the event loop."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
