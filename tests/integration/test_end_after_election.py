@@ -19,11 +19,13 @@ pytestmark = pytest.mark.slow
 TOPIC, RECORDS, LATEST = "orders", 100, -1
 LEADER, FOLLOWER = 1, 2  # the third node is of the quorum's majority
 TIMEOUT_S = 60
+NO_CHECKPOINTS = {"log.flush.offset.checkpoint.interval.ms": 3_600_000}
+"""With a checkpoint just before it is killed, the leader knows the end when it starts."""
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path) as running:
+    with LocalCluster(tmp_path, settings=NO_CHECKPOINTS) as running:
         topic = NewTopic(
             TOPIC, 1, replica_assignment=[[LEADER, FOLLOWER]], config={"min.insync.replicas": "2"}
         )
@@ -41,9 +43,8 @@ def test_a_reader_from_the_end_gets_no_old_records_when_a_killed_leader_leads_ag
     cluster: LocalCluster,
 ) -> None:
     kill_follower_and_restart_leader(cluster)
-    until(lambda: listed(cluster, 4)[0] != ErrorCode.NOT_LEADER_OR_FOLLOWER, "it leads again")
-    assert listed(cluster, 4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
-    assert listed(cluster, 5) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+    until(lambda: listed(cluster, 4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1), "it leads again")
+    until(lambda: listed(cluster, 5) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1), "it says why")
 
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "readers"})
     consumer.assign([TopicPartition(TOPIC, 0, OFFSET_END)])
