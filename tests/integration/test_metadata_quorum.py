@@ -228,7 +228,8 @@ async def test_strangers_at_the_address_of_a_node_leave_the_budget_of_its_connec
             await response.read()
             return response.status
 
-    async with aiohttp.ClientSession() as node, aiohttp.ClientSession() as new:
+    kept = aiohttp.TCPConnector(keepalive_timeout=60)
+    async with aiohttp.ClientSession(connector=kept) as node, aiohttp.ClientSession() as new:
         assert await status(node, encode_messages([])) == 204
         count = BODIES_OF_ADDRESS_MAX_BYTES // MAX_BODY_BYTES
         strangers = [await asyncio.open_connection("127.0.0.1", quorum.ports[1]) for _ in range(count)]
