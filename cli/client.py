@@ -168,8 +168,7 @@ class KafkaClient:
                 yield
         except errors.NotAvailable as failure:
             self.require_quorum(str(failure))
-            is_damaged = str(failure).endswith(ErrorCode.CORRUPT_MESSAGE.name)
-            hint = DAMAGED_HINT if is_damaged else "The broker may still be starting: retry, or see its log."
+            hint = _UNAVAILABLE_HINTS.get(str(failure).rpartition(" ")[2], STARTING_HINT)
             raise CliError(str(failure), hint=hint) from None
 
 
@@ -251,7 +250,14 @@ def response_error(code: int, message: str | None, subject: str, *, hint: str = 
     return CliError(text, hint=own or _HINTS.get(name, LOG_HINT), code=exit_code)
 
 
-DAMAGED_HINT = "A batch in the log is damaged: see `tierlog doctor`, and docs/runbooks/damaged-log.md."
+STARTING_HINT = "The broker may still be starting: retry, or see its log."
+_UNAVAILABLE_HINTS = {
+    "CORRUPT_MESSAGE": "A batch in the log is damaged: see `tierlog doctor`, and "
+    "docs/runbooks/damaged-log.md.",
+    "OFFSET_NOT_AVAILABLE": "A new leader learns the end from in-sync replicas, of which too few may run: "
+    "see `tierlog partition list --below-min`.",
+}
+"""Error code in a problem that did not end in time -> hint."""
 LOG_HINT = "See the broker's log, or check the cluster with `tierlog cluster health`."
 
 

@@ -10,11 +10,14 @@ from deliveries import Deliveries
 from waiting import until
 from wire_client import Client
 
+from tierlog.cli import topics
+from tierlog.cli.client import KafkaClient
+from tierlog.cli.errors import CliError
 from tierlog.cli.local_cluster import LocalCluster
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 TOPIC, RECORDS, LATEST = "orders", 100, -1
 LEADER, FOLLOWER = 1, 2  # the third node is of the quorum's majority
@@ -45,6 +48,9 @@ def test_a_reader_from_the_end_gets_no_old_records_when_a_killed_leader_leads_ag
     kill_follower_and_restart_leader(cluster)
     until(lambda: listed(cluster, 4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1), "it leads again")
     until(lambda: listed(cluster, 5) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1), "it says why")
+    with KafkaClient(cluster.bootstrap, timeout_s=1) as command, pytest.raises(CliError) as unknown:
+        topics.offsets(command, TOPIC, 1, LATEST)
+    assert "tierlog partition list --below-min" in unknown.value.hint
 
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "readers"})
     consumer.assign([TopicPartition(TOPIC, 0, OFFSET_END)])
@@ -78,8 +84,8 @@ def kill_follower_and_restart_leader(cluster: LocalCluster) -> None:
 def listed(cluster: LocalCluster, version: int) -> tuple[ErrorCode, int]:
     client = Client(cluster.nodes[LEADER].bootstrap)
     wanted = ListOffsetsPartition(partition_index=0, timestamp=LATEST)
-    topics = [ListOffsetsTopic(name=TOPIC, partitions=[wanted])]
-    request = ListOffsetsRequest(replica_id=-1, topics=topics)
+    named = [ListOffsetsTopic(name=TOPIC, partitions=[wanted])]
+    request = ListOffsetsRequest(replica_id=-1, topics=named)
     [found] = client.send("ListOffsets", version, request).topics[0].partitions
     client.close()
     return ErrorCode(found.error_code), found.offset
