@@ -23,7 +23,7 @@ from tierlog.cli.errors import (
 )
 from tierlog.cli.options import DEFAULT_ADMIN
 from tierlog.cli.output import print_status
-from tierlog.cli.targets import Target, announce_target, local_target
+from tierlog.cli.targets import READ_TIMEOUT_S, Target, announce_target, local_target
 from tierlog.client.admin import admin_credentials, admin_tls, variable
 from tierlog.client.racing import NoneResponded, first_to_respond
 
@@ -105,16 +105,17 @@ class AdminApi:
         found = [self.of_broker(leader, cluster) for leader in sorted(leaders & registered)]
         return list({api.url: api for api in found}.values()) or [self]
 
-    def live_leaders(self, topic: str | None = None) -> "list[AdminApi]":
-        """As `leaders`, before a long request to each. Raises CliError that names those that are silent."""
-        leaders = self.leaders(topic)
-        _of_all([AdminApi(leader.url, timeout_s=PROBE_TIMEOUT_S) for leader in leaders], "/v1/quorum")
+    def live_leaders(self, topic: str | None = None, partition: int | None = None) -> "list[AdminApi]":
+        """As `leaders`, before a request to each that may take long. Raises CliError that names those that
+        do not respond to a short one."""
+        leaders = self.leaders(topic, partition)
+        _of_all([AdminApi(leader.url, timeout_s=READ_TIMEOUT_S) for leader in leaders], "/v1/quorum")
         return leaders
 
     def of_leaders(self, path: str, topic: str | None = None) -> list[Any]:
         """The responses of all brokers that lead partitions, which are asked at the same time. Raises
         CliError that names those that do not respond."""
-        return _of_all(self.leaders(topic), path, topic=topic)
+        return _of_all(self.live_leaders(topic), path, topic=topic)
 
     def of_broker(self, broker: int, cluster: Mapping[str, Any]) -> "AdminApi":
         """The admin API of a broker in `cluster`, a response of GET /v1/cluster; this one if the broker

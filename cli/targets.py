@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 READ_TIMEOUT_S = 10.0
-"""How long a command that prints a table waits for all nodes that do not respond, at the same time. A request
-that a node has accepted gets half as long again."""
+"""How long a command that prints a table waits for all nodes that do not respond, at the same time. A Kafka
+request that a broker has accepted gets half as long again. The admin API of a node that responds gets the
+time of `admin_api`: it may describe 200,000 partitions, or wait for the object store."""
 
 
 class Target(NamedTuple):

@@ -9,7 +9,6 @@ from tierlog.cli.commands import broker_settings
 from tierlog.cli.errors import CliError, unknown_broker
 from tierlog.cli.options import INT32_MAX, Admin, Bootstrap, ClientConfig, DryRun, Json, finite
 from tierlog.cli.output import counted, listed, print_json, print_outcome, print_rows, print_status
-from tierlog.cli.targets import READ_TIMEOUT_S
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
@@ -45,7 +44,7 @@ def list_(
     """List the registered brokers, with the number of leaders and replicas of each."""
     from tierlog.cli.admin import admin_api, warn_without_leader
 
-    api = admin_api(admin, bootstrap, timeout_s=READ_TIMEOUT_S)
+    api = admin_api(admin, bootstrap)
     response = api.get("/v1/brokers")
     warn_without_leader(api)
     rows = [{**broker, "address": f"{broker['host']}:{broker['port']}"} for broker in response["brokers"]]

@@ -22,7 +22,6 @@ from tierlog.cli.options import (
     topic_name,
 )
 from tierlog.cli.output import counted, print_json, print_outcome, print_rows, print_status
-from tierlog.cli.targets import READ_TIMEOUT_S
 from tierlog.config.balancing import MAX_BYTES_PER_SECOND, MAX_MOVES, MEASUREMENT_S
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def list_(
     if len(chosen) > 1:
         raise usage("only one condition is allowed", hint="To combine conditions, filter the --json output.")
     condition = chosen[0] if chosen else None
-    api = admin_api(admin, bootstrap, timeout_s=READ_TIMEOUT_S)
+    api = admin_api(admin, bootstrap)
     response = api.get("/v1/partitions", topic=topic, condition=condition)
     warn_without_leader(api)
     rows = response["partitions"]

@@ -7,7 +7,6 @@ import typer
 from tierlog.cli.commands import tier_checks, tier_snapshots
 from tierlog.cli.options import INT64_MAX, Admin, Bootstrap, ClientConfig, Json, OnlyTopic, Partition, Topic
 from tierlog.cli.output import duration, print_json, print_outcome, print_rows, size
-from tierlog.cli.targets import READ_TIMEOUT_S
 
 app = typer.Typer(no_args_is_help=True, help="Show, upload and verify the remote part of tiered topics.")
 
@@ -40,7 +39,7 @@ def status(
     """
     from tierlog.cli.admin import admin_api
 
-    api = admin_api(admin, bootstrap, timeout_s=READ_TIMEOUT_S)
+    api = admin_api(admin, bootstrap)
     response = _merged(api.of_leaders("/v1/tier/status", topic))
     if topic is not None and not response["partitions"]:
         raise tier_checks.nothing_tiered(api, topic)
@@ -87,7 +86,7 @@ def explain(
     """Show the file or object that holds an offset, and the byte range in it."""
     from tierlog.cli.admin import admin_api
 
-    [leader] = admin_api(admin, bootstrap, timeout_s=READ_TIMEOUT_S).leaders(topic, partition)
+    [leader] = admin_api(admin, bootstrap).live_leaders(topic, partition)
     response = leader.get("/v1/tier/explain", topic=topic, partition=partition, offset=offset)
     if as_json:
         print_json(response)

@@ -10,7 +10,6 @@ import typer
 from tierlog.cli.errors import CliError
 from tierlog.cli.options import Admin, Bootstrap, ClientConfig, Json
 from tierlog.cli.output import counted, duration, listed, print_json, print_outcome, print_rows, size
-from tierlog.cli.targets import READ_TIMEOUT_S
 
 app = typer.Typer(no_args_is_help=True, help="List, create and end snapshots, which hold remote data.")
 
@@ -42,7 +41,7 @@ def list_(
     """
     from tierlog.cli.admin import admin_api
 
-    response = admin_api(admin, bootstrap, timeout_s=READ_TIMEOUT_S).get("/v1/tier/snapshots")
+    response = admin_api(admin, bootstrap).get("/v1/tier/snapshots")
     if as_json:
         print_json(response)
         return

@@ -2,7 +2,9 @@
 
 import json
 import socket
-from typing import Any
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
 
 import pytest
 from cli_inline import call
@@ -31,6 +33,47 @@ def test_all_admin_apis_that_do_not_respond_are_named(monkeypatch: pytest.Monkey
     assert failed.value.message.startswith("cannot reach any of 2 admin APIs: ")
     assert f"{silent} did not respond within 0.1 s" in failed.value.message
     assert f"{refused}: " in failed.value.message and "refused" in failed.value.message
+
+
+class Busy(BaseHTTPRequestHandler):
+    """The admin API of a broker with many partitions: it takes long to describe them."""
+
+    DOCUMENTS: ClassVar[dict[str, Any]] = {
+        "/v1/quorum": {},
+        "/v1/cluster": {
+            "node_id": 1,
+            "brokers": [{"id": 1, "admin_url": ""}],
+            "topics": [{"name": "orders", "partitions": [{"partition": 0, "leader": 1}]}],
+        },
+        "/v1/tier/status": {"partitions": []},
+    }
+    TAKES_S = 2.5
+    closing = threading.Event()
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/v1/tier/status":
+            self.closing.wait(self.TAKES_S)
+        content = json.dumps(self.DOCUMENTS[path]).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_broker_that_responds_is_waited_for_while_it_describes_many_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admin, "READ_TIMEOUT_S", Busy.TAKES_S - 0.5)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        ended = call("tier", "status", "--json", "--admin", f"http://127.0.0.1:{server.server_port}")
+        Busy.closing.set()
+        server.shutdown()
+    assert ended.code == ExitCode.OK, ended
 
 
 def test_self_test_says_that_the_network_was_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
