@@ -5,6 +5,7 @@ boto3 is imported at the first use of S3, so a directory does not need it.
 """
 
 import asyncio
+import os
 from base64 import b64encode
 from collections.abc import Callable, Coroutine
 from functools import lru_cache, partial
@@ -118,7 +119,9 @@ class DirectoryBucket:
         return asyncio.run(once())
 
     def keys(self, prefix: str) -> list[str]:
-        files = (path for path in (self._root / prefix).rglob("*") if path.is_file())
+        """`os.walk` passes over directories that brokers remove at the same time, and `Path.rglob` fails."""
+        walk = os.walk(self._root / prefix)
+        files = (Path(folder, name) for folder, _, names in walk for name in names)
         return sorted(path.relative_to(self._root).as_posix() for path in files)
 
     def folders(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 import random
 import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -465,6 +466,20 @@ def test_a_bucket_names_its_clusters(tmp_path: Path) -> None:
     assert find_cluster(DirectoryBucket(tmp_path), None) == CLUSTER  # a damaged marker marks nothing
     with pytest.raises(InvalidOption, match=f"`cluster`: .* no cluster 'third', but {CLUSTER}"):
         find_cluster(DirectoryBucket(tmp_path), "third")
+
+
+def test_directories_that_are_removed_during_a_list_are_passed_over(tmp_path: Path) -> None:
+    folders = [tmp_path / f"c/names/t{number}" for number in range(2_000)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "id").touch()
+    bucket = DirectoryBucket(tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        removal = pool.submit(lambda: [shutil.rmtree(folder) for folder in reversed(folders)])
+        while not removal.done():
+            bucket.keys("c/names/")
+        removal.result()
+    assert bucket.keys("c/names/") == []
 
 
 def test_a_directory_answers_whole_ranges_or_not_at_all(tmp_path: Path) -> None:
