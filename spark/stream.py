@@ -234,7 +234,7 @@ class TierlogStreamReader(DataSourceStreamReader, _AvailableNow):
         return self._positions.latest(sources)
 
     def _ends(self) -> Offsets:
-        """Where a run that reads what there is ends."""
+        """End offsets of a run that reads the records which exist when it begins."""
         return self._latest({})
 
     def _latest_without_losses(self, start: Offsets) -> Offsets:
@@ -366,7 +366,8 @@ class UnlimitedStreamReader(TierlogStreamReader):
 
     _begin: dict[str, Any] | None = None
     _already_read: Offsets | None = None
-    """Start of such a micro-batch. The next one starts at its end, and would read some records again."""
+    """Start of such a micro-batch. Later ones are planned from there: for the engine they start at its lower
+    end, and would read some records again."""
 
     @short_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802

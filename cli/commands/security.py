@@ -83,7 +83,7 @@ def check(
 
 @app.command()
 def roles(as_json: Json = False, bootstrap: Bootstrap = None, client_config: ClientConfig = None) -> None:
-    """Show who has which role of the admin API. Roles are settings of the nodes.
+    """Show the principals of each role of the admin API. Roles are settings of the nodes.
 
     To change them, change the setting on all nodes, and restart these one after the other. ACLs name
     principals only: give each principal its own with `tierlog acl create`.

@@ -1,4 +1,4 @@
-"""What jobs check before they start Java."""
+"""Checks of jobs before they start Java."""
 
 from pathlib import Path
 

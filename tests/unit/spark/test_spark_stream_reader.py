@@ -122,12 +122,12 @@ def test_replay_whose_source_loses_records_before_its_end_fails(
         reader = replay_reader(given(address, **SHORT), StructType())
         if reader_class is ReplayReader:
             reader.prepareForTriggerAvailableNow()
-            asked = (begin, None)
+            arguments = (begin, None)
         else:
-            reader._begin, asked = begin, ()
+            reader._begin, arguments = begin, ()
         lost = "offsets 900 to 999" if start < 900 else "offsets 900 to 949"
         with pytest.raises(OffsetsUnavailable, match=rf"but the log ends at 900: {lost} were lost"):
-            reader.latestOffset(*asked)
+            reader.latestOffset(*arguments)
         reader.stop()
 
 
