@@ -198,7 +198,7 @@ class RemoteStorageCleaner:
             self._described, self._next_abort_ms = described, 0
         await self._abort_uploads()
         described_of = (image.topics, image.configs, image.format_version)
-        if self._described_of != described_of or self.failing.are_due:
+        if self._described_of != described_of or self._wrong or self.failing.are_due:
             await self._describe(image, self._described)
             self._described_of = described_of
         look_s = await self._look_at_snapshots()
@@ -243,7 +243,6 @@ class RemoteStorageCleaner:
 
     def _write_again(self, topic_id: UUID) -> None:
         self._wrong.add(topic_id)
-        self._described_of = None
         self._changed.set()
 
     def _is_cleaner(self, image: ClusterImage) -> bool:

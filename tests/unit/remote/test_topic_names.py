@@ -1,6 +1,7 @@
 """Names of topics in the bucket, which the remote storage cleaner writes and deletes."""
 
 import uuid
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tier_node import TierNode
@@ -14,14 +15,18 @@ from tierlog.tiering.object_store import ObjectStoreError
 
 
 class OrderedStore(MemoryStore):
-    """Records the keys that are put, in order, and refuses those that contain a text."""
+    """Records the keys that are put, in order, and refuses those that contain a text. `before_put`: calls
+    before the next put of a key."""
 
     def __init__(self) -> None:
         super().__init__()
         self.put_keys: list[str] = []
         self.refused = ""
+        self.before_put: dict[str, Callable[[], Awaitable[None]]] = {}
 
     async def put(self, key: str, *args, **more):
+        if (before := self.before_put.pop(key, None)) is not None:
+            await before()
         if self.refused and self.refused in key:
             raise ObjectStoreError("403 Forbidden")
         self.put_keys.append(key)
@@ -100,6 +105,27 @@ async def test_missing_name_is_a_fault_and_is_written_again(tmp_path: Path) -> N
         assert faults == [(name, MISSING)]
         await node.storage_cleaner.clean()
         assert await names(node) == [name]
+
+
+async def test_document_that_is_found_missing_during_a_round_is_written_in_the_next_one(
+    tmp_path: Path,
+) -> None:
+    async with TierNode(tmp_path, store := OrderedStore()) as node:
+        first = await node.create("first")
+        await node.storage_cleaner.clean()
+        document = node.keys.topic(first.topic_id)
+        await node.store.delete([document])
+        faults = []
+
+        async def scrub() -> None:
+            faults.extend([fault async for fault in node.storage_cleaner.check_documents()])
+
+        second = await node.create("second")
+        store.before_put[node.keys.topic(second.topic_id)] = scrub
+        await node.storage_cleaner.clean()
+        assert (document, MISSING) in faults
+        await node.storage_cleaner.clean()
+        assert document in await node.objects()
 
 
 async def test_audit_knows_the_names_of_topics_alone(tmp_path: Path) -> None:
