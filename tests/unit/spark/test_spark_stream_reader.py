@@ -36,8 +36,8 @@ FLIGHTS = Source("flights", uuid.UUID(int=1), 0)
 CHECKPOINT = offsets.encode({FLIGHTS: 1_000})
 
 
-SHORT = {"kafka.request.timeout.ms": "1000"}
-"""For a log that stays short: how long the reader waits."""
+SHORT = {"kafka.request.timeout.ms": "2000"}
+"""For a log that stays short: how long the reader waits. The broker's responses have as long."""
 
 
 def given(address: str, **options: str) -> dict[str, str]:
