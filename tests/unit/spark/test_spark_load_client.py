@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from tierlog.spark.jobs.arguments import InvalidArgument, JobFailed, NoProgress,
 from tierlog.spark.jobs.load import JOB
 from tierlog.spark.jobs.load_client import LoadBegun, LoadClient, Loaded, LoadLeases, NotLoaded
 from tierlog.spark.jobs.loading import PartitionWritten
+from tierlog.spark.options.table import InvalidOption
 
 LOADED = {"loaded": {"base_offset": 5, "end_offset": 9}}
 BEGUN = {
@@ -173,11 +175,14 @@ def test_leases_are_renewed_quietly(script: Script, client: LoadClient) -> None:
     assert sent == ["renew", "cancel"]
 
 
-def test_topic_and_arguments_are_checked_before_spark_starts() -> None:
+def test_topic_and_arguments_are_checked_before_spark_starts(tmp_path: Path) -> None:
     with pytest.raises(JobFailed, match="Check --admin"):
         find_topic("http://127.0.0.1:1", "t")
-    arguments = ["--topic", "t", "--name", "n", "--path", "/p", "--admin", "http://127.0.0.1:1"]
+    arguments = ["--topic", "t", "--name", "n", "--path", str(tmp_path), "--admin", "http://127.0.0.1:1"]
     with pytest.raises(JobFailed, match="give --input"):
         JOB.run(parse(JOB, arguments), NoProgress())
+    missing = ["--path", str(tmp_path / "missing")]
+    with pytest.raises(InvalidOption, match="is not a directory"):
+        JOB.run(parse(JOB, [*arguments, "--input", "/x", *missing]), NoProgress())
     with pytest.raises(JobFailed, match="Check --admin"):
         JOB.run(parse(JOB, [*arguments, "--input", "/x"]), NoProgress())
