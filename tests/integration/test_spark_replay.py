@@ -181,7 +181,7 @@ def test_filter_and_function_choose_and_change_rows_that_are_placed_by_key(
     [
         (["--to-topic", "nowhere"], "'nowhere' does not exist"),
         (["--to-topic", "narrow"], "use --partitioning key"),
-        (["--filter", "nothing > 1"], "--filter 'nothing > 1'"),
+        (["--to-topic", "wide", "--filter", "nothing > 1"], "--filter 'nothing > 1'"),
         (["--function", "only_here:absent"], "--function must be MODULE:NAME"),
     ],
 )
@@ -193,8 +193,9 @@ def test_invalid_replay_says_what_is_wrong(
     more: list[str],
     named: str,
 ) -> None:
-    if "narrow" in more:
-        with_topic(target, "narrow", 1)
+    for topic, partitions in (("narrow", 1), ("wide", 3)):
+        if topic in more:
+            with_topic(target, topic, partitions)
     with pytest.raises(JobFailed, match=named):
         run(arguments(source, target, tmp_path / "checkpoint", *more))
 
