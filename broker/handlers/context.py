@@ -10,12 +10,11 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from tierlog.base.files import Part
 from tierlog.broker.security.authorizer import Access
-from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.schema import Message
 
 ANONYMOUS = "User:ANONYMOUS"
@@ -25,16 +24,6 @@ TIMEOUT_MAX_S = 30.0  # without a quorum a request to the controller occupies it
 
 Where = tuple[str | UUID, int]
 """A partition as a request names it: the topic's name or id, and the number."""
-
-
-class RefusedBatch(NamedTuple):
-    """A batch of an idempotent producer that was refused for now (handlers.refused_batches)."""
-
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    error: ErrorCode
-    at_ms: int  # monotonic
 
 
 class Authentication(Protocol):
@@ -70,8 +59,6 @@ class Connection:
     client_software: str = "unknown"
     client_software_version: str = "unknown"
     client_id: str | None = None  # from the latest request, as quotas count it; only while quotas are set
-    refused: dict[Where, RefusedBatch] = field(default_factory=dict)
-    """The batches that producers must send again before their later ones, by partition."""
 
     @property
     def user(self) -> str:

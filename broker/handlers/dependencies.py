@@ -14,6 +14,7 @@ from tierlog.broker.handlers.batch_validator import BatchValidator
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
+from tierlog.broker.handlers.sequence_gaps import Refusals
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.maintenance.directory_moves import DirectoryMoves
 from tierlog.broker.quotas.quotas import ClientQuotas
@@ -55,6 +56,7 @@ class Dependencies:
     delegation_tokens: DelegationTokens = field(default_factory=no_delegation_tokens)
     lease: Lease | None = None  # None: a standalone broker needs no lease
     verifier: TransactionVerifier | None = None
+    refusals: Refusals = field(default_factory=Refusals)
     tracer: RequestTracer | None = None  # None: requests are not traced
     throttles: ReplicationThrottles = field(default_factory=lambda: ReplicationThrottles(NodeSettings()))
     submit_isr_change: Callable[[Replica], None] = _ignore

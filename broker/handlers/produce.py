@@ -16,7 +16,6 @@ from tierlog.broker.handlers.context import CLOSE, WHOLE_FRAME, Handler, Pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.leaders import add_current_leaders
 from tierlog.broker.handlers.purgatory import Write
-from tierlog.broker.handlers.refused_batches import error_of_earlier, note_refusal
 from tierlog.broker.handlers.validated_produce import UnvalidatedBatch, append_validated, keep_bytes
 from tierlog.broker.handlers.verification import Verifying, append_verified, produce_error
 from tierlog.broker.replication.leader_role import AppendResult
@@ -42,7 +41,6 @@ from tierlog.records.batch import (
     HEADER_SIZE,
     MAGIC,
     TRANSACTIONAL,
-    Buffer,
     read_header,
 )
 from tierlog.records.codecs import Codec
@@ -52,6 +50,16 @@ TOPIC_IDS_FROM = 13  # KIP-516
 LEADERS_FROM = 10  # KIP-951
 ABORTABLE_FROM, ADDS_PARTITIONS_FROM = 11, 12  # KIP-890
 ZSTD_FROM = 7  # KIP-110
+
+_MUST_WAIT = AppendResult(
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    -1,
+    -1,
+    -1,
+    -1,
+    "an earlier batch of the producer is missing and may still come: send both again, in order",
+)
+"""It is not noted as a refusal: a batch that never comes would be waited for without end."""
 
 
 class _UnacknowledgedBatch:
@@ -138,15 +146,15 @@ def _appender(
                     if found.name.topic in closed and not _may_write(deps, context, found.name, data):
                         found = ErrorCode.INVALID_TOPIC_EXCEPTION
                     else:
-                        found = _refusal(deps, context, where, found, data, verifying) or found
+                        found = _refusal(context, found, data, verifying) or found
+                else:
+                    deps.refusals.note(where, found, deps.clock.monotonic_ms())
                 result = (
-                    _append(deps, found, data, request.acks, now_ms, pending, unvalidated, verifying)
+                    _append(deps, where, found, data, request.acks, now_ms, pending, unvalidated, verifying)
                     if isinstance(found, Replica)
                     else _error_response(data.index, found)
                 )
-                if result.error_code != ErrorCode.NONE:
-                    failed = True
-                    _note_refusal(deps, context, where, data.records, result)
+                failed = failed or result.error_code != ErrorCode.NONE
                 results.append(result)
             response.responses.append(
                 TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=results)
@@ -229,18 +237,12 @@ def _may_write(
 
 
 def _refusal(
-    deps: Dependencies,
-    context: RequestContext,
-    where: Where,
-    replica: Replica,
-    data: PartitionProduceData,
-    verifying: Verifying | None,
+    context: RequestContext, replica: Replica, data: PartitionProduceData, verifying: Verifying | None
 ) -> ErrorCode | None:
     if context.version < ZSTD_FROM and _is_zstd(data):
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     if verifying is None:
-        refused = context.connection.refused
-        return error_of_earlier(refused, where, data.records, deps.clock.monotonic_ms()) if refused else None
+        return None
     if replica.name not in verifying.begun:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER  # it has become the leader since
     error = verifying.refused.get(replica.name)
@@ -252,6 +254,7 @@ def _refusal(
 
 def _append(
     deps: Dependencies,
+    where: Where,
     replica: Replica,
     data: PartitionProduceData,
     acks: int,
@@ -271,13 +274,7 @@ def _append(
         response = PartitionProduceResponse(index=data.index)
         queue.append(UnvalidatedBatch(replica, records, response))
         return response
-    if verifying is None:
-        result = replica.as_leader.append(records, now_ms, acks=acks, at_once=False)
-    else:
-        guard, must_verify = verifying.guards.get(replica.name), verifying.is_enforced
-        result = replica.as_leader.append(
-            records, now_ms, acks=acks, at_once=False, guard=guard, must_verify=must_verify
-        )
+    result = _append_to_log(deps, where, replica, records, acks, now_ms, verifying)
     response = PartitionProduceResponse(index=data.index)
     if result.validation is not None:
         unvalidated[replica] = [UnvalidatedBatch(replica, records, response, result.validation)]
@@ -300,33 +297,43 @@ def _append_validated(
         batch.validation = None
         batch.response.error_code, batch.response.base_offset = _error_of_removed(deps, replica), -1
         return
+    key = replica.topic_id if context.version >= TOPIC_IDS_FROM else replica.name.topic
+    where = key, replica.name.partition
     now_ms = deps.clock.now_ms()
+    result = _append_to_log(deps, where, replica, batch.records, acks, now_ms, verifying, validated)
+    batch.validation = result.validation
+    if result.validation is None:
+        _fill_in(deps, batch.response, replica, result, acks, pending)
+
+
+def _append_to_log(
+    deps: Dependencies,
+    where: Where,
+    replica: Replica,
+    records: memoryview,
+    acks: int,
+    now_ms: int,
+    verifying: Verifying | None,
+    validated: ValidationResult | None = None,
+) -> AppendResult:
+    if verifying is None:
+        guard, must_verify = None, True
+        if deps.refusals.must_wait(where, replica, records, deps.clock.monotonic_ms()):
+            return _MUST_WAIT
+    else:
+        guard, must_verify = verifying.guards.get(replica.name), verifying.is_enforced
     result = replica.as_leader.append(
-        batch.records,
+        records,
         now_ms,
         acks=acks,
         at_once=False,
         validated=validated,
-        guard=None if verifying is None else verifying.guards.get(replica.name),
-        must_verify=verifying is None or verifying.is_enforced,
+        guard=guard,
+        must_verify=must_verify,
     )
-    batch.validation = result.validation
-    if result.validation is None:
-        _fill_in(deps, batch.response, replica, result, acks, pending)
-    if result.error != ErrorCode.NONE:
-        key = replica.topic_id if context.version >= TOPIC_IDS_FROM else replica.name.topic
-        _note_refusal(deps, context, (key, replica.name.partition), batch.records, batch.response)
-
-
-def _note_refusal(
-    deps: Dependencies,
-    context: RequestContext,
-    where: Where,
-    records: Buffer | None,
-    response: PartitionProduceResponse,
-) -> None:
-    refused, now_ms = context.connection.refused, deps.clock.monotonic_ms()
-    note_refusal(refused, where, records, ErrorCode(response.error_code), now_ms)
+    if result.error is not ErrorCode.NONE:
+        deps.refusals.note(where, result.error, deps.clock.monotonic_ms())
+    return result
 
 
 def _fill_in(

@@ -228,14 +228,6 @@ class LeaderRole:
 
     def _result_of(self, verdict: Duplicate | Rejection) -> AppendResult:
         if isinstance(verdict, Rejection):
-            if (
-                verdict.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-                and self._replica.log_dir.refusal is not None
-            ):
-                # The previous batch was refused because the disk is full, and will be retried. After
-                # OUT_OF_ORDER_SEQUENCE_NUMBER librdkafka would start a new producer epoch and send its
-                # batches in flight to other partitions twice.
-                verdict = Rejection(ErrorCode.KAFKA_STORAGE_ERROR, self._replica.log_dir.refusal)
             return self._refuse(verdict)
         if self._log.log_end_offset > self._core.log_end_offset:
             # The first copy was written, and its flush is in progress or has failed.

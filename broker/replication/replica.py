@@ -184,6 +184,11 @@ class Replica:
         return self._core.leader_epoch
 
     @property
+    def leads_since_ms(self) -> int:
+        """When this broker became the leader of the leader epoch. Monotonic."""
+        return self._core.leads_since_ms
+
+    @property
     def partition_epoch(self) -> int:
         return self._core.partition_epoch
 

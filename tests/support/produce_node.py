@@ -85,7 +85,7 @@ class Metadata:
                 replicas=(1,),
                 in_sync=(1,),
                 leader=1,
-                leader_epoch=4,
+                leader_epoch=0,
                 partition_epoch=0,
             )
             for number in (0, 1)
@@ -103,9 +103,10 @@ class Node:
         rng = random.Random(1)
         self.metadata = Metadata()
         settings = settings_from({"log.dirs": str(directory)})
+        self.log_directories = LogDirectories([directory], OsFiles(), rng)
         self.replicas = ReplicaManager(
             settings,
-            LogDirectories([directory], OsFiles(), rng),
+            self.log_directories,
             SystemClock(),
             self.tasks,
             rng,

@@ -71,6 +71,7 @@ class LeaderCore:
         "is_leader",
         "isr_due",
         "leader_epoch",
+        "leads_since_ms",
         "log_end_offset",
         "may_commit",
         "min_in_sync",
@@ -92,6 +93,8 @@ class LeaderCore:
         self.is_leader = False
         self.epoch_start_offset = 0
         """First offset of this leader's own records; all below is committed as soon as one of them is."""
+        self.leads_since_ms = NEVER_MS
+        """When this leader epoch began here."""
         self.repeated_fetch_offset: int | None = None
         """An offset that a follower fetches again and again: the records may be damaged. The caller resets
         it."""
@@ -162,6 +165,7 @@ class LeaderCore:
             self.epoch_start_offset = (
                 self.log_end_offset if epoch_start_offset is None else epoch_start_offset
             )
+            self.leads_since_ms = now_ms
         if partition_epoch > self.partition_epoch:
             self._waits_for_image = False
         self.is_leader, self.leader_epoch, self._replicas = True, leader_epoch, frozenset(replicas)

@@ -1,9 +1,10 @@
 """Idempotent producers that keep up to five batches in flight on a connection, as librdkafka.
 
-A producer sends the next batches before the first is acknowledged, until it sees a failure. Once it has all
-responses, it sends the batches that failed again, in order, perhaps to another leader. A batch must never be
-refused as a gap after an earlier one of the connection failed, and none may overtake an earlier one, which
-`check_order` notices in the end. Runs in which retention deletes have none of these producers: the retry of a
+A producer sends the next batches before the first is acknowledged, until it sees a failure. Sometimes it
+learns of a new leader in between, and sends the next batch there while earlier ones are on their way to the
+former one. Once it has all responses, it sends the batches that failed again, in order. A batch must never be
+refused as a gap after an earlier one failed, and none may overtake an earlier one, which `check_order`
+notices in the end. Runs in which retention deletes have none of these producers: the retry of a
 deleted batch counts as new (guarantee 10).
 """
 
@@ -37,6 +38,9 @@ FIRST_NUMBER = 500
 
 GAP_S = 0.002
 """Largest time between two batches: responses take as long, so that several are in flight."""
+
+REFRESH_SHARE = 0.2
+"""Share of the batches before which a producer looks for a newer leader."""
 
 RETRY_S = (0.0, 0.004)
 """Short, so that a broker begins to lead, or to accept batches, while some are in flight."""
@@ -96,6 +100,7 @@ class Producer:
         self._pipelines: dict[int, Pipeline] = {}
         self._in_flight = deque[Sent]()
         self._count = 0
+        self._refreshes = random.Random(client.rng.getrandbits(48))
 
     async def play(self) -> None:
         """Runs until cancelled."""
@@ -124,15 +129,18 @@ class Producer:
 
     async def _send(self, batches: list[Sent]) -> bool:
         """Send batches until one is known to have failed. Returns whether all are acknowledged."""
-        pipeline = self._pipeline()
-        answers = list[asyncio.Future[bytes]]()
+        pipelines, answers = list[Pipeline](), list[asyncio.Future[bytes]]()
         for sent in batches:
-            answers.append(pipeline.begin(self._frame(sent)))
+            if self._refreshes.random() < REFRESH_SHARE:
+                self._client.look_for_newer_leader(self._partition)
+            pipelines.append(self._pipeline())
+            answers.append(pipelines[-1].begin(self._frame(sent)))
             await asyncio.sleep(self._client.rng.uniform(0, GAP_S))
             if not all(map(_has_succeeded, _arrived(answers))):
                 break
+        self._done["batches in flight to two leaders"] += len(set(pipelines)) > 1
         failed = 0
-        for sent, answer in zip(batches, answers, strict=False):
+        for pipeline, sent, answer in zip(pipelines, batches, answers, strict=False):
             failed += not await self._take(pipeline, sent, answer, is_first=not failed)
         self._done["batches sent again after one in flight failed"] += max(failed - 1, 0)
         return not failed
@@ -154,7 +162,7 @@ class Producer:
     async def _take(
         self, pipeline: Pipeline, sent: Sent, answer: "asyncio.Future[bytes]", *, is_first: bool
     ) -> bool:
-        """Whether the batch is acknowledged. `is_first`: no earlier batch of the connection has failed."""
+        """Whether the batch is acknowledged. `is_first`: no earlier batch has failed."""
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 result = _decoded(await answer)

@@ -527,11 +527,11 @@ def _(original: Function, replica: Any, leader_epoch: int, *rest: Any, **named: 
 
 
 @without(
-    "a batch waits for an earlier one that was refused",
+    "a batch waits for an earlier one that was refused or lost",
     breaks="a batch is refused as a gap, or overtakes an earlier one",
 )
-def _(original: Function, *_: Any) -> None:
-    return
+def _(original: Function, *_: Any) -> bool:
+    return False
 
 
 @without(

@@ -194,6 +194,13 @@ class Client:
         """The leader as the client knows it."""
         return self._leaders.get(partition) or self._look_up(partition)
 
+    def look_for_newer_leader(self, partition: int) -> None:
+        """Learn of a newer leader, as clients do in the background. Older ones are ignored (KIP-320)."""
+        topic = self.topic_image()
+        known = None if topic is None else topic.partitions[partition]
+        if known is not None and known.leader >= 0 and known.leader_epoch > self._epochs.get(partition, -1):
+            self._leaders[partition], self._epochs[partition] = known.leader, known.leader_epoch
+
     def _look_up(self, partition: int) -> int:
         """The leader in the image of some node, which may be old."""
         topic = self.topic_image()

@@ -498,28 +498,6 @@ async def test_retry_of_an_acknowledged_batch_needs_no_space(tmp_path: Path) -> 
     await run.stop()
 
 
-async def test_batch_that_follows_one_refused_for_lack_of_space_is_refused_with_the_same_error(
-    tmp_path: Path,
-) -> None:
-    run = await Run(tmp_path).start(topic(1, 1))
-    now_ms = SystemClock().now_ms()
-    first, second, third = (
-        encode_batch([NewRecord(now_ms, None, b"v")], producer_id=7, producer_epoch=0, base_sequence=sequence)
-        for sequence in range(3)
-    )
-    replica = run.replica(0)
-    assert replica.as_leader.append(memoryview(first), now_ms).error == ErrorCode.NONE
-    run.directories.mark_full_beside(tmp_path)
-    for batch in (second, third):
-        assert replica.as_leader.append(memoryview(batch), now_ms).error == ErrorCode.KAFKA_STORAGE_ERROR
-    run.directories.all[0].mark_not_full()
-    out_of_order = replica.as_leader.append(memoryview(third), now_ms)
-    assert out_of_order.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    for batch in (second, third):
-        assert replica.as_leader.append(memoryview(batch), now_ms).error == ErrorCode.NONE
-    await run.stop()
-
-
 async def test_log_that_cannot_be_opened_for_lack_of_space_keeps_its_log_start(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(topic(1, 1))
     append(run.replica(0))

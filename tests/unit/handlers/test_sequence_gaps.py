@@ -1,4 +1,4 @@
-"""Batches of an idempotent producer behind one that was refused for now, over sockets."""
+"""Batches of an idempotent producer that lack an earlier one, over sockets."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,8 +10,7 @@ from manual_clock import ManualClock
 from produce_node import Node, batch, produce_node, receive, request, results
 
 from tierlog.base.clock import SystemClock
-from tierlog.broker.handlers.context import RefusedBatch, Where
-from tierlog.broker.handlers.refused_batches import PARTITIONS_MAX, WAIT_MS, note_refusal
+from tierlog.broker.handlers.sequence_gaps import PARTITIONS_MAX, WAIT_MS, Refusals
 from tierlog.broker.storage.core.record_validation import RECORDS_PER_TURN
 from tierlog.protocol.api import PRODUCE_KEY
 from tierlog.protocol.errors import ErrorCode
@@ -58,12 +57,33 @@ async def sender(node: Node) -> Sender:
     return sender
 
 
-async def test_later_batches_get_the_error_of_the_refused_one_until_it_is_sent_again(sender: Sender) -> None:
+async def test_later_batches_are_refused_until_the_refused_one_is_sent_again(sender: Sender) -> None:
     """After OUT_OF_ORDER_SEQUENCE_NUMBER librdkafka would begin another epoch, and send batches in flight to
     other partitions twice."""
     assert [await sender.send(sequence) for sequence in (4, 6)] == [NOT_LEADER, NOT_LEADER]
     assert [await sender.send(sequence) for sequence in (2, 4, 6)] == [(0, 2), (0, 4), (0, 6)]
-    assert await sender.send(10) == GAP
+
+
+async def test_a_batch_waits_for_one_that_was_lost_with_the_former_leader(
+    node: Node, clock: ManualClock
+) -> None:
+    """The client still waits for its response while it sends the next one here."""
+    sender = Sender(await node.connect())
+    assert await sender.send(0) == (0, 0)
+    node.replica().become_leader(1, 1, [1], now_ms=clock.monotonic_ms())
+    assert await sender.send(4) == NOT_LEADER
+    assert await sender.send(4, producer_id=8) == NOT_LEADER, "the partition does not know it"
+    assert [await sender.send(sequence) for sequence in (2, 4)] == [(0, 2), (0, 4)]
+    assert await sender.send(8) == NOT_LEADER
+    clock.now += WAIT_MS
+    assert await sender.send(8) == GAP
+    assert await sender.send(4, producer_id=8) == (0, 6), "its state may have expired"
+
+
+async def test_a_gap_in_the_first_leader_epoch_is_an_error_at_once(node: Node) -> None:
+    sender = Sender(await node.connect())
+    assert await sender.send(0) == (0, 0)
+    assert await sender.send(4) == GAP
 
 
 async def test_a_producer_that_the_partition_does_not_know_keeps_its_order(node: Node) -> None:
@@ -113,12 +133,17 @@ async def test_a_batch_that_never_comes_again_is_waited_for_some_seconds(
     assert await sender.send(4) == GAP
 
 
-async def test_a_new_epoch_and_other_producers_and_connections_do_not_wait(
-    sender: Sender, node: Node
-) -> None:
-    assert await Sender(await node.connect()).send(4) == GAP
-    assert await sender.send(4, producer_id=8) == (0, 2)
+async def test_a_gap_on_another_connection_waits_too(sender: Sender, node: Node) -> None:
+    other = Sender(await node.connect())
+    assert await other.send(4) == NOT_LEADER
+    assert await sender.send(2) == (0, 2)
+    assert await other.send(4) == (0, 4)
+
+
+async def test_batches_without_a_gap_do_not_wait(sender: Sender) -> None:
+    assert await sender.send(0, producer_id=8) == (0, 2)
     assert await sender.send(0, epoch=1) == (0, 4)
+    assert await sender.send(-1, producer_id=-1, producer_epoch=-1) == (0, 6)
 
 
 async def test_batches_wait_over_the_wrap_of_sequences(node: Node) -> None:
@@ -131,9 +156,27 @@ async def test_batches_wait_over_the_wrap_of_sequences(node: Node) -> None:
     assert [await sender.send(sequence) for sequence in (2**31 - 2, 0)] == [(0, 2), (0, 4)]
 
 
-def test_only_so_many_partitions_are_remembered() -> None:
-    refused: dict[Where, RefusedBatch] = {}
-    records = batch(producer_id=7, producer_epoch=0, base_sequence=0)
+async def test_a_batch_waits_for_one_that_was_refused_for_lack_of_space(node: Node) -> None:
+    sender = Sender(await node.connect())
+    assert await sender.send(0) == (0, 0)
+    log_dir = node.log_directories.all[0]
+    log_dir.mark_full()
+    assert await sender.send(2) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+    assert await sender.send(4) == NOT_LEADER
+    log_dir.mark_not_full()
+    assert await sender.send(4) == NOT_LEADER
+    assert [await sender.send(sequence) for sequence in (2, 4)] == [(0, 2), (0, 4)]
+
+
+async def test_only_so_many_partitions_are_remembered(node: Node) -> None:
+    refusals, replica, gap = (
+        Refusals(),
+        node.replica(),
+        batch(producer_id=7, producer_epoch=0, base_sequence=4),
+    )
     for number in range(PARTITIONS_MAX + 5):
-        note_refusal(refused, ("t", number), records, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0)
-    assert list(refused) == [("t", number) for number in range(5, PARTITIONS_MAX + 5)]
+        refusals.note(("t", number), ErrorCode.NOT_LEADER_OR_FOLLOWER, 0)
+    refusals.note(("not a topic", 5), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)
+    waits = [refusals.must_wait(("t", number), replica, gap, 0) for number in range(10)]
+    assert waits == [False] * 5 + [True] * 5
+    assert not refusals.must_wait(("not a topic", 5), replica, gap, 0)
