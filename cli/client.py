@@ -254,11 +254,15 @@ STARTING_HINT = "The broker may still be starting: retry, or see its log."
 _UNAVAILABLE_HINTS = {
     "CORRUPT_MESSAGE": "A batch in the log is damaged: see `tierlog doctor`, and "
     "docs/runbooks/damaged-log.md.",
-    "OFFSET_NOT_AVAILABLE": "A new leader learns the end from in-sync replicas, of which too few may run: "
-    "see `tierlog partition list --below-min`.",
+    "OFFSET_NOT_AVAILABLE": errors.UNKNOWN_END_REMEDY,
 }
 """Error code in a problem that did not end in time -> hint."""
 LOG_HINT = "See the broker's log, or check the cluster with `tierlog cluster health`."
+
+
+def remedy(code: ErrorCode) -> str:
+    """The hint for an error that may end by itself, and has not."""
+    return _UNAVAILABLE_HINTS.get(code.name) or _HINTS.get(code.name, LOG_HINT)
 
 
 _ACCESS_HINT = (

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from tierlog.cli import topics
@@ -18,6 +18,8 @@ MAX_WAIT_MS = 500
 PARTITION_MAX_BYTES = 4 << 20
 FETCH_MAX_BYTES = 16 << 20
 BATCH_MAX_BYTES = 64 << 20  # decompressed; protects against decompression bombs
+UNKNOWN_INTERVAL_S = 1.0
+"""How often a reader that follows asks for starts which their leaders do not know yet."""
 
 
 class Consumed(NamedTuple):
@@ -25,35 +27,68 @@ class Consumed(NamedTuple):
     record: Record
 
 
+class Start(NamedTuple):
+    """`positions`: first offset of each partition. `unknown`: partitions whose leader does not know which
+    offset `position` is (a timestamp, or LATEST), because it does not know the end."""
+
+    positions: dict[int, int]
+    unknown: Collection[int] = ()
+    position: int = topics.LATEST
+
+
 class Consumer:
     """Reads partitions of one topic. `positions`: next offset of each partition, for a group to commit."""
 
-    def __init__(self, client: KafkaClient, topic: str, positions: dict[int, int]) -> None:
-        self.positions = dict(positions)
+    def __init__(self, client: KafkaClient, topic: str, start: Start) -> None:
+        self.positions = dict(start.positions)
         self._client = client
         self._topic = topic
+        self._unknown = set(start.unknown)
+        self._position = start.position
+        self._asked_at = 0.0
         self._failing_since: dict[int, float] = {}
         """Partition -> when its reads began to fail, since the last that succeeded."""
         self._is_reported = False
 
     def read(self, *, follow: bool) -> Iterator[Consumed]:
         """Yield records up to the current end offsets, or forever with `follow`; in order within a
-        partition."""
-        count = len(self._client.topic(self._topic).partitions)
-        ends = topics.offsets(self._client, self._topic, count, topics.LATEST)
+        partition. Raises CliError in the end if there are partitions whose end is not known."""
+        without_end = set(self._unknown)
+        ends = topics.offsets(
+            self._client, self._topic, list(self.positions), topics.LATEST, unknown=without_end
+        )
         for partition, position in self.positions.items():
-            if position > ends[partition]:
+            if position > ends.get(partition, position):
                 raise self._out_of_range(partition)
-        while follow or any(position < ends[partition] for partition, position in self.positions.items()):
+        if follow and self._unknown:
+            waiting = topics.end_unknown(self._topic, self._unknown, "waiting for the end of")
+            print_status(f"{waiting}. {waiting.hint}")
+        while follow or any(position < ends.get(one, 0) for one, position in self.positions.items()):
+            if follow and self._unknown:
+                self._find_starts()
             for leader, partitions in self._by_leader(ends, follow=follow).items():
                 for data in self._fetch(leader, partitions):
                     yield from self._records(data, None if follow else ends[data.partition_index])
+        if without_end:
+            raise topics.end_unknown(self._topic, without_end, "did not read")
+
+    def _find_starts(self) -> None:
+        """Add the partitions whose leader knows the end by now."""
+        if not self.positions:
+            self._client.refresh(self._topic, math.inf, "")
+        if time.monotonic() < self._asked_at + UNKNOWN_INTERVAL_S:
+            return
+        unknown: set[int] = set()
+        self.positions |= topics.start_offsets(
+            self._client, self._topic, self._unknown, self._position, unknown=unknown, wait_s=0
+        )
+        self._unknown, self._asked_at = unknown, time.monotonic()
 
     def _by_leader(self, ends: dict[int, int], *, follow: bool) -> dict[int, list[int]]:
         wanted = [
             partition
             for partition, position in self.positions.items()
-            if follow or position < ends[partition]
+            if follow or position < ends.get(partition, 0)
         ]
         found: dict[int, list[int]] = {}
         for partition in wanted:

@@ -6,12 +6,13 @@ the first record that the group has not read, by that record's timestamp.
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tierlog.base.clock import SystemClock
 from tierlog.base.types import TopicPartition
 from tierlog.cli import groups, topics
-from tierlog.cli.client import KafkaClient
+from tierlog.cli.client import KafkaClient, remedy
 from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.groups import Committed, Row
 from tierlog.protocol.errors import ErrorCode
@@ -35,11 +36,13 @@ Positions = dict[TopicPartition, int]
 
 
 class Ends(NamedTuple):
-    """Offsets of partitions; those without a live leader are missing. `stable`: last stable offsets."""
+    """Offsets of partitions; those without a live leader are missing. `stable`: last stable offsets.
+    `failed`: why the leader of a partition did not say an offset."""
 
     start: Positions
     end: Positions
     stable: Positions
+    failed: Mapping[TopicPartition, ErrorCode] = MappingProxyType({})
 
 
 def describe(client: KafkaClient, group: str) -> Row:
@@ -81,7 +84,7 @@ def _row(
     first_unread_ms: int | None,
     now_ms: int,
 ) -> Row:
-    end, stable = ends.end.get(partition), ends.stable.get(partition)
+    end, stable, failed = ends.end.get(partition), ends.stable.get(partition), ends.failed.get(partition)
     lag = None if committed is None or end is None else max(end - committed.offset, 0)
     lag_ms = None if first_unread_ms is None else max(now_ms - first_unread_ms, 0)
     return {
@@ -93,6 +96,8 @@ def _row(
         "last_stable_offset": stable,
         "lag": lag,
         "lag_ms": 0 if lag == 0 else lag_ms,
+        "error": None if failed is None else failed.name,
+        "remedy": None if failed is None else remedy(failed),
         "metadata": committed.metadata if committed is not None else None,
         "member_id": owner and owner["member_id"],
         "client_id": owner and owner["client_id"],
@@ -103,7 +108,8 @@ def _row(
 def read_ends(client: KafkaClient, names: list[str], silent: set[int] | None = None) -> Ends:
     """The offsets of all partitions of these topics. A topic that does not exist has none. `silent`: brokers
     that are not asked, because they do not respond; this call adds to them."""
-    ends = Ends({}, {}, {})
+    failed: dict[TopicPartition, ErrorCode] = {}
+    ends = Ends({}, {}, {}, failed)
     silent = set() if silent is None else silent
     for topic in known_topics(client, names):
         name = topic.name or ""
@@ -112,8 +118,12 @@ def read_ends(client: KafkaClient, names: list[str], silent: set[int] | None = N
             (ends.stable, topics.LATEST, True),
             (ends.end, topics.LATEST, False),
         ):
-            known = topics.known_offsets(client, topic, position, committed=committed, silent=silent)
+            errors: dict[int, ErrorCode] = {}
+            known = topics.known_offsets(
+                client, topic, position, committed=committed, silent=silent, failed=errors
+            )
             found.update({TopicPartition(name, number): offset for number, offset in known.items()})
+            failed.update({TopicPartition(name, number): error for number, error in errors.items()})
     return ends
 
 

@@ -16,6 +16,8 @@ from tierlog.cli.errors import CliError, ExitCode, no_partition, unknown_topic, 
 from tierlog.cli.group_lag import Ends, Positions, known_topics, read_ends
 from tierlog.cli.groups import Offsets, Row
 from tierlog.cli.output import listed
+from tierlog.client.errors import UNKNOWN_END_REMEDY
+from tierlog.protocol.errors import ErrorCode
 
 DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS = 86_400_000, 3_600_000, 60_000, 1_000
 ISO_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII)
@@ -121,7 +123,8 @@ def plan(group: str, wanted: Positions, committed: Offsets, ends: Ends) -> list[
 
 
 def find_ends(client: KafkaClient, partitions: Iterable[TopicPartition]) -> Ends:
-    """The ranges of these partitions. Raises CliError if one does not exist, or has no leader."""
+    """The ranges of these partitions. Raises CliError if one does not exist, has no leader, or no end that is
+    known."""
     wanted = sorted(partitions)
     names = list(dict.fromkeys(one.topic for one in wanted))
     counts = {topic.name: len(topic.partitions) for topic in known_topics(client, names)}
@@ -131,6 +134,10 @@ def find_ends(client: KafkaClient, partitions: Iterable[TopicPartition]) -> Ends
         if one.partition >= counts[one.topic]:
             raise no_partition(one.topic, one.partition, counts[one.topic])
     ends = read_ends(client, names)
+    if unknown := [one for one in wanted if ends.failed.get(one) == ErrorCode.OFFSET_NOT_AVAILABLE]:
+        which = listed([str(one) for one in unknown])
+        what = f"no end is known of {which} ({ErrorCode.OFFSET_NOT_AVAILABLE.name})"
+        raise CliError(what, hint=f"{UNKNOWN_END_REMEDY} Or leave them out.")
     without_leader = [str(one) for one in wanted if one not in ends.end or one not in ends.start]
     if without_leader:
         what = f"partitions without a leader: {listed(without_leader)}"
@@ -147,7 +154,7 @@ def offsets_of_time(
         TopicPartition(name, number): offset
         for name in names
         for number, offset in topics.offsets(
-            client, name, len(client.topic(name).partitions), timestamp_ms
+            client, name, range(len(client.topic(name).partitions)), timestamp_ms
         ).items()
     }
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tierlog.cli import group_lag
 from tierlog.cli.client import KafkaClient
 from tierlog.cli.groups import Row
-from tierlog.cli.output import console, counted, duration, print_json, printable, table
+from tierlog.cli.output import console, counted, duration, listed, print_json, printable, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,6 +26,7 @@ LAG_COLUMNS = {
     "member_id": "member",
 }
 STABLE_COLUMN = {"last_stable_offset": "last stable"}
+ERROR_COLUMN = {"error": "error"}
 
 
 def watch(client: KafkaClient, group: str, *, as_json: bool) -> None:
@@ -40,7 +41,7 @@ def watch(client: KafkaClient, group: str, *, as_json: bool) -> None:
 
 
 def summary(found: Row) -> str:
-    """One line: state, members and total lag."""
+    """One line: state, members and total lag. More lines say what to do about partitions without a lag."""
     members = counted(len(found["members"]), "member")
     words = [f"{found['group']}: {found['type']} group", found["state"], members]
     if found["assignor"]:
@@ -50,14 +51,21 @@ def summary(found: Row) -> str:
         times = [row["lag_ms"] for row in found["partitions"] if row["lag_ms"]]
         behind = f", up to {duration(max(times))}" if times else ""
         words.append(f"lag {counted(sum(lags), 'record')}{behind}")
-    return ", ".join(words)
+    failed = [row for row in found.get("partitions", ()) if row["error"]]
+    if not failed:
+        return ", ".join(words)
+    names = listed([f"{row['topic']}-{row['partition']}" for row in failed])
+    remedies = dict.fromkeys(row["remedy"] for row in failed)
+    return "\n".join([", ".join([*words, f"lag unknown of {names}"]), *remedies])
 
 
 def lag_columns(rows: list[Row]) -> dict[str, str]:
-    """The last stable offset has a column only while open transactions hold it back."""
+    """The last stable offset has a column only while open transactions hold it back, and the error only if
+    there is one."""
     is_held_back = any(row["last_stable_offset"] != row["log_end_offset"] for row in rows)
     columns = list(LAG_COLUMNS.items())
-    return dict([*columns[:4], *(STABLE_COLUMN.items() if is_held_back else ()), *columns[4:]])
+    errors = ERROR_COLUMN.items() if any(row["error"] for row in rows) else ()
+    return dict([*columns[:4], *(STABLE_COLUMN.items() if is_held_back else ()), *errors, *columns[4:]])
 
 
 def shown(rows: list[Row]) -> list[Row]:
@@ -93,7 +101,9 @@ def _print_changes(polls: Iterator[Row]) -> None:
         for row in found["partitions"]:
             offset, lag = (_number(row[key]) for key in ("committed_offset", "lag"))
             name = f"{row['topic']}-{row['partition']}"
-            now[name] = f"{name}: committed {offset}, lag {lag}, {row['client_id'] or 'no member'}"
+            owner = row["client_id"] or "no member"
+            why = f", {row['error']}: {row['remedy']}" if row["error"] else ""
+            now[name] = f"{name}: committed {offset}, lag {lag}, {owner}{why}"
         for name, line in now.items():
             if before.get(name) != line:
                 console().print(printable(line), markup=False)

@@ -1,12 +1,14 @@
 """Requests of the `topic` commands. Returns plain rows; the commands parse options and print."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tierlog.cli import configs
 from tierlog.cli.client import KafkaClient, is_retriable, raise_for
 from tierlog.cli.errors import CliError, ExitCode
+from tierlog.cli.output import listed
+from tierlog.client.errors import UNKNOWN_END_REMEDY
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from tierlog.protocol.messages.create_topics import (
@@ -29,6 +31,10 @@ TOPIC_CONFIG_SOURCE = 1  # DescribeConfigs: DYNAMIC_TOPIC_CONFIG, set on the top
 TIMEOUT_MS = 30_000
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
+END_TIMEOUT_S = 5.0
+"""How long a command that can do without waits for the end of a partition. After an election it is known at
+once if enough replicas are in sync."""
+
 Row = dict[str, Any]
 
 
@@ -131,18 +137,38 @@ def config_rows(client: KafkaClient, name: str, *, everything: bool) -> list[Row
     return found
 
 
-def offsets(client: KafkaClient, name: str, count: int, position: int) -> dict[int, int]:
+def offsets(
+    client: KafkaClient,
+    name: str,
+    partitions: Collection[int],
+    position: int,
+    *,
+    unknown: set[int] | None = None,
+    wait_s: float = END_TIMEOUT_S,
+) -> dict[int, int]:
     """Partition -> offset of a position: a timestamp, or one of ListOffsets' negative values. Waits for
-    partitions without a leader. Raises CliError at once if the metadata quorum has no leader."""
-    deadline, is_first = time.monotonic() + client.timeout_s, True
+    partitions without a leader. Raises CliError at once if the metadata quorum has no leader.
+
+    `unknown`: gets the partitions whose leader does not know their end after `wait_s` (KIP-207). Without it
+    they are an error after the client's timeout.
+    """
+    started, is_first = time.monotonic(), True
+    deadline = started + client.timeout_s
     while True:
         by_leader: dict[int, list[int]] = {}
-        for partition in range(count):
+        for partition in partitions:
             by_leader.setdefault(client.leader(name, partition), []).append(partition)
         found: dict[int, int] = {}
-        problem = ""
-        for leader, partitions in by_leader.items():
-            problem = _add_offsets(found, client, leader, name, partitions, position) or problem
+        without_end: set[int] = set()
+        problem = other = ""
+        for leader, group in by_leader.items():
+            other = _add_offsets(found, without_end, client, leader, name, group, position) or other
+        if without_end and not other:
+            problem = f"offsets of {name}-{min(without_end)}: {ErrorCode.OFFSET_NOT_AVAILABLE.name}"
+            if unknown is not None and time.monotonic() >= started + wait_s:
+                unknown.update(without_end)
+                return found
+        problem = other or problem
         if not problem:
             return found
         if is_first:
@@ -151,10 +177,42 @@ def offsets(client: KafkaClient, name: str, count: int, position: int) -> dict[i
         client.refresh(name, deadline, problem)
 
 
+def start_offsets(
+    client: KafkaClient,
+    name: str,
+    partitions: Collection[int],
+    position: int,
+    *,
+    unknown: set[int],
+    wait_s: float = END_TIMEOUT_S,
+) -> dict[int, int]:
+    """Like `offsets`, for a reader: a timestamp behind the last record is the end."""
+    found = offsets(client, name, partitions, position, unknown=unknown, wait_s=wait_s)
+    if behind := [partition for partition, offset in found.items() if offset < 0]:
+        ends = offsets(client, name, behind, LATEST, unknown=unknown, wait_s=wait_s)
+        found = {one: ends.get(one, offset) for one, offset in found.items() if one not in unknown}
+    return found
+
+
+def end_unknown(name: str, partitions: Collection[int], problem: str) -> CliError:
+    """`problem`: what was not done with these partitions, because their leaders do not know their ends."""
+    names = listed([f"{name}-{partition}" for partition in sorted(partitions)])
+    return CliError(
+        f"{problem} {names}: no end is known ({ErrorCode.OFFSET_NOT_AVAILABLE.name})", hint=UNKNOWN_END_REMEDY
+    )
+
+
 def _add_offsets(
-    found: dict[int, int], client: KafkaClient, leader: int, name: str, partitions: list[int], position: int
+    found: dict[int, int],
+    without_end: set[int],
+    client: KafkaClient,
+    leader: int,
+    name: str,
+    partitions: list[int],
+    position: int,
 ) -> str:
-    """Add the offsets of a leader's partitions. Returns a problem that may end once another broker leads."""
+    """Add the offsets of a leader's partitions, and those of which it does not know the end. Returns a
+    problem that may end once another broker leads."""
     problem = ""
     try:
         results = _listed(client, leader, name, partitions, position)
@@ -164,6 +222,9 @@ def _add_offsets(
         return failure.message
     for result in results:
         subject = f"offsets of {name}-{result.partition_index}"
+        if result.error_code == ErrorCode.OFFSET_NOT_AVAILABLE:
+            without_end.add(result.partition_index)
+            continue
         if result.error_code and is_retriable(result.error_code):
             problem = f"{subject}: {ErrorCode(result.error_code).name}"
             continue
@@ -179,10 +240,11 @@ def known_offsets(
     *,
     committed: bool = False,
     silent: set[int] | None = None,
+    failed: dict[int, ErrorCode] | None = None,
 ) -> dict[int, int]:
     """Like `offsets`, but leaves out partitions without a live leader. `committed`: for readers of committed
     records, whose end is the last stable offset. `silent`: brokers that did not respond to an earlier call,
-    which are not asked again; this call adds to them."""
+    which are not asked again; this call adds to them. `failed`: gets the errors of the other partitions."""
     silent = set() if silent is None else silent
     name = topic.name or ""
     by_leader: dict[int, list[int]] = {}
@@ -199,6 +261,10 @@ def known_offsets(
             silent.add(leader)  # it has just died, or hangs
             continue
         found.update({one.partition_index: one.offset for one in results if not one.error_code})
+        if failed is not None:
+            failed.update(
+                {one.partition_index: ErrorCode(one.error_code) for one in results if one.error_code}
+            )
     return found
 
 

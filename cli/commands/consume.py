@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tierlog.base.types import TopicPartition
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.consuming import Consumed
+    from tierlog.cli.consuming import Start as StartOffsets
     from tierlog.cli.groups import Committed
 
 
@@ -93,8 +94,8 @@ def consume(
         raise usage("--group must not be empty", hint="For example: --group readers")
     has_start = from_beginning or offset is not None or timestamp is not None or group is not None
     with KafkaClient(bootstrap, changes=group is not None) as client:
-        positions = _start(client, topic, partition, from_beginning, offset, timestamp, group)
-        consumer = Consumer(client, topic, positions)
+        start = _start(client, topic, partition, from_beginning, offset, timestamp, group)
+        consumer = Consumer(client, topic, start)
         try:
             for index, consumed in enumerate(
                 consumer.read(follow=not has_start if follow is None else follow), 1
@@ -115,30 +116,29 @@ def _start(
     offset: int | None,
     timestamp: str | None,
     group: str | None,
-) -> dict[int, int]:
-    from tierlog.cli import groups, topics
+) -> "StartOffsets":
+    from tierlog.cli import consuming, groups, topics
 
     count = len(client.topic(topic).partitions)
     if partition is not None and partition >= count:
         raise no_partition(topic, partition, count)
     wanted = range(count) if partition is None else [partition]
     if offset is not None:
-        return dict.fromkeys(wanted, offset)
+        return consuming.Start(dict.fromkeys(wanted, offset))
     if timestamp is not None:
-        found = topics.offsets(client, topic, count, parse_time(timestamp))
-        ends = topics.offsets(client, topic, count, topics.LATEST)
-        return {index: found[index] if found[index] >= 0 else ends[index] for index in wanted}
-    default = topics.offsets(
-        client, topic, count, topics.EARLIEST if from_beginning or group else topics.LATEST
-    )
-    if not group or from_beginning:
-        return {index: default[index] for index in wanted}
+        position = parse_time(timestamp)
+    else:
+        position = topics.EARLIEST if from_beginning or group else topics.LATEST
+    unknown: set[int] = set()
+    found = topics.start_offsets(client, topic, wanted, position, unknown=unknown)
+    if not group or from_beginning or timestamp is not None:
+        return consuming.Start(found, unknown, position)
     stored = {
         partition.partition: found.offset
         for partition, found in groups.committed(client, group).items()
         if partition.topic == topic
     }
-    return {index: stored.get(index, default[index]) for index in wanted}
+    return consuming.Start({index: stored.get(index, found[index]) for index in wanted})
 
 
 def _to_commit(topic: str, positions: dict[int, int]) -> "dict[TopicPartition, Committed]":

@@ -118,11 +118,12 @@ def _ranges(
     for one in only:
         if one >= count:
             raise no_partition(topic, one, count)
-    ends = topics.offsets(client, topic, count, topics.LATEST)
-    firsts = topics.offsets(client, topic, count, begin_ms)
-    stops = {} if end_ms is None else topics.offsets(client, topic, count, end_ms)
+    wanted = sorted(set(only) or range(count))
+    ends = topics.offsets(client, topic, wanted, topics.LATEST)
+    firsts = topics.offsets(client, topic, wanted, begin_ms)
+    stops = {} if end_ms is None else topics.offsets(client, topic, wanted, end_ms)
     found = {}
-    for one in sorted(set(only) or range(count)):
+    for one in wanted:
         end = ends[one] if stops.get(one, -1) < 0 else stops[one]
         first = end if firsts[one] < 0 else firsts[one]  # -1: no record is as recent
         found[one] = (min(first, end), end)

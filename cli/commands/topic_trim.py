@@ -85,13 +85,14 @@ def _rows(
     for one in only:
         if one >= count:
             raise no_partition(topic, one, count)
-    starts = topics.offsets(client, topic, count, topics.EARLIEST)
-    ends = topics.offsets(client, topic, count, topics.LATEST)
-    found = {} if when is None else topics.offsets(client, topic, count, when)
+    wanted = sorted(set(only) or range(count))
+    starts = topics.offsets(client, topic, wanted, topics.EARLIEST)
+    ends = topics.offsets(client, topic, wanted, topics.LATEST)
+    found = {} if when is None else topics.offsets(client, topic, wanted, when)
     rows = []
-    for one in sorted(set(only) or range(count)):
-        wanted = offset if offset is not None else found[one] if found[one] >= 0 else ends[one]
-        new = min(wanted, ends[one])
+    for one in wanted:
+        target = offset if offset is not None else found[one] if found[one] >= 0 else ends[one]
+        new = min(target, ends[one])
         if new > starts[one]:
             rows.append({"partition": one, "before": starts[one], "after": new, "records": new - starts[one]})
     return rows

@@ -127,7 +127,7 @@ def test_damaged_batch_at_the_beginning_of_the_range_names_its_runbook(
         KafkaClient(at[1], timeout_s=3.0) as tool,  # a busy broker may need a second for a response
         pytest.raises(CliError, match="CORRUPT_MESSAGE") as failed,
     ):
-        topics.offsets(tool, topic, 1, now_ms - 1000)  # a look-up by timestamp reads the records
+        topics.offsets(tool, topic, [0], now_ms - 1000)  # a look-up by timestamp reads the records
     assert "docs/runbooks/damaged-log.md" in failed.value.hint
 
 

@@ -2,6 +2,12 @@
 
 from tierlog.protocol.errors import ErrorCode
 
+UNKNOWN_END_REMEDY = (
+    "A new leader learns the end from in-sync replicas, of which too few may run: "
+    "see `tierlog partition list --below-min`."
+)
+"""The hint for OFFSET_NOT_AVAILABLE that lasts (KIP-207)."""
+
 
 class ClientError(Exception):
     """Any failure of a request."""

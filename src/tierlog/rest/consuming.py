@@ -14,11 +14,21 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from tierlog.base.types import TopicPartition
 from tierlog.client.errors import ClientError, UnknownPartition
 from tierlog.records.errors import RecordsError
 from tierlog.records.record import Record
 from tierlog.rest import models
-from tierlog.rest.errors import BAD_REQUEST, INTERNAL, OUT_OF_RANGE, ErrorBody, RestError, of_failure
+from tierlog.rest.errors import (
+    BAD_REQUEST,
+    INTERNAL,
+    OUT_OF_RANGE,
+    RETRY_AFTER_S,
+    UNAVAILABLE,
+    ErrorBody,
+    RestError,
+    of_failure,
+)
 from tierlog.rest.formats import NULL, Decoder, Format, Unreadable, format_of
 from tierlog.rest.gateway import Call
 from tierlog.rest.models import encode
@@ -31,6 +41,7 @@ from tierlog.rest.reader import (
     Consumed,
     Reader,
     offsets_at,
+    unknown_ends,
 )
 from tierlog.rest.routes import NDJSON, Parameter, Route, flag, moment_ms, number, refuse_unknown
 
@@ -135,8 +146,11 @@ class _Stream:
         if unknown := [one for one in numbers if one >= count]:
             raise UnknownPartition(topic, unknown[0], count)
         ends = await offsets_at(cluster, topic, numbers, LATEST, self._isolation)
+        self._without_end = [one for one in numbers if one not in ends]
         if self._offsets is not None:
             positions = dict(self._offsets)
+        elif self._position == LATEST:
+            positions = dict(ends)
         elif isinstance(self._position, str):
             positions = dict.fromkeys(numbers, int(self._position))
         else:
@@ -144,10 +158,24 @@ class _Stream:
         if self._offsets is not None or isinstance(self._position, str):
             await self._check_range(positions)
         self._next = positions
-        is_empty = all(position >= ends[one] for one, position in positions.items())
+        self._require_ends(numbers)
+        is_empty = all(position >= ends.get(one, 0) for one, position in positions.items())
         waits = self._follows or (is_empty and self._wait_ms)
-        self._ends = {} if waits else ends
+        # one without an end is not read, unless the stream follows
+        self._ends = {} if waits else {one: ends.get(one, 0) for one in numbers}
         self._has_deadline = bool(is_empty and self._wait_ms and not self._follows)
+
+    def _require_ends(self, numbers: Sequence[int]) -> None:
+        """Raises RestError if no partition has an end that is known, or the stream would follow one from
+        there: it would lack that partition without a word."""
+        if self._follows:
+            self._without_end = [one for one in numbers if one not in self._next]
+        if self._without_end and (self._follows or len(self._without_end) == len(numbers)):
+            message = self._unknown_ends()
+            raise RestError(UNAVAILABLE, message, retry_after_s=RETRY_AFTER_S)
+
+    def _unknown_ends(self) -> str:
+        return unknown_ends([TopicPartition(self._topic, one) for one in self._without_end])
 
     async def _check_range(self, positions: dict[int, int]) -> None:
         """Raises RestError for an offset that the client gave and the log does not have."""
@@ -155,11 +183,12 @@ class _Stream:
         starts = await offsets_at(cluster, self._topic, numbers, EARLIEST, READ_UNCOMMITTED)
         ends = await offsets_at(cluster, self._topic, numbers, LATEST, READ_UNCOMMITTED)
         for one, position in positions.items():
-            if not starts[one] <= position <= ends[one]:
+            end = ends.get(one, position)
+            if not starts[one] <= position <= end:
                 raise RestError(
                     OUT_OF_RANGE,
                     f"offset {position} of {self._topic}-{one} is out of range: the log has {starts[one]} to "
-                    f"{ends[one]}",
+                    f"{end}",
                 )
 
     async def run(self) -> web.StreamResponse:
@@ -183,7 +212,11 @@ class _Stream:
         except RecordsError as damage:
             return encode(ErrorBody(INTERNAL, f"a batch of {self._topic} is damaged: {damage}"))
         offsets = {str(partition): offset for partition, offset in sorted(self._next.items())}
-        return encode(models.StreamEnd(reason, self._records, offsets))
+        last = models.StreamEnd(reason, self._records, offsets)
+        if self._without_end:
+            last.without_end = self._without_end
+            last.message = self._unknown_ends()
+        return encode(last)
 
     async def _copy(self, response: web.StreamResponse) -> str:
         """Write records until there is a reason to end."""

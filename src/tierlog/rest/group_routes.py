@@ -2,13 +2,15 @@
 
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from tierlog.rest import groups, models
-from tierlog.rest.errors import NO_CONSUMER, RestError
+from tierlog.rest.errors import NO_CONSUMER, RETRY_AFTER_S, UNAVAILABLE, RestError
 from tierlog.rest.gateway import Call
 from tierlog.rest.groups import Group, GroupMember, PartitionLag
 from tierlog.rest.models import Metadata, Related
+from tierlog.rest.reader import unknown_ends
 from tierlog.rest.routes import Route
 from tierlog.rest.topics import CLUSTER, PAGE_PARAMETERS, answer, list_of, page_of
 
@@ -100,7 +102,13 @@ async def lag_summary(call: Call) -> web.StreamResponse:
     found = await groups.lags(call.cluster, group)
     if not found:
         raise RestError(NO_CONSUMER, f"group {group.group_id} has committed no offset")
-    worst = max(found, key=lambda one: one.lag)
+    known = [(lag, one) for one in found if (lag := one.lag) is not None]
+    unknown = [one for one in found if one.lag is None]
+    if not known:
+        raise RestError(
+            UNAVAILABLE, unknown_ends([one.partition for one in unknown]), retry_after_s=RETRY_AFTER_S
+        )
+    most, worst = max(known, key=lambda each: each[0])
     urls, partition = _Urls(call, cluster_id, group.group_id), worst.partition
     return answer(
         models.LagSummary(
@@ -113,12 +121,13 @@ async def lag_summary(call: Call) -> web.StreamResponse:
             max_lag_client_id=worst.client_id,
             max_lag_topic_name=partition.topic,
             max_lag_partition_id=partition.partition,
-            max_lag=worst.lag,
-            total_lag=sum(one.lag for one in found),
+            max_lag=most,
+            total_lag=sum(lag for lag, _ in known),
             max_lag_consumer=urls.related("consumers", worst.member_id),
             max_lag_partition=Related(
                 call.url("clusters", cluster_id, "topics", partition.topic, "partitions", partition.partition)
             ),
+            message=unknown_ends([one.partition for one in unknown]) if unknown else msgspec.UNSET,
         )
     )
 
@@ -157,6 +166,7 @@ def _lag(urls: _Urls, cluster_id: str, group: Group, one: PartitionLag) -> model
         current_offset=one.committed,
         log_end_offset=one.end,
         lag=one.lag,
+        message=unknown_ends([one.partition]) if one.lag is None else msgspec.UNSET,
     )
 
 

@@ -46,14 +46,16 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLag:
+    """`end`: None if the leader does not know it after an election (KIP-207)."""
+
     partition: TopicPartition
     committed: int
-    end: int
+    end: int | None
     member: GroupMember | None
 
     @property
-    def lag(self) -> int:
-        return max(0, self.end - self.committed)
+    def lag(self) -> int | None:
+        return None if self.end is None else max(0, self.end - self.committed)
 
     @property
     def member_id(self) -> str:
@@ -138,15 +140,15 @@ async def lags(cluster: Cluster, group: Group) -> list[PartitionLag]:
     committed = await _committed(cluster, group.group_id)
     owners = {partition: member for member in group.members for partition in member.partitions}
 
-    async def of_topic(item: tuple[str, list[int]]) -> dict[TopicPartition, int]:
+    async def of_topic(item: tuple[str, list[int]]) -> dict[TopicPartition, int | None]:
         topic, numbers = item
         try:
             ends = await offsets_at(cluster, topic, numbers, LATEST, READ_UNCOMMITTED)
         except UnknownTopic:
             return {}
-        return {TopicPartition(topic, number): end for number, end in ends.items()}
+        return {TopicPartition(topic, number): ends.get(number) for number in numbers}
 
-    ends: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int | None] = {}
     for found in await of_each(list(numbers_by_topic(committed).items()), of_topic):
         ends |= found
     return [

@@ -103,11 +103,14 @@ class ConsumedRecord(Struct, omit_defaults=True):
 
 class StreamEnd(Struct):
     """Last line of a stream that ends well. `next_offsets`: by partition, where to continue. `reason`: end,
-    max_records, max_bytes, timeout or stopping."""
+    max_records, max_bytes, timeout or stopping. `without_end`: partitions that are missing in the stream,
+    because their leaders do not know their ends after an election; `message` says what to do."""
 
     reason: str
     records: int
     next_offsets: dict[str, int]
+    without_end: list[int] | UnsetType = UNSET
+    message: str | UnsetType = UNSET
 
 
 # ---- /v3: clusters and brokers ----------------------------------------------------------------------
@@ -303,6 +306,8 @@ class Consumer(Struct):
 
 
 class LagSummary(Struct):
+    """`message`: which partitions are missing in it, because their ends are not known, and what to do."""
+
     kind: str
     metadata: Metadata
     cluster_id: str
@@ -316,9 +321,13 @@ class LagSummary(Struct):
     total_lag: int
     max_lag_consumer: Related
     max_lag_partition: Related
+    message: str | UnsetType = UNSET
 
 
 class Lag(Struct):
+    """`log_end_offset`, `lag`: null if the leader does not know the end after an election; `message` says
+    what to do."""
+
     kind: str
     metadata: Metadata
     cluster_id: str
@@ -329,8 +338,9 @@ class Lag(Struct):
     instance_id: str | None
     client_id: str
     current_offset: int
-    log_end_offset: int
-    lag: int
+    log_end_offset: int | None
+    lag: int | None
+    message: str | UnsetType = UNSET
 
 
 encode = msgspec.json.Encoder().encode

@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tierlog.base.tasks import TaskGroup
-from tierlog.client.errors import ErrorResponse, NotAvailable, TimedOut, Unreachable, raise_for
+from tierlog.base.text import listed
+from tierlog.base.types import TopicPartition
+from tierlog.client.errors import (
+    UNKNOWN_END_REMEDY,
+    ErrorResponse,
+    NotAvailable,
+    TimedOut,
+    Unreachable,
+    raise_for,
+)
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from tierlog.protocol.messages.list_offsets import (
@@ -31,6 +40,10 @@ from tierlog.rest.connection import Connection
 LATEST, EARLIEST = -1, -2
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 TIMEOUT_MS = 30_000
+END_TIMEOUT_S = 5.0
+"""How long to wait for the end of a partition. After an election it is known at once if enough replicas are
+in sync."""
+
 MAX_WAIT_MS = 5_000
 """How long a Fetch waits at the broker for records."""
 
@@ -55,10 +68,15 @@ async def offsets_at(
     cluster: Cluster, topic: str, partitions: Sequence[int], position: int, isolation: int
 ) -> dict[int, int]:
     """Partition -> offset of a position: a timestamp in ms, LATEST or EARLIEST. A timestamp behind the last
-    record is the end. Waits for partitions without a leader. Raises ClientError."""
+    record is the end. Waits for partitions without a leader. Raises ClientError.
+
+    Partitions are left out if their leader does not know their end after END_TIMEOUT_S (KIP-207).
+    """
+    end_deadline = time.monotonic() + END_TIMEOUT_S
     deadline = time.monotonic() + TIMEOUT_S
     found: dict[int, int] = {}
-    while missing := [partition for partition in partitions if partition not in found]:
+    without_end: set[int] = set()
+    while missing := [one for one in partitions if one not in found and one not in without_end]:
         problem = ""
         by_leader: dict[int, list[int]] = {}
         for partition in missing:
@@ -74,6 +92,9 @@ async def offsets_at(
             for result in (await cluster.call(request, leader)).topics[0].partitions:
                 code = ErrorCode(result.error_code)
                 subject = f"offsets of {topic}-{result.partition_index}"
+                if code == ErrorCode.OFFSET_NOT_AVAILABLE and time.monotonic() >= end_deadline:
+                    without_end.add(result.partition_index)
+                    continue
                 if code.retriable:
                     problem = f"{subject}: {code.name}"
                     continue
@@ -81,9 +102,16 @@ async def offsets_at(
                 found[result.partition_index] = result.offset
         if problem:
             await cluster.refresh(topic, deadline, problem)
-    if position >= 0 and (behind := [partition for partition in partitions if found[partition] < 0]):
-        found.update(await offsets_at(cluster, topic, behind, LATEST, isolation))
+    if position >= 0 and (behind := [partition for partition, offset in found.items() if offset < 0]):
+        ends = await offsets_at(cluster, topic, behind, LATEST, isolation)
+        found = {one: ends.get(one, offset) for one, offset in found.items() if offset >= 0 or one in ends}
     return found
+
+
+def unknown_ends(partitions: Sequence[TopicPartition]) -> str:
+    """Message about partitions whose leader does not know their end, and what to do."""
+    names = listed([str(one) for one in partitions])
+    return f"no end is known of {names} ({ErrorCode.OFFSET_NOT_AVAILABLE.name}). {UNKNOWN_END_REMEDY}"
 
 
 @dataclass(slots=True)
