@@ -367,7 +367,8 @@ class UnlimitedStreamReader(TierlogStreamReader):
     _begin: dict[str, Any] | None = None
     _already_read: Offsets | None = None
     """Start of such a micro-batch. Later ones are planned from there: for the engine they start at its lower
-    end, and would read some records again."""
+    end, and would read some records again. After an accepted loss it is no more than the end of the log,
+    since other records get those offsets."""
 
     @short_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -378,7 +379,13 @@ class UnlimitedStreamReader(TierlogStreamReader):
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
         if self._begin is None:
             return stream_offsets.encode(self._ends())
-        return super().latestOffset(self._begin, None)
+        end = super().latestOffset(self._begin, None)
+        if self._already_read is not None:  # it ends below them only after a loss that the user accepts
+            ends = stream_offsets.decode(end)
+            self._already_read = {
+                source: min(offset, ends.get(source, offset)) for source, offset in self._already_read.items()
+            }
+        return end
 
     @short_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:

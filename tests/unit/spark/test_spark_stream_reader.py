@@ -109,6 +109,49 @@ def test_engine_that_does_not_say_where_a_micro_batch_starts_learns_of_the_loss_
             reader.stop()
 
 
+def test_accepted_loss_after_such_a_restart_skips_no_later_record() -> None:
+    """The log has 900 records for a moment at the restart, then those of the checkpoint and more, until it
+    loses those from 950 on."""
+    ends = [900, 1_000]
+    with broker(lambda api, port: respond(api, port, ends)) as address:
+        options = parse_stream_options(given(address, failOnDataLoss="false", **SHORT))
+        reader = stream.UnlimitedStreamReader(options, StructType())
+        low = reader.latestOffset()
+        assert reader.partitions(CHECKPOINT, low) == []
+        ends[:] = [1_005]
+        newest = reader.latestOffset()
+        assert planned(reader, low, newest) == [OffsetRange(1_000, 1_005)]
+        assert planned(reader, low, newest) == [OffsetRange(1_000, 1_005)], "planned again"
+        ends[:] = [950]
+        with pytest.warns(UserWarning, match="The stream continues at 950"):
+            lost = reader.latestOffset()
+        assert planned(reader, newest, lost) == []
+        ends[:] = [970]
+        assert planned(reader, lost, reader.latestOffset()) == [OffsetRange(950, 970)]
+        reader.stop()
+
+
+def test_accepted_loss_right_after_such_a_restart_skips_no_later_record() -> None:
+    """The engine starts the micro-batch below the offsets that the stream has read."""
+    ends = [900, 1_000]
+    with broker(lambda api, port: respond(api, port, ends)) as address:
+        options = parse_stream_options(given(address, failOnDataLoss="false", **SHORT))
+        reader = stream.UnlimitedStreamReader(options, StructType())
+        low = reader.latestOffset()
+        assert reader.partitions(CHECKPOINT, low) == []
+        ends[:] = [950]
+        with pytest.warns(UserWarning, match="The stream continues at 950"):
+            lost = reader.latestOffset()
+        assert planned(reader, low, lost) == [], "it has read those that are left"
+        ends[:] = [970]
+        assert planned(reader, lost, reader.latestOffset()) == [OffsetRange(950, 970)]
+        reader.stop()
+
+
+def planned(reader: stream.TierlogStreamReader, start: Any, end: Any) -> list[OffsetRange]:
+    return [task.value.offsets for task in reader.partitions(start, end)]
+
+
 @pytest.mark.parametrize("start", [800, 950])
 @pytest.mark.parametrize("reader_class", [ReplayReader, UnlimitedReplayReader])
 def test_replay_whose_source_loses_records_before_its_end_fails(
