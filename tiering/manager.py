@@ -416,8 +416,8 @@ class TierManager:
         return dict(named for named in map(self.keys.named, keys) if named is not None)
 
     async def name_topic(self, document: TopicDocument) -> None:
-        """Let readers find a topic by its name. Do this before its description exists: a reader that finds
-        an earlier topic by this name would not look for another one."""
+        """Let readers find a topic by its name. Try this before its description exists: a reader that finds
+        an earlier topic by this name does not look for another one."""
         key = self.keys.topic_name(document.name, document.topic_id)
         async with deadline(self._limits.small_seconds, f"name of {document.name}"):
             await self._store.put(key, b"", crc32c=0)

@@ -42,7 +42,7 @@ _log = structlog.get_logger("tierlog.tiering")
 
 RETRY_S = 5.0
 NAMES_FORMAT = 4
-"""The `tierlog.format` in which topics have names in the bucket: brokers of earlier versions would report
+"""The `tierlog.format` since which topics have names in the bucket: brokers of earlier versions would report
 these objects as unreferenced."""
 
 FAILED_IN_A_ROW_MAX = 5
@@ -276,17 +276,19 @@ class RemoteStorageCleaner:
             if topic.topic_id in known or self._tiered(image, topic)
         ]
         self._wrong = {topic_id for topic_id in self._wrong if topic_id in image.topics}
-        has_names = image.format_version >= NAMES_FORMAT
+        # `quorum recover` may lead back to an earlier format. If the bucket has names, all topics get one
+        has_names = image.format_version >= NAMES_FORMAT or bool(self._named)
+        unnamed = {one.topic_id for one in wanted if has_names and one.topic_id not in self._named}
         stale = {
-            document.topic_id: document
-            for document in wanted
-            if known.get(document.topic_id) != document
-            or document.topic_id in self._wrong
-            or (has_names and document.topic_id not in self._named)
+            one.topic_id for one in wanted if known.get(one.topic_id) != one or one.topic_id in self._wrong
         }
+        self.failing.keep("name", unnamed)
         self.failing.keep("describe", stale)
-        for topic_id, document in stale.items():
-            await self._try(("describe", topic_id), partial(self._write, document, known, has_names))
+        for document in wanted:  # a name that the store refuses does not delay the document
+            if document.topic_id in unnamed:
+                await self._try(("name", document.topic_id), partial(self._name, document))
+            if document.topic_id in stale:
+                await self._try(("describe", document.topic_id), partial(self._write, document, known))
 
     def _undescribed(self, names: Mapping[UUID, str]) -> dict[UUID, TopicDocument]:
         """Documents of the named topics, as if the bucket described them: a broker may have died between the
@@ -297,12 +299,11 @@ class RemoteStorageCleaner:
             if self._manager.keys.topic(topic_id) not in self._unread
         }
 
-    async def _write(
-        self, document: TopicDocument, known: dict[UUID, TopicDocument], has_names: bool
-    ) -> None:
-        if has_names and document.topic_id not in self._named:
-            await self._manager.name_topic(document)
-            self._named.add(document.topic_id)
+    async def _name(self, document: TopicDocument) -> None:
+        await self._manager.name_topic(document)
+        self._named.add(document.topic_id)
+
+    async def _write(self, document: TopicDocument, known: dict[UUID, TopicDocument]) -> None:
         await self._manager.describe_topic(document)
         self._wrong.discard(document.topic_id)
         known[document.topic_id] = document

@@ -16,12 +16,13 @@ from tierlog.tiering.object_store import ObjectStoreError
 
 class OrderedStore(MemoryStore):
     """Records the keys that are put, in order, and refuses those that contain a text. `before_put`: calls
-    before the next put of a key."""
+    before the next put of a key. `kept`: text in keys that cannot be deleted."""
 
     def __init__(self) -> None:
         super().__init__()
         self.put_keys: list[str] = []
         self.refused = ""
+        self.kept = ""
         self.before_put: dict[str, Callable[[], Awaitable[None]]] = {}
 
     async def put(self, key: str, *args, **more):
@@ -31,6 +32,11 @@ class OrderedStore(MemoryStore):
             raise ObjectStoreError("403 Forbidden")
         self.put_keys.append(key)
         return await super().put(key, *args, **more)
+
+    async def delete(self, keys):
+        if self.kept and any(self.kept in key for key in keys):
+            raise ObjectStoreError("403 Forbidden")
+        await super().delete(keys)
 
 
 async def names(node: TierNode) -> list[str]:
@@ -50,14 +56,16 @@ async def test_topic_has_a_name_before_its_document_and_until_it_is_deleted(tmp_
         assert await names(node) == [node.keys.topic_name("t", again.topic_id)]
 
 
-async def test_topic_whose_name_cannot_be_written_has_no_document(tmp_path: Path) -> None:
-    """A reader would find an earlier topic of this name, and not look for the new one."""
+async def test_topic_whose_name_cannot_be_written_has_a_document(tmp_path: Path) -> None:
+    """A reader that finds no name reads the documents of all topics."""
     store = OrderedStore()
     async with TierNode(tmp_path, store) as node:
         store.refused = node.keys.names()
         replica = await node.create("t")
         await node.storage_cleaner.clean()
-        assert node.keys.topic(replica.topic_id) not in await node.objects()
+        assert await names(node) == []
+        assert node.keys.topic(replica.topic_id) in await node.objects()
+        assert node.storage_cleaner.failing.has(("name", replica.topic_id))
         store.refused = ""
         while node.storage_cleaner.failing:
             await node.storage_cleaner.clean()
@@ -86,6 +94,35 @@ async def test_names_are_written_once_the_format_is_finalised(tmp_path: Path) ->
         await node.metadata.submit(c.UpdateFormat(version=4))
         await node.storage_cleaner.clean()
         assert await names(node) == [node.keys.topic_name("t", replica.topic_id)]
+
+
+async def test_topic_whose_document_cannot_be_written_has_a_name(tmp_path: Path) -> None:
+    store = OrderedStore()
+    async with TierNode(tmp_path, store) as node:
+        store.refused = node.keys.topics()
+        replica = await node.create("t")
+        await node.storage_cleaner.clean()
+        assert await names(node) == [node.keys.topic_name("t", replica.topic_id)]
+        assert node.keys.topic(replica.topic_id) not in await node.objects()
+
+
+async def test_all_topics_have_names_if_the_bucket_has_one_of_a_later_format(tmp_path: Path) -> None:
+    """`quorum recover` leads back to an earlier format. A reader that finds the old topic by its name looks
+    for no other."""
+    async with TierNode(tmp_path, store := OrderedStore(), formats=(1, 3)) as node:
+        old = await node.create("t")
+        await node.store.put(node.keys.topic_name("t", old.topic_id), b"")
+        await node.store.put(node.keys.topic_name("lost", uuid.UUID(int=5)), b"")
+        other = await node.create("other")
+        await node.storage_cleaner.clean()
+        named = [("other", other.topic_id), ("t", old.topic_id)]
+        assert await names(node) == [node.keys.topic_name(*one) for one in named]
+        await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
+        store.kept = node.keys.topics_named("t")
+        new = await node.create("t")
+        await node.storage_cleaner.clean()
+        named = [*named, ("t", new.topic_id)]
+        assert sorted(await names(node)) == sorted(node.keys.topic_name(*one) for one in named)
 
 
 async def test_name_of_a_topic_that_was_deleted_before_its_document_is_removed(tmp_path: Path) -> None:
