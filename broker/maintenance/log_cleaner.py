@@ -32,9 +32,6 @@ from tierlog.records.errors import RecordsError
 LOGS_PER_TURN = 100
 """Logs checked before other requests run: about a millisecond."""
 
-REPLICAS_PER_TURN = 1_000
-"""Logs looked at before other requests run, when that is a look at one field: a millisecond."""
-
 T = TypeVar("T")
 _log = structlog.get_logger("tierlog.cleaner")
 
@@ -234,7 +231,7 @@ class LogCleaner:
         """Complete pending swaps. After a failed step (a full disk), a swap blocks the next cleaning of its
         log.
         """
-        async for replica in in_turns(self._replicas, REPLICAS_PER_TURN):
+        async for replica in in_turns(self._replicas):
             swap = replica.log.swaps.pending
             if swap is None or replica.failed is not None or replica in self._uncleanable:
                 continue

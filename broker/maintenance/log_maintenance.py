@@ -35,9 +35,6 @@ CHECK_MS = 1_000
 LOGS_PER_TURN = 100
 """Retention yields to the event loop after each non-empty log and after this many empty ones."""
 
-REPLICAS_PER_TURN = 1000
-"""Replicas checked per turn of the event loop when each check is trivial."""
-
 _log = structlog.get_logger("tierlog.maintenance")
 
 
@@ -142,7 +139,7 @@ class LogMaintenance:
         now_ms = self._clock.now_ms()
         due = [
             replica
-            async for replica in in_turns(self._replicas.replicas_in(directory), REPLICAS_PER_TURN)
+            async for replica in in_turns(self._replicas.replicas_in(directory))
             if replica.config.flush_ms < MAX_LONG and replica.log.must_flush(now_ms)
         ]
         ends = await asyncio.gather(*map(self._flush, due), return_exceptions=True)
@@ -151,7 +148,7 @@ class LogMaintenance:
 
     async def checkpoint(self, directory: LogDirectory) -> None:
         """Flush new records and write recovery points, so that recovery after a crash reads little."""
-        async for replica in in_turns(self._replicas.replicas_in(directory), REPLICAS_PER_TURN):
+        async for replica in in_turns(self._replicas.replicas_in(directory)):
             if replica.log.recovery_point < replica.log_end_offset:
                 await self._flush(replica)
         if directory.failure is None:

@@ -67,9 +67,6 @@ CHECKS_PER_TURN = 100
 """Jobs that start, and partitions that are checked for changes, in one turn of the event loop: one or two
 milliseconds of work."""
 
-REPLICAS_PER_TURN = 1_000
-"""Replicas that are looked at in one turn when most of them are not tiered: half a millisecond."""
-
 BREAKER_CHECK_S = 1.0
 """While `flush` waits: another partition's failures may open the store's circuit breaker."""
 
@@ -205,7 +202,7 @@ class RemoteLogManager:
     async def _wake_all_in_turns(self) -> None:
         """As `wake_all`, which visits all replicas of this broker in one turn of the event loop."""
         self._updates.add([state.replica for state in self._states.values()])
-        async for replica in in_turns(self._replicas, REPLICAS_PER_TURN):
+        async for replica in in_turns(self._replicas):
             if replica.is_tiered and self._replicas.holds(replica):
                 self._updates.add((replica,))
 
@@ -217,7 +214,7 @@ class RemoteLogManager:
     async def apply_followers_retention(self) -> None:
         """Delete remote segments from local disk by local.retention.*, on partitions that this broker
         follows."""
-        async for replica in in_turns(self._replicas, REPLICAS_PER_TURN):
+        async for replica in in_turns(self._replicas):
             if not (replica.is_follower and replica.is_tiered and self._has_newest_role(replica)):
                 continue
             remote = self._metadata.image.remote_partition(*replica.id)

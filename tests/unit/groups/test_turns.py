@@ -10,10 +10,10 @@ import pytest
 from manual_clock import ManualClock
 
 from tierlog.base.files import OsFiles
-from tierlog.base.tasks import TaskGroup
+from tierlog.base.tasks import ITEMS_PER_TURN, TaskGroup
 from tierlog.broker.gateway import metrics
 from tierlog.broker.gateway.exposition import PARTITIONS_PER_TURN, exposition
-from tierlog.broker.maintenance import log_cleaner, log_maintenance
+from tierlog.broker.maintenance import log_cleaner
 from tierlog.broker.maintenance.log_cleaner import LogCleaner
 from tierlog.broker.maintenance.log_maintenance import LogMaintenance
 from tierlog.broker.replication.group_commit import GroupCommit
@@ -68,7 +68,7 @@ LOOKS: dict[str, tuple[Callable[[Node], Awaitable[object]], int]] = {
     "cleaner": (lambda node: node.cleaner.clean_all(), log_cleaner.LOGS_PER_TURN),
     "flush.ms": (
         lambda node: node.log_maintenance.flush_due(node.directories.all[0]),
-        log_maintenance.REPLICAS_PER_TURN,
+        ITEMS_PER_TURN,
     ),
 }
 
