@@ -23,7 +23,7 @@ from tierlog.broker.gateway.credentials import JwtTokens, ScramPasswords
 from tierlog.broker.gateway.loop_lag import LoopLag
 from tierlog.broker.gateway.node import FailureLog, Node
 from tierlog.broker.gateway.request_guard import known_names
-from tierlog.broker.gateway.roles import Role, Roles
+from tierlog.broker.gateway.roles import roles_of
 from tierlog.broker.gateway.web.pages import web_routes
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.platform import Platform, production_platform, quorum_tls
@@ -33,7 +33,7 @@ from tierlog.broker.security.jwt_tokens import token_validator
 from tierlog.broker.security.unknown_users import cluster_secret
 from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.broker.tracing import traces_of
-from tierlog.config.admin_api import BASIC, BEARER, CERTIFICATE, principals
+from tierlog.config.admin_api import BASIC, BEARER, CERTIFICATE
 from tierlog.config.node import BROKER, CONTROLLER, NodeSettings
 from tierlog.config.principal_rules import parse_principal_rules
 from tierlog.metadata.controller.sessions import BrokerSessions
@@ -154,15 +154,8 @@ class NodeBase(ABC):
         ways = settings.admin_authentication
         if not ways:
             return None
-        roles = Roles(
-            {
-                Role.VIEWER: principals(settings.admin_viewers),
-                Role.OPERATOR: principals(settings.admin_operators),
-                Role.ADMIN: [*principals(settings.admin_admins), *settings.super_user_names],
-            }
-        )
         access = AdminAccess(
-            roles=roles,
+            roles=roles_of(settings),
             nodes_have_certificates=bool(settings.quorum_files),
             audit=self.audit,
             knows=lambda user: user in self.metadata.image.scram_users,

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Final
 
+from tierlog.config.admin_api import principals
+from tierlog.config.node import NodeSettings
+
 
 class Role(IntEnum):
     NONE = 0
@@ -78,3 +81,14 @@ class Roles:
         """The highest role that the principal has by its name or with everyone else."""
         everyone = self._roles.get(EVERYONE, Role.NONE)
         return max(self._roles.get(principal, Role.NONE), everyone)
+
+
+def roles_of(settings: NodeSettings) -> Roles:
+    """`tierlog security roles` (cli.admin_roles) shows the same roles and settings."""
+    return Roles(
+        {
+            Role.VIEWER: principals(settings.admin_viewers),
+            Role.OPERATOR: principals(settings.admin_operators),
+            Role.ADMIN: [*principals(settings.admin_admins), *settings.super_user_names],
+        }
+    )
