@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from tierlog.base.addresses import host_port
-from tierlog.base.http_listener import Handler, HttpListener, Usage
+from tierlog.base.http_listener import IDLE_TIMEOUT_S, Handler, HttpListener, Usage
 from tierlog.base.types import InvariantViolation
 from tierlog.broker.audit.log import AuditLog
 from tierlog.broker.gateway.audited import audited
@@ -77,7 +77,9 @@ class AdminServer:
         )
         application = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
         application.add_routes(routes)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(
+            application, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_TIMEOUT_S
+        )
         self._listener: HttpListener | None = None
 
     async def start(self, host: str, port: int) -> str:

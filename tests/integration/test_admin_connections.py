@@ -1,6 +1,7 @@
 """Bound of the admin HTTP server's connections: strangers use up neither it nor the files of the node."""
 
 import asyncio
+import contextlib
 import ssl
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from aiohttp import web
 from certificates import Authority
 
+from tierlog.base import http_listener
 from tierlog.broker.gateway import admin
 from tierlog.broker.gateway.admin import AdminServer
 
@@ -85,4 +87,46 @@ async def test_requests_of_strangers_do_not_shut_out_nodes(monkeypatch: pytest.M
         assert await waiting == "stepped"
     for _, writer in strangers:
         writer.close()
+    await server.close()
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+@pytest.mark.parametrize("requests", [0, 1])
+async def test_connection_whose_request_header_never_ends_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_tls: bool, requests: int
+) -> None:
+    """`requests`: those that it has sent before."""
+    monkeypatch.setattr(http_listener, "HEADER_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(admin, "IDLE_TIMEOUT_S", 1.0)
+    files = Authority(tmp_path).issue("node")
+    released = asyncio.Event()
+
+    async def wait(_: web.Request) -> web.Response:
+        await released.wait()
+        return web.Response(text="waited")
+
+    async def at_once(_: web.Request) -> web.Response:
+        return web.Response(text="at once")
+
+    server = AdminServer([web.get("/wait", wait), web.get("/health", at_once)], files if has_tls else None)
+    url = await server.start("127.0.0.1", 0)
+    context = files.client() if has_tls else None
+    port = int(url.rpartition(":")[2])
+    longer, longer_writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    longer_writer.write(b"GET /wait HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    for _ in range(requests):
+        writer.write(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert (await reader.readuntil(b"at once")).startswith(b"HTTP/1.1 200")
+    writer.write(b"GET /health HTTP/1.1\r\n")
+    ended = asyncio.ensure_future(reader.read())
+    while not ended.done():
+        writer.write(b"X")
+        await asyncio.wait((ended,), timeout=0.1)
+    with contextlib.suppress(ConnectionError):
+        assert ended.result() == b""
+    released.set()  # a request may take longer than its header
+    assert (await longer.readuntil(b"waited")).startswith(b"HTTP/1.1 200")
+    for each in (writer, longer_writer):
+        each.close()
     await server.close()

@@ -1,5 +1,6 @@
 """Listener of an aiohttp server: accepts its connections within a bound, so that strangers cannot use up the
-file descriptors of the process.
+file descriptors of the process. A connection whose first request header has not arrived after
+HEADER_TIMEOUT_S ends; the server's keep-alive timeout bounds the later ones.
 
 Beyond the bound, one connection ends, the oldest of the first of these kinds: without any request; in its TLS
 handshake; that no known sender has used; between two requests. Clients open another. Used by the admin HTTP
@@ -14,6 +15,13 @@ from collections.abc import Awaitable, Callable, Container
 from aiohttp import web
 
 HANDSHAKE_TIMEOUT_S = 10.0
+HEADER_TIMEOUT_S = 30.0
+"""From the end of the TLS handshake until the first request header is complete."""
+
+IDLE_TIMEOUT_S = 75.0
+"""Between two requests of a connection, the header of the second included; longer than load balancers keep
+theirs."""
+
 ACCEPTED_PER_TURN = 100
 RETRY_S = 1.0
 """Before another attempt when the process has no more file descriptors."""
@@ -22,11 +30,13 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Usage:
-    """`used`: connections that have had a request. `known`: those with a request of a node or of a user with
-    a login. `busy`: those with a request in progress, which a stranger may keep from ending."""
+    """`awaited`: timers of connections without a request. `used`: those that have had one. `known`: those
+    with a request of a node or of a user with a login. `busy`: those with a request in progress, which a
+    stranger may keep from ending."""
 
     def __init__(self, connections_max: int) -> None:
         self.connections_max = connections_max
+        self.awaited: dict[asyncio.BaseTransport, asyncio.TimerHandle] = {}
         self.used: set[asyncio.BaseTransport] = set()
         self.known: set[asyncio.BaseTransport] = set()
         self.busy: set[asyncio.BaseTransport] = set()
@@ -36,6 +46,8 @@ class Usage:
         transport = request.transport
         if transport is None:  # the client is gone
             return await handler(request)
+        if (timer := self.awaited.pop(transport, None)) is not None:
+            timer.cancel()
         self.used.add(transport)
         self.busy.add(transport)
         try:
@@ -45,6 +57,16 @@ class Usage:
             if len(self.used) > 2 * self.connections_max:  # most of them are closed
                 self.used = {one for one in self.used if not one.is_closing()}
                 self.known &= self.used
+
+    def await_request(self, transport: asyncio.Transport) -> None:
+        """End the connection if no request header is complete in time."""
+
+        def end() -> None:
+            del self.awaited[transport]
+            transport.abort()
+
+        if transport not in self.used:
+            self.awaited[transport] = asyncio.get_running_loop().call_later(HEADER_TIMEOUT_S, end)
 
     def know(self, request: web.Request) -> None:
         """The sender of the request has logged in, or is a node."""
@@ -110,7 +132,10 @@ class HttpListener:
         accepted.setblocking(False)
         limits = {} if self._tls is None else {"ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S}
         try:
-            await self._loop.connect_accepted_socket(self._server, accepted, ssl=self._tls, **limits)
+            transport, _ = await self._loop.connect_accepted_socket(
+                self._server, accepted, ssl=self._tls, **limits
+            )
+            self._usage.await_request(transport)
         except OSError:
             accepted.close()  # the handshake has failed
         except asyncio.CancelledError:

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from tierlog.base.clock import Clock
 from tierlog.base.histogram import Histogram
-from tierlog.base.http_listener import HttpListener
+from tierlog.base.http_listener import IDLE_TIMEOUT_S, HttpListener
 from tierlog.base.tasks import TaskGroup
 from tierlog.rest.budget import Budget
 from tierlog.rest.cluster import Cluster
@@ -31,8 +31,7 @@ class Limits:
     `record_bytes`: of a record in a stream. `window_bytes`: of a stream's records that wait for the broker.
     `connections`: more than streams, so that requests are served beside them.
     `write_timeout_s`: a client that takes nothing for so long is disconnected; while others wait for memory,
-    after `short_write_timeout_s`. `idle_timeout_s`: between two requests of a connection, the headers of the
-    second included; longer than load balancers keep theirs."""
+    after `short_write_timeout_s`."""
 
     memory_bytes: int = 64 * MIB
     body_bytes: int = 16 * MIB
@@ -43,7 +42,7 @@ class Limits:
     write_timeout_s: float = 60.0
     short_write_timeout_s: float = 2.0
     body_timeout_s: float = 60.0
-    idle_timeout_s: float = 75.0
+    idle_timeout_s: float = IDLE_TIMEOUT_S
     stop_timeout_s: float = 10.0
 
 
