@@ -1,12 +1,18 @@
-"""When the quorum witness reports a leader that lost its quorum."""
+"""Tests of witnesses: a leader without its quorum, and a topic that a loss of power could damage."""
 
 from dataclasses import dataclass
 from typing import cast
+from uuid import UUID
 
-from simulator.witness import UNANSWERED_S, QuorumWitness
+import pytest
+from simulator.partitions import PartitionWitness
+from simulator.witness import UNANSWERED_S, QuorumWitness, Violation
 
+from tierlog.metadata.evolve import apply_entry
+from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.core import RaftCore
+from tierlog.metadata.records import ConfigRecord, ConfigScope, TopicCreated
 
 
 @dataclass
@@ -67,3 +73,16 @@ def test_leader_that_removes_itself_counts_only_the_others():
     watched.changes({2})
     assert watched.lead(10.0, 2)
     assert not watched.lead(UNANSWERED_S + 0.5)
+
+
+def test_power_of_all_nodes_may_not_fail_with_a_topic_that_is_not_flushed():
+    """The topic of the guests was one, and seed 43 lost its committed records."""
+    topic = TopicCreated(topic_id=UUID(int=1), name="guests")
+    flushed = ConfigRecord(scope=ConfigScope.TOPIC, name="guests", key="flush.messages", value="1")
+    witness = PartitionWitness("orders", 1, 2, {})
+    image = apply_entry(ClusterImage(cluster_id="c"), 1, [topic])
+    witness.on_published(image)
+    with pytest.raises(Violation, match="guests without flush"):
+        witness.check_flushed()
+    witness.on_published(apply_entry(image, 2, [flushed]))
+    witness.check_flushed()

@@ -8,7 +8,7 @@ has applied the change, or has registered after it. None of the refused records 
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Any
 
@@ -63,9 +63,10 @@ class Guests:
         self._refused: set[bytes] = set()
         """Values that no broker may have accepted."""
 
-    async def play(self, admin: Client, clients: Process) -> None:
-        """Runs until cancelled. `admin`: a client whose topic is TOPIC. `clients`: their process."""
-        await create_topic(admin, ())
+    async def play(self, admin: Client, clients: Process, configs: Sequence[tuple[str, str]]) -> None:
+        """Runs until cancelled. `admin`: a client whose topic is TOPIC. `clients`: their process. `configs`:
+        those of all topics, without which a loss of power may take more than the run allows."""
+        await create_topic(admin, configs)
         for number in count(1):
             name = f"guest-{number}"
             self._network.listen(name, clients)

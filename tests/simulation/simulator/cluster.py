@@ -335,7 +335,7 @@ class ClusterRun:
             "stops": (planned.STOPPED, lambda client: planned.restart_brokers(*around(client))),
             "directories": (planned.REHOUSED, lambda client: planned.rehouse_replicas(*around(client))),
             "late leases": (LATE_LEASES, self._delay_heartbeat_replies),
-            "guests": (self.guests.share, lambda client: self.guests.play(client, clients)),
+            "guests": (self.guests.share, lambda client: self.guests.play(client, clients, self._configs)),
             "cancels": (late_cancels.share(*size), lambda client: late_cancels.play(client, *links)),
             "ends": (end_offsets.SHARE, lambda client: end_offsets.play(client, PARTITIONS)),
         }.items():

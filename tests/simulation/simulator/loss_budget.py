@@ -46,6 +46,7 @@ class LossBudget:
             self._partitions.has_reported(lossy) and not self._may_lack_unreported(lossy)
         )
         if self._synced_is_safe and reported and not self._bit_rot.is_pending_elsewhere(victim):
+            self._partitions.check_flushed()
             return list(self._brokers.values()) if self._rng.random() < 0.2 else [victim]
         return [victim] if self._may_lose(victim) else []
 

@@ -187,6 +187,16 @@ class PartitionWitness:
             lines.append(f"node {number}: up {broker.is_up}, fenced {fenced}, {rows}")
         return "; ".join(lines)
 
+    def check_flushed(self) -> None:
+        """Called before all nodes may lose power: a topic without flush.messages=1 could lose records then.
+        Raises Violation."""
+        image = self._image
+        if image is None:
+            return
+        for topic in image.topics.values():
+            if image.topic_overrides(topic.name).get("flush.messages") != "1":
+                raise Violation(f"the run creates {topic.name} without flush.messages=1")
+
     def check_placement(self) -> None:
         """Called at the end: each broker must serve and have exactly the replicas assigned to it."""
         image = self._image

@@ -8,7 +8,7 @@ Late copies of their requests arrive in later transactions. Each coroutine runs 
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -74,6 +74,9 @@ class Host(Protocol):
     def kill_coordinator(self, producer: Producer, share: float) -> None:
         """Kill it within a moment in this share of the calls, while there are faults."""
 
+    configs: Sequence[tuple[str, str]]
+    """Configs that all topics of the run have."""
+
     def doomed_client(self) -> Client | None:
         """The client of a topic that does not exist yet, in some runs and transactions."""
 
@@ -137,7 +140,7 @@ class Applications:
         fate = rng.choice(FATES)
         texts = [str(position + at) for at in range(inputs)] or [""] * rng.randint(1, 5)
         doomed = self._host.doomed_client()
-        topic_id = None if doomed is None else await create_topic(doomed, ())
+        topic_id = None if doomed is None else await create_topic(doomed, self._host.configs)
         await self._write_outputs(producer, transaction, texts)
         if doomed is not None and topic_id is not None:
             await self._write_to_doomed_topic(producer, doomed, topic_id)

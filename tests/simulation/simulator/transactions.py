@@ -87,6 +87,7 @@ class Transactions:
         self._has_doomed, self._doomed_topics = self._dooms.random() < DOOMED_RUNS, 0
         self._held: dict[TopicPartition, tuple[int, float]] = {}
         """The partitions whose last stable offset is held back: the offset, and since when."""
+        self.configs: Sequence[tuple[str, str]] = ()
         self._clients: Process | None = None
         self._broker_history = History()
         self.stop: Callable[[int], None] = lambda node: None
@@ -100,6 +101,7 @@ class Transactions:
     ) -> Iterator[NewTopic]:
         """`tiered`: configs of tiered topics, in a tiered run. `has_offsets`: whether the run creates the
         topic of the groups' offsets without this."""
+        self.configs = configs
         compacted = (("cleanup.policy", "compact"), *configs)
         names = [*TOPICS] if self.is_on else [TRANSACTIONS_TOPIC] if self._of_members else []
         for name, count in ((name, TOPICS[name]) for name in names):
