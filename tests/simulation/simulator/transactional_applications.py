@@ -60,6 +60,10 @@ AWAY = 0.7
 """Share of the other aborts with a late batch, with version 1, after which the producer begins the next epoch
 so late that the batch can come before it."""
 
+SAME = 0.7
+"""Share of the aborts with a late or forgotten batch, with version 1, after which the producer writes to the
+batch's partition at once, and commits."""
+
 LATE_OFFSETS = 0.15
 """Share of the loop's commits whose marker reaches the group's offsets late, after the response."""
 
@@ -94,12 +98,13 @@ class Applications:
         timeout_ms: int,
         forgets: random.Random,
         rare: random.Random,
+        same: random.Random,
     ) -> None:
         """`versions`: of transactions, by transactional id. `forgets`: says which batches are forgotten.
-        `rare`: says where AWAY and LATE_OFFSETS apply."""
+        `rare`: says where AWAY and LATE_OFFSETS apply, and `same` where SAME does."""
         self._host, self._history, self._done = host, history, done
         self._versions, self._timeout_ms, self._forgets = versions, timeout_ms, forgets
-        self._rare = rare
+        self._rare, self._same = rare, same
         self._instances: dict[str, list[Producer]] = {}
 
     def start(self) -> None:
@@ -241,6 +246,7 @@ class Applications:
                 self._done["producers away after an abort"] += 1
                 await asyncio.sleep(LATE_S)
             await producer.initialize()  # the sequence of the next batch is not known (KIP-360)
+            await self._commit_next(producer, partition)
 
     async def _abort_and_forget(self, producer: Producer, transaction: SimTransaction) -> None:
         """The response to the last batch is lost, and the next batch gets the same sequence, as librdkafka
@@ -254,6 +260,18 @@ class Applications:
             await producer.initialize()
         else:
             self._done["appended batches forgotten by an abort"] += 1
+            await self._commit_next(producer, partition)
+
+    async def _commit_next(self, producer: Producer, partition: int) -> None:
+        """In some cases, write one record to the partition and commit.
+
+        The marker would also commit a late batch that the leader has taken. A forgotten batch has the
+        sequence of this record, which must not count as a retry of it."""
+        if self._same.random() < SAME:
+            transaction = producer.begin()
+            await producer.send(transaction, partition, [transaction.next_value()])
+            await producer.end(transaction, commit=True)
+            self._done["commits after a late or forgotten batch"] += 1
 
     async def _send_late(self, producer: Producer, partition: int, request: object, late_s: float) -> None:
         client, version = self._host.client(f"late-{producer.client.name}"), producer.version

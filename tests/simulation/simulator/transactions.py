@@ -116,8 +116,9 @@ class Transactions:
         self._clients, self._failures = clients, failures
         forgets = random.Random(f"forgotten batches {self._seed}")
         rare = random.Random(f"rare transactions {self._seed}")
+        same = random.Random(f"transactions after late batches {self._seed}")
         applications = Applications(
-            self, self.history, self._done, self._versions, self._timeout_ms, forgets, rare
+            self, self.history, self._done, self._versions, self._timeout_ms, forgets, rare, same
         )
         applications.start()
 
