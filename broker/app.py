@@ -542,11 +542,10 @@ class ControllerNode(NodeBase):
                 return
 
     async def _keep_reserve(self) -> None:
-        """Restore the reserve of the metadata log once the full disk has space again."""
+        """Check the disk of the metadata log, and restore its reserve once a full disk has space again."""
         await asyncio.sleep(RESERVE_CHECK_S)
         try:
-            if not self.metadata.has_reserve:
-                await self.metadata.ensure_reserve()
+            await self.metadata.ensure_reserve()
         except OSError as failure:
             _log.error("metadata.reserve.failed", error=str(failure))
 

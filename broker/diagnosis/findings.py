@@ -6,7 +6,6 @@ health belong to it; further ones examine metrics, settings of topics, clocks an
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from heapq import nlargest
 from shlex import quote
 from typing import Any
@@ -14,12 +13,12 @@ from typing import Any
 from tierlog.base.text import counted, listed, printable, size
 from tierlog.broker.diagnosis.evidence import BROKERS, DIRECTORIES, QUORUM, TIER, Evidence, observation_of
 from tierlog.broker.diagnosis.health import NAMED_MAX, Status, assess_by_rule
+from tierlog.broker.diagnosis.metric_rules import METRIC_RULES, Urgency
 
 CLOCK_AHEAD_S = 3.0
 """Seconds between wall clocks from which they are reported. NTP keeps them within milliseconds."""
 
 FILES_SHARE = 0.8  # open files beyond this share of the limit are reported
-OVERDUE_S = 3_600  # deletions in the bucket that wait for longer
 METADATA_BEHIND = 1_000  # entries of the metadata log that a node has not applied, while the leader has
 
 NO_BUCKET = "NoSuchBucket"  # error of S3 if the bucket does not exist
@@ -31,15 +30,6 @@ OF_NODES = ("/v1/", "metrics of ", "topics of ")
 SKEW, SKEW_LEADERS = 2, 20
 """Leaderships of a broker that are reported: twice the average, and at least so many."""
 SKEW_BYTES = 10 << 30  # stored by a broker, in the same way
-
-
-class Urgency(StrEnum):
-    """The most urgent first."""
-
-    UNAVAILABLE = "unavailable"  # some requests of clients or operators are not served
-    DEGRADED = "degraded"  # everything is served, with less redundancy than configured
-    RISK = "risk"  # it will fail, or one more fault has an effect that is not expected
-    ADVICE = "advice"
 
 
 URGENCY = {Status.UNAVAILABLE: Urgency.UNAVAILABLE, Status.DEGRADED: Urgency.DEGRADED}
@@ -246,112 +236,6 @@ def _uploads(evidence: Evidence) -> Iterator[Finding]:
 
 
 # ---- metrics ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricRule:
-    """A finding for each node with a sample above a bound. `what` may have {value}, and labels of the
-    metric."""
-
-    rule: str
-    metric: str
-    above: float = 0
-    urgency: Urgency = Urgency.RISK
-    what: str
-    why: str
-    next: str
-    runbook: str = ""
-
-
-METRIC_RULES = (
-    MetricRule(
-        rule="disk-low",
-        metric="tierlog_log_directory_low",
-        what="log directory {directory} has less free space than log.dir.free.bytes.min",
-        why="Appends are refused soon, or uploaded segments of large topics are dropped early.",
-        next="See `tierlog cluster logdirs`; shorten retention, or add space.",
-        runbook="docs/runbooks/full-disk.md",
-    ),
-    MetricRule(
-        rule="deletions-fail",
-        metric="tierlog_remote_cleanup_failing",
-        what="{value} objects cannot be deleted from the bucket",
-        why="The role of the brokers may lack the permission, or objects are locked.",
-        next="The event `cleanup.object.failed` in its log has the store's error.",
-        runbook="docs/runbooks/wrong-clock.md",
-    ),
-    MetricRule(
-        rule="deletions-wait",
-        metric="tierlog_remote_delete_overdue_seconds",
-        above=OVERDUE_S,
-        urgency=Urgency.ADVICE,
-        what="deletions in the bucket are {value} s overdue",
-        why="A snapshot holds the objects, or there was no controller for long.",
-        next="`tierlog tier snapshots list` shows what holds them.",
-        runbook="docs/runbooks/wrong-clock.md",
-    ),
-    MetricRule(
-        rule="scrub-incomplete",
-        metric="tierlog_remote_scrub_unchecked_segments",
-        what="the bucket scrubber could not read {value} segments",
-        why="The store refuses requests for single objects.",
-        next="The event `bucket.segment.unchecked` in its log has the reason.",
-        runbook="docs/runbooks/damaged-object.md",
-    ),
-    MetricRule(
-        rule="unknown-objects",
-        metric="tierlog_remote_unknown_objects",
-        urgency=Urgency.ADVICE,
-        what="the bucket has {value} objects that no manifest names",
-        why="A crash left them, or something else writes below the same prefix. They cost money only.",
-        next="`tierlog tier gc --dry-run` lists them.",
-        runbook="docs/runbooks/damaged-object.md",
-    ),
-    MetricRule(
-        rule="uncleanable",
-        metric="tierlog_log_uncleanable_partitions",
-        what="the log cleaner gave up {value} compacted partitions",
-        why="Their logs grow without bound: compaction failed with an error.",
-        next="See the event `compaction.failed` in its log. `tierlog log verify` checks the files.",
-        runbook="docs/runbooks/damaged-log.md",
-    ),
-    MetricRule(
-        rule="move-failed",
-        metric="kafka_server_replicaalterlogdirsmanager_failedpartitionscount",
-        what="{value} moves between log directories have failed",
-        why="The target directory is full or has failed.",
-        next="See the event `move.failed` in its log, and repeat the move: `tierlog partition move-dir`.",
-    ),
-    MetricRule(
-        rule="move-waits",
-        metric="tierlog_waiting_moves",
-        what="{value} partitions that it leads move to a broker that is away or has a bad disk",
-        why="The move cannot end before that broker copies the partition.",
-        next="Mend the broker, or cancel the move: `tierlog partition list --moving` names it.",
-    ),
-    MetricRule(
-        rule="memory-pool",
-        metric="tierlog_connections_waiting_for_memory",
-        what="{value} connections wait for memory of requests",
-        why="Requests in progress use all of queued.max.request.bytes, so clients are slowed down.",
-        next="Raise queued.max.request.bytes, or spread the load over more brokers.",
-    ),
-    MetricRule(
-        rule="audit-lost",
-        metric="tierlog_audit_entries_dropped_total",
-        what="{value} entries of the audit log were lost since the node started ({reason})",
-        why="The disk of audit.log.dir was full, failed or too slow.",
-        next="Free space or replace the disk of audit.log.dir.",
-        runbook="docs/howto/audit-log.md",
-    ),
-    MetricRule(
-        rule="unexpected-failure",
-        metric="tierlog_unexpected_failures_total",
-        what="{value} internal errors since the node started",
-        why="This is a fault of tierlog: the event `node.task.failed` in its log has the traceback of each.",
-        next="Make a `tierlog debug bundle`, and report it with that.",
-    ),
-)
 
 
 def _metrics(evidence: Evidence) -> Iterator[Finding]:

@@ -702,6 +702,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "First index of the metadata log that is not known to be committed",
         ),
         _gauge("tierlog_metadata_applied_index", "Last index of the metadata log that this node has applied"),
+        _gauge("tierlog_metadata_disk_low", "1: the metadata log has less free space than its reserve takes"),
         _gauge("tierlog_format_version", "The cluster's finalised tierlog.format"),
         _gauge("tierlog_format_version_supported", "Highest tierlog.format that this node supports"),
         _gauge("tierlog_version_problems", "Nodes of other versions whose messages this node cannot read"),

@@ -465,6 +465,7 @@ def _quorum_families(node: Node) -> Iterator[Family]:
     for name in ("current_epoch", "log_end_offset", "high_watermark"):
         yield f"kafka_server_raft_metrics_{name}", single(log_values[name]) if name in log_values else []
     yield "tierlog_metadata_applied_index", single(status.applied_index)
+    yield "tierlog_metadata_disk_low", single(int(node.metadata.disk_is_low)) if is_voter else []
     yield "tierlog_format_version", single(node.metadata.image.format_version)
     yield "tierlog_format_version_supported", single(SUPPORTED_FORMATS[1])
     yield "tierlog_version_problems", single(len(node.metadata.version_problems))

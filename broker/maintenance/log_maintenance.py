@@ -45,8 +45,6 @@ class DiskReserve(Protocol):
     complete.
     """
 
-    @property
-    def has_reserve(self) -> bool: ...
     async def ensure_reserve(self) -> bool: ...
 
 
@@ -161,7 +159,7 @@ class LogMaintenance:
     async def recheck_full(self) -> None:
         """Accept appends again on disks that have free space again, and retry missing replicas."""
         directories = self._replicas.directories
-        has_reserve = self._reserve.has_reserve or await self._reserve.ensure_reserve()
+        has_reserve = await self._reserve.ensure_reserve()
         if not any(directory.is_full for directory in directories.online):
             return
         await self._release_reserved()

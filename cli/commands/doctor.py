@@ -165,7 +165,7 @@ def _print_findings(findings: "Sequence[Finding]", evidence: "Evidence", *, as_j
 
 
 def _exit_code(findings: "Sequence[Finding]") -> ExitCode:
-    from tierlog.broker.diagnosis.findings import Urgency
+    from tierlog.broker.diagnosis.metric_rules import Urgency
 
     found = {one.urgency for one in findings}
     if Urgency.UNAVAILABLE in found:

@@ -200,12 +200,13 @@ class MetadataNode(MetadataClient):
         await self._threaded_storage.close()
 
     @property
-    def has_reserve(self) -> bool:
-        """Whether disk space is reserved for the case that the disk is full."""
-        return self._storage.has_reserve
+    def disk_is_low(self) -> bool:
+        """Whether the disk had less free space than its reserve takes, when `ensure_reserve` was called."""
+        return self._storage.disk_is_low
 
     async def ensure_reserve(self) -> bool:
-        """Reserve disk space again after a full disk. False if there is too little. Raises OSError."""
+        """Check the disk, and reserve space again after it was full. False if there is too little. Raises
+        OSError."""
         return await self._thread.run(self._storage.ensure_reserve)
 
     def receive(self, messages: tuple[AnyMessage, ...]) -> None:

@@ -67,9 +67,9 @@ class MetadataObserver(MetadataClient):
         return self.leader != NO_NODE or self.image.index > 0
 
     @property
-    def has_reserve(self) -> bool:
-        """True: an observer needs no disk reserve, because it keeps nothing on disk."""
-        return True
+    def disk_is_low(self) -> bool:
+        """False: an observer needs no disk reserve, because it keeps nothing on disk."""
+        return False
 
     async def ensure_reserve(self) -> bool:
         return True

@@ -19,12 +19,14 @@ _log = structlog.get_logger("tierlog.metadata")
 
 
 class DiskReserve:
-    """`on_release`: called before the space is freed, so that other writers stop before they use it."""
+    """`on_release`: called before the space is freed, so that other writers stop before they use it.
+    `is_low`: whether less space than the reserve's size was free at the last `ensure`, or the reserve is in
+    use."""
 
     def __init__(
         self, files: Files, directory: Path, size_bytes: int, on_release: Callable[[], None]
     ) -> None:
-        self.is_held = False
+        self.is_held = self.is_low = False
         self._files = files
         self._directory = directory
         self._path = directory / RESERVE
@@ -33,12 +35,11 @@ class DiskReserve:
 
     def ensure(self) -> bool:
         """Create the file if it is missing or of another size. False if there is too little space."""
-        if self.is_held:
-            return True
         try:
-            if self._existing_size() != self._size:
+            if not self.is_held and self._existing_size() != self._size:
                 self._files.unlink(self._path, missing_ok=True)
-                if self._files.space(self._directory).usable < self._size:
+                self.is_low = self._has_less_than_its_size()
+                if self.is_low:
                     return False  # otherwise each failed attempt would fill the disk
                 self._create()
         except OSError as failure:
@@ -46,19 +47,22 @@ class DiskReserve:
                 raise
             self._files.unlink(self._temporary, missing_ok=True)
             return False
-        self.is_held = True
+        self.is_held, self.is_low = True, self._has_less_than_its_size()
         return True
 
     def release(self) -> bool:
         """Free the space. False if none is reserved."""
         if not self.is_held:
             return False
-        self.is_held = False
+        self.is_held, self.is_low = False, True
         self._on_release()
         _log.error("metadata.disk.full", bytes=self._size)
         self._files.unlink(self._path, missing_ok=True)
         self._files.sync_directory(self._directory)
         return self._size > 0
+
+    def _has_less_than_its_size(self) -> bool:
+        return self._files.space(self._directory).usable < self._size
 
     @property
     def _temporary(self) -> Path:

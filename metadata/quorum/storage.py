@@ -106,11 +106,14 @@ class MetadataStorage:
             self._fd = -1
 
     @property
-    def has_reserve(self) -> bool:
-        return self._reserve.is_held
+    def disk_is_low(self) -> bool:
+        """Whether the disk had less free space than the reserve's size at the last check, or the reserve is
+        in use."""
+        return self._reserve.is_low
 
     def ensure_reserve(self) -> bool:
-        """Create the disk reserve if it is missing. False if there is too little space. Raises OSError."""
+        """Check the free space, and create the disk reserve if it is missing. False if there is too little.
+        Raises OSError."""
         return self._reserve.ensure()
 
     def save(self, snapshot: Snapshot | None, entries: Iterable[Entry], hard_state: HardState | None) -> None:

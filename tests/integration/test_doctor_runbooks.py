@@ -19,6 +19,7 @@ from mounts import read_only, tmpfs
 from waiting import until
 
 from tierlog.cli.admin import AdminApi
+from tierlog.cli.local_cluster import LocalCluster
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -124,6 +125,16 @@ def test_full_disk(disk: Path, tierlog_broker_factory: TierlogBrokerFactory) -> 
     found = named(broker, "disk-full", lambda: produce(broker, "orders", 5_000))
     assert str(disk / "data") in found["what"] and found["runbook"] == "docs/runbooks/full-disk.md"
     broker.kill()
+
+
+def test_full_disk_of_a_controller(tmp_path: Path) -> None:
+    """It has no log directories of partitions, and an idle quorum writes nothing that could fail."""
+    cluster = LocalCluster(tmp_path, nodes=1, voters=1)
+    [voter] = [node for node in cluster if node not in cluster.brokers]
+    with tmpfs(voter.data_dir, 48 * MIB) as path, cluster:
+        (path / "ballast").write_bytes(bytes(shutil.disk_usage(path).free - MIB))
+        found = named(voter, "metadata-disk-low")
+        assert found["runbook"] == "docs/runbooks/full-disk.md"
 
 
 def test_failed_disk(tierlog_broker_factory: TierlogBrokerFactory, tmp_path: Path) -> None:

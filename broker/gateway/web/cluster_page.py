@@ -5,7 +5,8 @@ from typing import Any
 
 from tierlog.base.text import counted, size
 from tierlog.broker.diagnosis.evidence import DIRECTORIES, QUORUM, Evidence, observation_of
-from tierlog.broker.diagnosis.findings import Finding, Urgency, diagnose
+from tierlog.broker.diagnosis.findings import Finding, diagnose
+from tierlog.broker.diagnosis.metric_rules import Urgency
 from tierlog.broker.gateway.web import layout
 from tierlog.broker.gateway.web.html import Child, Html, is_web_address, join, link, tag
 from tierlog.broker.gateway.web.layout import action, badge, facts, section, table

@@ -71,6 +71,16 @@ _NODES = Group(
             page="runbooks/lost-broker.md",
         ),
         Alert(
+            "TierlogMetadataDiskLow",
+            "max by (instance) (tierlog_metadata_disk_low) > 0",
+            lasting="1m",
+            severity=CRITICAL,
+            summary="{{ $labels.instance }}: the disk of the metadata log is nearly full",
+            description="It has less free space than metadata.reserve.bytes. A voter whose disk is full "
+            "ends, and a majority of them is the quorum. Free space there.",
+            page="runbooks/full-disk.md",
+        ),
+        Alert(
             "TierlogVersionProblems",
             "max by (instance) (tierlog_version_problems) > 0",
             severity=CRITICAL,

@@ -24,8 +24,9 @@ from tierlog.broker.diagnosis.evidence import (
     Observation,
     ProcessState,
 )
-from tierlog.broker.diagnosis.findings import HEALTH_RULES, METRIC_RULES, Urgency, diagnose
+from tierlog.broker.diagnosis.findings import HEALTH_RULES, diagnose
 from tierlog.broker.diagnosis.health import assess_by_rule
+from tierlog.broker.diagnosis.metric_rules import METRIC_RULES, Urgency
 from tierlog.cli import bundle
 from tierlog.cli.errors import CliError
 from tierlog.cli.evidence import _bootstrap, _scrape

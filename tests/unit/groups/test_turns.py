@@ -29,8 +29,6 @@ PARTITIONS = 2_000
 
 
 class Node:
-    has_reserve = True
-
     def __init__(self, path: Path) -> None:
         settings = settings_from({"log.dirs": str(path), "log.cleanup.policy": "compact"})
         files, clock, rng = OsFiles(), ManualClock(), random.Random(1)

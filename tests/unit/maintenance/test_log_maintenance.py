@@ -93,10 +93,8 @@ class Node:
             self,
         )
 
-    has_reserve = True
-
     async def ensure_reserve(self) -> bool:
-        return self.has_reserve
+        return True
 
     async def start(self, **configs: str) -> "Node":
         partition = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": 0, "partition_epoch": 0}

@@ -97,22 +97,31 @@ def test_snapshot_uses_the_reserve_when_the_disk_is_full(node: Node) -> None:
 def test_reserve_is_created_again_once_it_fits(node: Node) -> None:
     for index in range(1, 6):
         node.save(index)
-    assert not node.storage.has_reserve
+    assert node.storage.disk_is_low
     node.disk.written = 0
     assert not node.storage.ensure_reserve()
     assert node.disk.written == 0  # called every second, so a failed attempt must not fill the disk each time
     assert sorted(path.suffix for path in node.directory.iterdir()) == [".properties", ".wal"]
     node.disk.capacity += RESERVE_BYTES
     assert node.storage.ensure_reserve()
-    assert (node.storage.has_reserve, node.reserve.stat().st_size) == (True, RESERVE_BYTES)
+    assert node.reserve.stat().st_size == RESERVE_BYTES
     for index in range(6, 30):
         node.save(index, 4_000)
     assert node.short == 2
 
 
+def test_disk_is_low_while_less_than_the_reserve_is_free_beside_it(node: Node) -> None:
+    node.disk.capacity = 3 * RESERVE_BYTES
+    assert node.storage.ensure_reserve() and not node.storage.disk_is_low
+    node.disk.capacity = 2 * RESERVE_BYTES - 1_000  # another file takes it; the log writes nothing
+    assert node.storage.ensure_reserve() and node.storage.disk_is_low
+    node.disk.capacity = 3 * RESERVE_BYTES
+    assert node.storage.ensure_reserve() and not node.storage.disk_is_low
+
+
 def test_node_starts_on_a_full_disk_and_reports_it(tmp_path: Path) -> None:
     node = Node(tmp_path / "metadata", 20_000)
-    assert (node.short, node.storage.has_reserve) == (1, False)
+    assert (node.short, node.storage.disk_is_low) == (1, True)
     node.save(1)
 
 
