@@ -3,9 +3,10 @@
 After FAILURES_TO_OPEN failures in a row that say that the store is unavailable, the breaker opens: calls
 fail at once, and one probe asks the store until it responds. Failures of the pieces of one chunk, which are
 requested concurrently, count as one. A failed call counts only if it began after the last success. A check
-that times out opens the breaker, because all calls waited for it. Both changes are logged once, not for each
-partition. A store that fails the checks of `store_probe` is refused, because it could lose data, and checked
-again from time to time. Built by `broker.remote.tiering`.
+that times out opens the breaker, because all calls waited for it. So does a probe that fails while calls
+wait and none succeeds: a store that hangs is known before the first of these calls has timed out. Both
+changes are logged once, not for each partition. A store that fails the checks of `store_probe` is refused,
+because it could lose data, and checked again from time to time. Built by `broker.remote.tiering`.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ from tierlog.tiering.object_store import (
     ObjectStoreError,
     ObjectStoreTimeout,
     ObjectStoreUnavailable,
+    deadline,
 )
 from tierlog.tiering.rate_limit import RateLimit
 from tierlog.tiering.store_probe import UnsuitableStore
@@ -41,6 +43,11 @@ FIRST_PROBE_S, PROBE_MAX_S = 0.2, 15.0
 PAUSE_RESET_S = 300.0
 """A breaker that opens again within this time keeps the pause that it had reached: the probe is a small
 request, which may succeed while others fail."""
+SILENCE_S = 3.0
+"""Time without a successful call, while some wait, after which a probe asks whether the store responds at
+all: it may only be slow with large objects."""
+SILENCE_PROBE_S = 8.0
+"""Time that such a probe has. No response to a small request within it is an outage for readers, too."""
 CHECKS_BEFORE_REFUSAL = 3  # failed ones, because a temporary fault can look the same
 CHECK_PAUSE_S = 2.0  # between them
 RECHECK_S = 180.0  # after a refusal
@@ -102,6 +109,8 @@ class HealthyStore:
         """When each key has failed last, since the last success."""
         self._pause_s = FIRST_PROBE_S
         self._closed_at_s = -math.inf
+        self._waiting = 0  # calls to which the store has not responded
+        self._watching: asyncio.Task[None] | None = None
         self._probe_key = probe_key
         self._probing: asyncio.Task[None] | None = None
         self._check = check
@@ -210,6 +219,8 @@ class HealthyStore:
     def _count_outcome(self, key: str) -> Iterator[None]:
         """Count a call for this key."""
         began = self._next_event()
+        self._waiting += 1
+        self._start_watch()
         try:
             yield
         except (ObjectStoreUnavailable, ObjectStoreTimeout) as error:
@@ -218,6 +229,8 @@ class HealthyStore:
         except ObjectStoreError:
             self._on_response()
             raise
+        finally:
+            self._waiting -= 1
         self._on_response()
 
     @contextmanager
@@ -255,6 +268,32 @@ class HealthyStore:
             self.health.opened += 1
             _log.error("store.unavailable", error=error)
             self._start_probe()
+
+    def _start_watch(self) -> None:
+        if self._watching is None or self._watching.done():
+            self._watching = self._tasks.spawn("watch of the object store", self._watch())
+
+    async def _watch(self) -> None:
+        """While calls wait, look for silence."""
+        while self._waiting:
+            before = self._succeeded_at
+            await asyncio.sleep(SILENCE_S)
+            if self._waiting and self._succeeded_at == before and self.health.is_available:
+                await self._probe_silence(before)
+
+    async def _probe_silence(self, before: int) -> None:
+        """`before`: the last success."""
+        try:
+            async with deadline(SILENCE_PROBE_S, "a probe, while other calls wait"):
+                await self.inner.head(self._probe_key)
+        except (ObjectStoreUnavailable, ObjectStoreTimeout) as failure:
+            if self._succeeded_at == before:
+                self.health.last_error = str(failure)
+                self._open(str(failure))
+        except ObjectStoreError:  # it responds
+            self._on_response()
+        else:
+            self._on_response()
 
     def _start_probe(self) -> None:
         """Start the probe, unless it runs."""

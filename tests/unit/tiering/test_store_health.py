@@ -56,6 +56,64 @@ def tasks() -> TaskGroup:
     return TaskGroup(lambda name, failure: None)
 
 
+class Hanging(MemoryStore):
+    """Requests for objects wait for `objects`, and probes for `probes`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.objects, self.probes = asyncio.Event(), asyncio.Event()
+        self.probed = asyncio.Event()
+
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        await self.objects.wait()
+        return await super().get(key, start, end)
+
+    async def head(self, key: str) -> ObjectInfo:
+        if key == "probe":
+            self.probed.set()
+            await self.probes.wait()
+        return await super().head(key)
+
+
+@pytest.fixture
+def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_health, "SILENCE_S", 0.01)
+    monkeypatch.setattr(store_health, "SILENCE_PROBE_S", 0.05)
+
+
+@pytest.mark.usefixtures("short_silence")
+async def test_probe_without_a_response_opens_the_breaker_while_calls_wait() -> None:
+    inner, group = Hanging(), tasks()
+    store = HealthyStore(inner, group)
+    await store.put("k", b"content")
+    waits = asyncio.create_task(store.get("k"))
+    await until(lambda: store.health.state is BreakerState.OPEN)
+    assert "timed out" in store.health.last_error
+    with pytest.raises(BreakerOpen):
+        await store.get("k")
+    inner.objects.set()
+    inner.probes.set()
+    assert await waits == b"content"
+    await until(lambda: store.health.state is BreakerState.CLOSED)
+    await group.close()
+
+
+@pytest.mark.usefixtures("short_silence")
+async def test_slow_call_does_not_open_the_breaker_while_probes_have_responses() -> None:
+    inner, group = Hanging(), tasks()
+    store = HealthyStore(inner, group)
+    await store.put("k", b"content")
+    inner.probes.set()
+    waits = asyncio.create_task(store.get("k"))
+    for _ in range(3):
+        await inner.probed.wait()
+        inner.probed.clear()
+    assert store.health.is_available
+    inner.objects.set()
+    assert await waits == b"content"
+    await group.close()
+
+
 async def test_breaker_opens_after_failures_in_a_row_and_one_probe_closes_it() -> None:
     inner, group = Failing(), tasks()
     store = HealthyStore(inner, group)
