@@ -9,11 +9,21 @@ import itertools
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import RawIOBase
 from pathlib import Path
 from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from havoc.network import STORE
 from havoc.nodes import HANGS, ChaosFailed, Node, until
@@ -333,8 +343,21 @@ def _fsync_error(stage: Stage) -> Iterator[str]:
 
 @fault("fsync-error-controller", DEATH_S, "shim", only=APART)
 def _fsync_error_controller(stage: Stage) -> Iterator[str]:
+    """An idle quorum writes nothing, so that it would not notice: change something."""
     with _without_fsync(stage.controller()) as done:
+        _change_metadata(stage)
         yield done
+
+
+def _change_metadata(stage: Stage) -> None:
+    """Set a setting of the topic that has no effect on it, to another value each time."""
+    entry = ConfigEntry(
+        "delete.retention.ms", str(time.monotonic_ns()), incremental_operation=AlterConfigOpType.SET
+    )
+    resource = ConfigResource(ResourceType.TOPIC, stage.topic, incremental_configs=[entry])
+    admin = AdminClient({**stage.cluster.client(), "log_level": 0})
+    with suppress(KafkaException):  # the controller may fail with it
+        admin.incremental_alter_configs([resource])[resource].result(VOTER_CHANGE_WITHIN_S)
 
 
 @contextmanager
