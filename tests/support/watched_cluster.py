@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import s3_servers
 from cli_inline import call
@@ -54,6 +55,12 @@ class WatchedCluster:
         assert self.cluster.security is not None
         client_file = str(self.cluster.security.client_file)
         return ("--bootstrap", self.cluster.bootstrap, "--client-config", client_file)
+
+    @property
+    def clients(self) -> dict[str, Any]:
+        """Settings of clients."""
+        assert self.cluster.security is not None
+        return self.cluster.security.librdkafka_settings(self.cluster.bootstrap)
 
     @property
     def login(self) -> tuple[str, Path]:
@@ -141,10 +148,11 @@ class Load:
                 producer.produce(TIERED, b"%d %01000d" % (number, number), partition=number % PARTITIONS)
                 producer.produce(COMPACTED, b"%0500d" % number, key=b"%d" % (number % 20))
             producer.flush(1)
-            if not initialized:
-                transactional.init_transactions(TIMEOUT_S)
-                initialized = True
-            _transaction(transactional, number)
+            with suppress(KafkaException):  # its coordinator may just change
+                if not initialized:
+                    transactional.init_transactions(TIMEOUT_S)
+                    initialized = True
+                _transaction(transactional, number)
             if self.consumes.is_set() and consumer.consume(500, timeout=0.2):
                 with suppress(KafkaException):
                     consumer.commit(asynchronous=False)
