@@ -45,7 +45,7 @@ class Consumer:
         self._topic = topic
         self._unknown = set(start.unknown)
         self._position = start.position
-        self._asked_at = 0.0
+        self._looked_at = 0.0
         self._failing_since: dict[int, float] = {}
         """Partition -> when its reads began to fail, since the last that succeeded."""
         self._is_reported = False
@@ -76,13 +76,13 @@ class Consumer:
         """Add the partitions whose leader knows the end by now."""
         if not self.positions:
             self._client.refresh(self._topic, math.inf, "")
-        if time.monotonic() < self._asked_at + UNKNOWN_INTERVAL_S:
+        if time.monotonic() < self._looked_at + UNKNOWN_INTERVAL_S:
             return
         unknown: set[int] = set()
         self.positions |= topics.start_offsets(
             self._client, self._topic, self._unknown, self._position, unknown=unknown, wait_s=0
         )
-        self._unknown, self._asked_at = unknown, time.monotonic()
+        self._unknown, self._looked_at = unknown, time.monotonic()
 
     def _by_leader(self, ends: dict[int, int], *, follow: bool) -> dict[int, list[int]]:
         wanted = [

@@ -19,9 +19,9 @@ from tierlog.config.topic import is_topic_name
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import HEADER_SIZE, MAGIC, Buffer, read_header
 
-WAIT_MS = 40_000
-"""How long an earlier batch may take: clients wait 30 s for the response of a former leader, and then send it
-again."""
+WAIT_MS = 10_000
+"""How long an earlier batch may take. Clients send it again after a second. If they have given it up, the
+producer waits so long for the error."""
 
 PARTITIONS_MAX = 10_000
 """Per broker. The oldest refusals are forgotten first."""

@@ -39,6 +39,11 @@ class MetadataClient(ABC):
         """Brokers whose process seems dead, for one session at most. Clients see their partitions without a
         leader."""
 
+    @property
+    def disk_is_low(self) -> bool:
+        """Whether this node keeps the metadata log on a disk with little free space."""
+        return False
+
     def versions_of(self, node: int) -> NodeVersions | None:
         """Versions of a node as it announced them; None if it has not."""
         return own_versions() if node == self.node_id else self._peers.versions_of(node)

@@ -66,11 +66,6 @@ class MetadataObserver(MetadataClient):
         """Whether this node knows a leader or has applied an entry."""
         return self.leader != NO_NODE or self.image.index > 0
 
-    @property
-    def disk_is_low(self) -> bool:
-        """False: an observer needs no disk reserve, because it keeps nothing on disk."""
-        return False
-
     async def ensure_reserve(self) -> bool:
         return True
 

@@ -140,6 +140,12 @@ async def test_a_gap_on_another_connection_waits_too(sender: Sender, node: Node)
     assert await other.send(4) == (0, 4)
 
 
+async def test_a_refused_batch_that_came_another_way_is_not_waited_for(sender: Sender, node: Node) -> None:
+    """The client may send it to another leader before this broker leads again."""
+    assert await Sender(await node.connect()).send(2) == (0, 2)
+    assert await sender.send(4) == (0, 4)
+
+
 async def test_batches_without_a_gap_do_not_wait(sender: Sender) -> None:
     assert await sender.send(0, producer_id=8) == (0, 2)
     assert await sender.send(0, epoch=1) == (0, 4)
