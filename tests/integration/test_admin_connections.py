@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from certificates import Authority
+from connection_harness import until
 
 from tierlog.base import http_listener
 from tierlog.broker.gateway import admin
@@ -129,4 +130,22 @@ async def test_connection_whose_request_header_never_ends_is_closed(
     assert (await longer.readuntil(b"waited")).startswith(b"HTTP/1.1 200")
     for each in (writer, longer_writer):
         each.close()
+    await server.close()
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+async def test_connections_that_end_without_a_request_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_tls: bool
+) -> None:
+    """With TLS each would take 256 KiB until its header is due."""
+    monkeypatch.setattr(http_listener, "HEADER_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(http_listener, "SWEEP_S", 0.01)
+    files = Authority(tmp_path).issue("node")
+    server = AdminServer([], files if has_tls else None)
+    url = await server.start("127.0.0.1", 0)
+    port, awaited = int(url.rpartition(":")[2]), server._usage.awaited
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=files.client() if has_tls else None)
+    await until(lambda: len(awaited) == 1)
+    writer.transport.abort()
+    await until(lambda: not awaited)
     await server.close()

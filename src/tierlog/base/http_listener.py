@@ -17,6 +17,9 @@ from aiohttp import web
 HANDSHAKE_TIMEOUT_S = 10.0
 HEADER_TIMEOUT_S = 30.0
 """From the end of the TLS handshake until the first request header is complete."""
+SWEEP_S = 1.0
+"""Between two looks for connections that are over this time, or closed: one with TLS keeps 256 KiB until
+then."""
 
 IDLE_TIMEOUT_S = 75.0
 """Between two requests of a connection, the header of the second included; longer than load balancers keep
@@ -30,13 +33,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Usage:
-    """`awaited`: timers of connections without a request. `used`: those that have had one. `known`: those
-    with a request of a node or of a user with a login. `busy`: those with a request in progress, which a
-    stranger may keep from ending."""
+    """`awaited`: connections without a request, and by which time of the event loop they need one. `used`:
+    those that have had one. `known`: those with a request of a node or of a user with a login. `busy`: those
+    with a request in progress, which a stranger may keep from ending."""
 
     def __init__(self, connections_max: int) -> None:
         self.connections_max = connections_max
-        self.awaited: dict[asyncio.BaseTransport, asyncio.TimerHandle] = {}
+        self.awaited: dict[asyncio.Transport, float] = {}
+        self._sweep: asyncio.TimerHandle | None = None
         self.used: set[asyncio.BaseTransport] = set()
         self.known: set[asyncio.BaseTransport] = set()
         self.busy: set[asyncio.BaseTransport] = set()
@@ -46,8 +50,7 @@ class Usage:
         transport = request.transport
         if transport is None:  # the client is gone
             return await handler(request)
-        if (timer := self.awaited.pop(transport, None)) is not None:
-            timer.cancel()
+        self.awaited.pop(transport, None)
         self.used.add(transport)
         self.busy.add(transport)
         try:
@@ -60,13 +63,22 @@ class Usage:
 
     def await_request(self, transport: asyncio.Transport) -> None:
         """End the connection if no request header is complete in time."""
+        if transport in self.used:
+            return
+        loop = asyncio.get_running_loop()
+        self.awaited[transport] = loop.time() + HEADER_TIMEOUT_S
+        if self._sweep is None:
+            self._sweep = loop.call_later(SWEEP_S, self._end_overdue)
 
-        def end() -> None:
-            del self.awaited[transport]
-            transport.abort()
-
-        if transport not in self.used:
-            self.awaited[transport] = asyncio.get_running_loop().call_later(HEADER_TIMEOUT_S, end)
+    def _end_overdue(self) -> None:
+        loop = asyncio.get_running_loop()
+        for transport, end_s in list(self.awaited.items()):
+            if transport.is_closing():
+                del self.awaited[transport]
+            elif end_s <= loop.time():
+                del self.awaited[transport]
+                transport.abort()
+        self._sweep = loop.call_later(SWEEP_S, self._end_overdue) if self.awaited else None
 
     def know(self, request: web.Request) -> None:
         """The sender of the request has logged in, or is a node."""
