@@ -282,7 +282,8 @@ class HealthyStore:
                 await self._probe_silence(before)
 
     async def _probe_silence(self, before: int) -> None:
-        """`before`: the last success."""
+        """`before`: the last success. A response does not count as one: the calls that wait may still fail,
+        and five of them open the breaker."""
         try:
             async with deadline(SILENCE_PROBE_S, "a probe, while other calls wait"):
                 await self.inner.head(self._probe_key)
@@ -291,9 +292,7 @@ class HealthyStore:
                 self.health.last_error = str(failure)
                 self._open(str(failure))
         except ObjectStoreError:  # it responds
-            self._on_response()
-        else:
-            self._on_response()
+            pass
 
     def _start_probe(self) -> None:
         """Start the probe, unless it runs."""

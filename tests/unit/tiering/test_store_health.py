@@ -114,6 +114,26 @@ async def test_slow_call_does_not_open_the_breaker_while_probes_have_responses()
     await group.close()
 
 
+@pytest.mark.usefixtures("short_silence")
+async def test_responses_to_probes_do_not_hide_that_calls_time_out() -> None:
+    inner, group = Hanging(), tasks()
+    store = HealthyStore(inner, group)
+    await store.put("k", b"content")
+    inner.probes.set()
+
+    async def times_out(key: str, start: int = 0, end: int | None = None) -> bytes:
+        await inner.objects.wait()
+        raise ObjectStoreTimeout("timed out after 25 s")
+
+    inner.get = times_out  # type: ignore[method-assign]
+    calls = [asyncio.ensure_future(store.get(f"{number}")) for number in range(FAILURES_TO_OPEN)]
+    await inner.probed.wait()
+    inner.objects.set()
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert store.health.opened == 1
+    await group.close()
+
+
 async def test_breaker_opens_after_failures_in_a_row_and_one_probe_closes_it() -> None:
     inner, group = Failing(), tasks()
     store = HealthyStore(inner, group)
