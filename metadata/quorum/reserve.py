@@ -46,6 +46,7 @@ class DiskReserve:
             if failure.errno not in DISK_FULL:
                 raise
             self._files.unlink(self._temporary, missing_ok=True)
+            self.is_low = True  # under a quota the file system may seem to have space
             return False
         self.is_held, self.is_low = True, self._has_less_than_its_size()
         return True

@@ -119,6 +119,13 @@ def test_disk_is_low_while_less_than_the_reserve_is_free_beside_it(node: Node) -
     assert node.storage.ensure_reserve() and not node.storage.disk_is_low
 
 
+def test_disk_is_low_if_a_quota_refuses_the_reserve(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    for index in range(1, 6):
+        node.save(index)
+    monkeypatch.setattr(node.disk, "space", lambda _: Space(1 << 40, 1 << 40))
+    assert not node.storage.ensure_reserve() and node.storage.disk_is_low
+
+
 def test_node_starts_on_a_full_disk_and_reports_it(tmp_path: Path) -> None:
     node = Node(tmp_path / "metadata", 20_000)
     assert (node.short, node.storage.disk_is_low) == (1, True)
