@@ -44,7 +44,7 @@ METRIC_RULES = (
         metric="tierlog_metadata_disk_low",
         what="the disk of its metadata log has less free space than metadata.reserve.bytes, or the reserve "
         "is in use",
-        why="A voter whose disk is full ends. With a majority of them, the quorum does.",
+        why="A voter whose disk is full ends. Without a majority of voters there is no controller.",
         next="Free space on the disk of metadata.log.dir.",
         runbook="docs/runbooks/full-disk.md",
     ),

@@ -76,8 +76,8 @@ _NODES = Group(
             lasting="1m",
             severity=CRITICAL,
             summary="{{ $labels.instance }}: the disk of the metadata log is nearly full",
-            description="It has less free space than metadata.reserve.bytes. A voter whose disk is full "
-            "ends, and a majority of them is the quorum. Free space there.",
+            description="It has less free space than metadata.reserve.bytes, or uses that reserve. A voter "
+            "whose disk is full ends. Without a majority of voters there is no controller. Free space there.",
             page="runbooks/full-disk.md",
         ),
         Alert(
