@@ -104,10 +104,14 @@ async def test_a_later_refusal_does_not_replace_an_earlier_one(sender: Sender, n
     assert [await sender.send(sequence) for sequence in (2, 4)] == [(0, 2), (0, 4)]
 
 
-async def test_a_batch_that_is_refused_again_is_waited_for_again(sender: Sender, node: Node) -> None:
+async def test_a_batch_that_is_refused_again_is_waited_for_again(
+    sender: Sender, node: Node, clock: ManualClock
+) -> None:
+    clock.now += WAIT_MS - 1
     node.replica().become_follower(2, 7, 3)
     assert await sender.send(2) == NOT_LEADER
     node.replica().become_leader(8, 4, [1])
+    clock.now += 1
     assert await sender.send(4) == NOT_LEADER
 
 
