@@ -51,7 +51,7 @@ def summary(found: Row) -> str:
         times = [row["lag_ms"] for row in found["partitions"] if row["lag_ms"]]
         behind = f", up to {duration(max(times))}" if times else ""
         words.append(f"lag {counted(sum(lags), 'record')}{behind}")
-    failed = [row for row in found.get("partitions", ()) if row["error"]]
+    failed = [row for row in found.get("partitions", ()) if row["error"] and row["lag"] is None]
     if not failed:
         return ", ".join(words)
     names = listed([f"{row['topic']}-{row['partition']}" for row in failed])

@@ -161,8 +161,11 @@ class _Stream:
         self._require_ends(numbers)
         is_empty = all(position >= ends.get(one, 0) for one, position in positions.items())
         waits = self._follows or (is_empty and self._wait_ms)
-        # one without an end is not read, unless the stream follows
-        self._ends = {} if waits else {one: ends.get(one, 0) for one in numbers}
+        if waits:  # for records of all partitions that have a start
+            self._ends = {}
+            self._without_end = [one for one in numbers if one not in positions]
+        else:
+            self._ends = {one: ends.get(one, 0) for one in numbers}
         self._has_deadline = bool(is_empty and self._wait_ms and not self._follows)
 
     def _require_ends(self, numbers: Sequence[int]) -> None:
