@@ -18,9 +18,11 @@ from random import SystemRandom
 from typing import Any
 
 from havoc.network import Network, Place
+from tierlog.base.clock import SystemClock
 from tierlog.base.types import random_uuid
 from tierlog.broker.storage.checkpoints import encode_uuid
 from tierlog.cli.admin import AdminApi
+from tierlog.cli.certificates import LocalAuthority
 from tierlog.cli.errors import CliError
 from tierlog.cli.local_cluster import SECRET
 from tierlog.cli.local_security import ADMIN, HOSTS, LocalSecurity
@@ -49,6 +51,8 @@ SETTINGS = {
 
 SECURE = {"connections.max.reauth.ms": 20_000}
 """Settings of a secure cluster in addition: each round has logins that end."""
+
+CERTIFICATE_AGE_S, CERTIFICATE_DAYS = 3 * 86_400, 30
 
 METADATA = "__cluster_metadata"
 """The directory of the quorum's log, in a log directory."""
@@ -235,6 +239,15 @@ def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith(ENVIRONMENT_PREFIX)}
 
 
+def _security(directory: Path, hosts: tuple[str, ...]) -> LocalSecurity:
+    """With certificates that are some days old, so that a node whose clock is behind trusts them, too."""
+    security = LocalSecurity(directory, hosts)
+    security.directory.mkdir(parents=True, mode=0o700)
+    issued_s = SystemClock().now_ms() // 1000 - CERTIFICATE_AGE_S
+    LocalAuthority(security.directory, issued_s, CERTIFICATE_DAYS).issue("broker", hosts)
+    return security
+
+
 class ChaosFailed(Exception):
     """The cluster did not recover as required between faults."""
 
@@ -270,7 +283,7 @@ class Cluster:
             **settings,
         }
         hosts = [*HOSTS, *(place.kafka.rpartition(":")[0] for place in network.places.values())]
-        self._security = LocalSecurity(directory, tuple(dict.fromkeys(hosts))) if secure else None
+        self._security = _security(directory, tuple(dict.fromkeys(hosts))) if secure else None
         protocol = "PLAINTEXT" if self._security is None else "SASL_SSL"
         if self._security is not None:
             common |= {**self._security.settings(0), **SECURE, **settings}
