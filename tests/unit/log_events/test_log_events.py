@@ -99,8 +99,8 @@ def test_remedies_name_commands_pages_and_settings_that_exist() -> None:
 
 
 def test_doctor_names_events_that_exist() -> None:
-    findings = (ROOT / "broker/diagnosis/findings.py").read_text(encoding="utf-8")
-    named = re.findall(r"event `([^`]*)`", findings)
+    rules = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "broker/diagnosis").glob("*.py"))
+    named = re.findall(r"event `([^`]*)`", rules)
     assert len(named) >= 5 and set(named) <= set(EVENTS)
 
 
