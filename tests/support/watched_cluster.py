@@ -5,6 +5,8 @@ the bucket, requests that fail, logins that fail, clients with quotas.
 """
 
 import threading
+import urllib.request
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,14 +24,15 @@ from tierlog.base.clock import SystemClock
 from tierlog.cli.certificates import LocalAuthority
 from tierlog.cli.local_cluster import LocalCluster
 from tierlog.cli.local_security import ADMIN, HOSTS, LocalSecurity
+from tierlog.cli.process import TierlogBroker
 
 TIMEOUT_S = 60.0
 TIERED, COMPACTED = "orders", "accounts"
 PARTITIONS = 3
 GROUP = "billing"
 CERTIFICATE_DAYS = 5
-SMALL_DISK, WRONG_CLOCK = 1, 3
-"""Node whose logs are on a small disk, and node whose clock can be set."""
+SMALL_DISK, TWO_DISKS, WRONG_CLOCK = 1, 2, 3
+"""Nodes whose logs are on a small disk and on two disks, and node whose clock can be set."""
 
 DISK_BYTES = 64 << 20
 SETTINGS = {"remote.log.manager.task.interval.ms": "200", "offsets.topic.num.partitions": "3",
@@ -62,6 +65,23 @@ class WatchedCluster:
         assert self.cluster.security is not None
         return self.cluster.security.librdkafka_settings(self.cluster.bootstrap)
 
+    def issue_certificate(self, days: int) -> None:
+        assert self.cluster.security is not None
+        _issue_certificate(self.cluster.security, days)
+
+    def post(self, node: int, path: str) -> None:
+        """Send POST to a node's admin API."""
+        assert self.cluster.security is not None
+        login = b64encode(f"{ADMIN}:{self.cluster.security.password(ADMIN)}".encode()).decode()
+        headers = {"Content-Type": "application/json", "Authorization": f"Basic {login}"}
+        url = self.cluster.nodes[node].admin_url + path
+        with urllib.request.urlopen(urllib.request.Request(url, b"{}", headers), timeout=TIMEOUT_S):
+            pass
+
+    def scrub_bucket(self) -> None:
+        for node in self.cluster.nodes:
+            self.post(node, "/v1/tier/scrub")
+
     @property
     def login(self) -> tuple[str, Path]:
         """User, and the file with its password."""
@@ -84,7 +104,17 @@ def running(directory: Path, store: s3_servers.S3Server) -> Iterator[WatchedClus
         environment=s3_servers.CREDENTIALS,
     )
     small = cluster.nodes[SMALL_DISK]
-    small.settings["metadata.log.dir"] = str(small.directory / "metadata")
+    small.settings |= {
+        "metadata.log.dir": str(small.directory / "metadata"),
+        "audit.log.dir": str(small.data_dir / "audit"),
+        "audit.log.repeat.ms": "1000",
+    }
+    two = cluster.nodes[TWO_DISKS]
+    two.settings |= {
+        "log.dirs": f"{two.data_dir},{second_disk(two)}",
+        "metadata.log.dir": str(two.directory / "metadata"),
+        "log.flush.offset.checkpoint.interval.ms": "1000",
+    }
     clock = ControlFile(directory / "clock")
     late = cluster.nodes[WRONG_CLOCK]
     late.environment |= {"LD_PRELOAD": str(shim), CONTROL: str(clock.path)}
@@ -98,8 +128,11 @@ def running(directory: Path, store: s3_servers.S3Server) -> Iterator[WatchedClus
             load.stop()
 
 
+def second_disk(broker: TierlogBroker) -> Path:
+    return broker.directory / "second"
+
+
 def _issue_certificate(security: LocalSecurity, days: int) -> None:
-    security.directory.mkdir(parents=True, mode=0o700)
     LocalAuthority(security.directory, SystemClock().now_ms() // 1000, days).issue("broker", HOSTS)
 
 
