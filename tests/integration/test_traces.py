@@ -124,6 +124,7 @@ def test_nothing_is_traced_by_default(
 def test_a_collector_that_is_down_costs_one_log_line_and_no_request(
     tierlog_broker_factory: TierlogBrokerFactory, tmp_path: Path
 ) -> None:
+    """One line says that it is down, and one that it is up again: on a busy machine this may happen twice."""
     with collector(tmp_path) as before:
         port = before.port
     broker = broker_of(tierlog_broker_factory, before.url, queue=64)
@@ -140,7 +141,9 @@ def test_a_collector_that_is_down_costs_one_log_line_and_no_request(
         until(is_received, "spans are exported again", within_s=TIMEOUT_S)
         until(lambda: "'traces.exported'" in broker.log_tail(), "the end is logged", within_s=TIMEOUT_S)
     log = broker.log_tail()
-    assert log.count("traces.export_failed") == 1 and "library.message" not in log
+    logged = re.findall(r"event='traces\.(export_failed|exported)'", log)
+    assert [each == "export_failed" for each in logged] == [at % 2 == 0 for at in range(len(logged))]
+    assert "library.message" not in log
     assert re.search(r"event='traces.export_failed' .* why=['\"]\w", log)
     begun, exported = (metric(broker, f"tierlog_trace_spans{part}_total") for part in ("", "_exported"))
     assert 0 < exported < begun
