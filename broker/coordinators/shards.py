@@ -30,6 +30,9 @@ CREATE_TIMEOUT_S = 10.0
 RELOAD_DELAY_MS = 1_000
 LEASE_CHECK_MS = 500
 """How soon waiting requests fail after the lease has ended; new requests fail at once."""
+LEASE_MAY_RETURN_MS = 10_000
+"""Time for which a broker without its lease may get it again. Afterwards another broker leads, or clients
+should look for one."""
 
 R = TypeVar("R")
 C = TypeVar("C", bound=Core)
@@ -90,6 +93,8 @@ class Shards(Generic[C]):
         self._creation: asyncio.Task[None] | None = None
         self._logged_reason: str | None = None
         """The last logged reason why the topic could not be created."""
+        self._lease_seen_ms = host.clock.monotonic_ms()
+        """When the lease was last seen."""
 
     # ---- start and stop ----
 
@@ -242,6 +247,18 @@ class Shards(Generic[C]):
         partitions = self._partitions()
         return self.shard_at(partition_of(name, len(partitions))) if partitions else ErrorCode.NOT_COORDINATOR
 
+    def shard_to_read(self, name: str) -> Shard[C] | ErrorCode:
+        """As `shard_of`, for requests that librdkafka does not repeat after NOT_COORDINATOR (its issue 5586):
+        while the lease may return, they get COORDINATOR_LOAD_IN_PROGRESS, which every client repeats. If
+        another broker leads, the client learns that from its next heartbeat."""
+        if not (partitions := self._partitions()):
+            return ErrorCode.NOT_COORDINATOR
+        number = partition_of(name, len(partitions))
+        may_return = self._host.clock.monotonic_ms() - self._lease_seen_ms < LEASE_MAY_RETURN_MS
+        if self.lacks_lease and may_return and self._coordinates(number, partitions[number]):
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return self.shard_at(number)
+
     def shard_at(self, partition: int) -> Shard[C] | ErrorCode:
         partitions = self._partitions()
         if partition >= len(partitions) or self.lacks_lease:
@@ -327,7 +344,9 @@ class Shards(Generic[C]):
 
     def _watch_lease(self, lease: Lease) -> None:
         def check() -> None:
-            if not lease.holds_lease():
+            if lease.holds_lease():
+                self._lease_seen_ms = self._host.clock.monotonic_ms()
+            else:
                 for shard in self._shards.values():
                     shard.fail_waiting(ErrorCode.NOT_COORDINATOR)
             self._watch_lease(lease)

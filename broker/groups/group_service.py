@@ -79,7 +79,7 @@ class GroupService:
 
     def offsets(self, group_id: str) -> OffsetsByPartition | ErrorCode:
         """Committed, durable offsets of a group. Read-only."""
-        shard = self.shards.shard_of(group_id)
+        shard = self.shards.shard_to_read(group_id)
         return shard if isinstance(shard, ErrorCode) else shard.core.offsets(group_id)
 
     def unstable_partitions(self, group_id: str) -> list[TopicPartition]:
@@ -125,7 +125,7 @@ class GroupService:
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> ErrorCode:
         """The error of a member that fetches committed offsets in this epoch (OffsetFetch version 9)."""
-        shard = self.shards.shard_of(group_id)
+        shard = self.shards.shard_to_read(group_id)
         if isinstance(shard, ErrorCode):
             return shard
         return shard.core.check_fetch(group_id, member_id, member_epoch)

@@ -6,12 +6,14 @@ import signal
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, PartitionMetadata
 from deliveries import Deliveries
+from scraping import wait_for_metric
 from waiting import until
 
 from tierlog.cli.local_cluster import LocalCluster
@@ -195,3 +197,28 @@ def test_survivors_log_that_the_quorum_lost_its_leader_and_has_another(cluster: 
         ) and not {-1, dead} & set(leaders)
 
     until(have_logged_both, "both survivors have logged the loss and the next leader")
+
+
+def test_offsets_are_read_once_the_coordinator_has_its_lease_again(cluster: LocalCluster) -> None:
+    """librdkafka asks no second time after NOT_COORDINATOR: a member would never read its partitions."""
+    create(cluster, "orders")
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "billing"})
+    consumer.commit(offsets=[TopicPartition("orders", 0, 7)], asynchronous=False)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    coordinator = admin.describe_consumer_groups(["billing"])["billing"].result(60).coordinator.id
+    node = cluster.nodes[coordinator]
+    others = [each for number, each in cluster.nodes.items() if number != coordinator]
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            for each in others:
+                each.signal(signal.SIGSTOP)
+            until(lambda: "holds_lease=False" in node.log_tail(), "the lease has ended")
+            reading = pool.submit(consumer.committed, [TopicPartition("orders", 0)], 60)
+            refused = {"request": "OffsetFetch", "error": "COORDINATOR_LOAD_IN_PROGRESS"}
+            wait_for_metric(node, 1, "kafka_network_requestmetrics_errors_total", **refused)
+        finally:
+            for each in others:
+                each.signal(signal.SIGCONT)
+        [found] = reading.result(60)
+    assert (found.error, found.offset) == (None, 7)
+    consumer.close()

@@ -17,6 +17,7 @@ from group_broker import (
 from msgspec import structs
 
 from tierlog.base.types import TopicPartition
+from tierlog.broker.coordinators import shards
 from tierlog.broker.coordinators.shards import partition_of
 from tierlog.config.topic import OFFSETS_TOPIC
 from tierlog.protocol.errors import ErrorCode as E
@@ -62,7 +63,7 @@ async def test_broker_without_a_lease_is_not_a_coordinator(tmp_path):
         lease.held = False
         commit = await broker.call("OffsetCommit", 9, commit_request(8, group="h"))
         assert commit.topics[0].partitions[0].error_code == E.NOT_COORDINATOR
-        assert await fetched_error(broker) == E.NOT_COORDINATOR, "another may have newer offsets"
+        assert await fetched_error(broker) == E.COORDINATOR_LOAD_IN_PROGRESS, "another may have newer offsets"
         beat = heartbeat.HeartbeatRequest(group_id="g", generation_id=1, member_id=member)
         assert (await broker.call("Heartbeat", 4, beat)).error_code == E.NOT_COORDINATOR
         assert (await broker.call("JoinGroup", 9, join_request("g"))).error_code == E.NOT_COORDINATOR
@@ -74,6 +75,18 @@ async def test_broker_without_a_lease_is_not_a_coordinator(tmp_path):
         lease.held = True
         assert (await broker.call("Heartbeat", 4, beat)).error_code == E.NONE, "it was the same all the while"
         assert await fetched(broker, "h") == 7
+
+
+async def test_offsets_are_elsewhere_once_the_lease_is_gone_for_long(tmp_path, monkeypatch):
+    lease = Lease()
+    async with OneBroker(tmp_path, SETTINGS, lease) as broker:
+        await broker.service.shards.create_topic()
+        await broker.create("t")
+        await broker.call("OffsetCommit", 9, commit_request(7))
+        lease.held = False
+        assert await fetched_error(broker) == E.COORDINATOR_LOAD_IN_PROGRESS
+        monkeypatch.setattr(shards, "LEASE_MAY_RETURN_MS", 0)
+        assert await fetched_error(broker) == E.NOT_COORDINATOR
 
 
 async def test_waiting_requests_fail_when_the_lease_ends(tmp_path):
