@@ -61,7 +61,7 @@ class Consumer:
             if position > ends.get(partition, position):
                 raise self._out_of_range(partition)
         if follow and self._unknown:
-            waiting = topics.end_unknown(self._topic, self._unknown, "waiting for the end of")
+            waiting = topics.end_unknown(self._topic, self._unknown, "waiting")
             print_status(f"{waiting}. {waiting.hint}")
         while follow or any(position < ends.get(one, 0) for one, position in self.positions.items()):
             if follow and self._unknown:
@@ -70,7 +70,7 @@ class Consumer:
                 for data in self._fetch(leader, partitions):
                     yield from self._records(data, None if follow else ends[data.partition_index])
         if without_end:
-            raise topics.end_unknown(self._topic, without_end, "did not read")
+            raise topics.end_unknown(self._topic, without_end, "not read")
 
     def _find_starts(self) -> None:
         """Add the partitions whose leader knows the end by now."""

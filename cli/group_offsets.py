@@ -16,7 +16,7 @@ from tierlog.cli.errors import CliError, ExitCode, no_partition, unknown_topic, 
 from tierlog.cli.group_lag import Ends, Positions, known_topics, read_ends
 from tierlog.cli.groups import Offsets, Row
 from tierlog.cli.output import listed
-from tierlog.client.errors import UNKNOWN_END_REMEDY
+from tierlog.client.errors import UNKNOWN_END_REMEDY, unknown_ends
 from tierlog.protocol.errors import ErrorCode
 
 DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS = 86_400_000, 3_600_000, 60_000, 1_000
@@ -135,9 +135,7 @@ def find_ends(client: KafkaClient, partitions: Iterable[TopicPartition]) -> Ends
             raise no_partition(one.topic, one.partition, counts[one.topic])
     ends = read_ends(client, names)
     if unknown := [one for one in wanted if ends.failed.get(one) == ErrorCode.OFFSET_NOT_AVAILABLE]:
-        which = listed([str(one) for one in unknown])
-        what = f"no end is known of {which} ({ErrorCode.OFFSET_NOT_AVAILABLE.name})"
-        raise CliError(what, hint=f"{UNKNOWN_END_REMEDY} Or leave them out.")
+        raise CliError(unknown_ends(unknown), hint=f"{UNKNOWN_END_REMEDY} Or leave them out.")
     without_leader = [str(one) for one in wanted if one not in ends.end or one not in ends.start]
     if without_leader:
         what = f"partitions without a leader: {listed(without_leader)}"

@@ -4,11 +4,11 @@ import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from tierlog.base.types import TopicPartition
 from tierlog.cli import configs
 from tierlog.cli.client import KafkaClient, is_retriable, raise_for
 from tierlog.cli.errors import CliError, ExitCode
-from tierlog.cli.output import listed
-from tierlog.client.errors import UNKNOWN_END_REMEDY
+from tierlog.client.errors import UNKNOWN_END_REMEDY, unknown_ends
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from tierlog.protocol.messages.create_topics import (
@@ -195,11 +195,9 @@ def start_offsets(
 
 
 def end_unknown(name: str, partitions: Collection[int], problem: str) -> CliError:
-    """`problem`: what was not done with these partitions, because their leaders do not know their ends."""
-    names = listed([f"{name}-{partition}" for partition in sorted(partitions)])
-    return CliError(
-        f"{problem} {names}: no end is known ({ErrorCode.OFFSET_NOT_AVAILABLE.name})", hint=UNKNOWN_END_REMEDY
-    )
+    """`problem`: what happens to these partitions, because their leaders do not know their ends."""
+    names = [TopicPartition(name, partition) for partition in sorted(partitions)]
+    return CliError(f"{problem}: {unknown_ends(names)}", hint=UNKNOWN_END_REMEDY)
 
 
 def _add_offsets(

@@ -99,7 +99,7 @@ def test_commands_and_gateway_serve_the_partitions_whose_ends_are_known(
     read = cli_process.run("consume", TOPIC, "--from-beginning", *options)
     assert read.stdout.splitlines() == ["0 other", "1 other", "2 other"]
     assert read.returncode == ExitCode.FAILED and REMEDY in read.stderr
-    assert "did not read orders-0: no end is known (OFFSET_NOT_AVAILABLE)" in read.stderr
+    assert "not read: no end is known of orders-0 (OFFSET_NOT_AVAILABLE)" in read.stderr
     alone = cli_process.run("consume", TOPIC, "--from-beginning", "--partition", "1", *options)
     assert alone.returncode == 0 and len(alone.stdout.splitlines()) == OTHER_RECORDS
 

@@ -1,5 +1,9 @@
 """Failures of requests to a cluster. A caller that acts differently for one has a type to catch."""
 
+from collections.abc import Iterable
+
+from tierlog.base.text import listed
+from tierlog.base.types import TopicPartition
 from tierlog.protocol.errors import ErrorCode
 
 UNKNOWN_END_REMEDY = (
@@ -7,6 +11,12 @@ UNKNOWN_END_REMEDY = (
     "see `tierlog partition list --below-min`."
 )
 """The hint for OFFSET_NOT_AVAILABLE that lasts (KIP-207)."""
+
+
+def unknown_ends(partitions: Iterable[TopicPartition]) -> str:
+    """The part of a message that names partitions with this error."""
+    names = listed([str(one) for one in partitions])
+    return f"no end is known of {names} ({ErrorCode.OFFSET_NOT_AVAILABLE.name})"
 
 
 class ClientError(Exception):

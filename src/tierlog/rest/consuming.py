@@ -40,8 +40,8 @@ from tierlog.rest.reader import (
     READ_UNCOMMITTED,
     Consumed,
     Reader,
+    explain_unknown_ends,
     offsets_at,
-    unknown_ends,
 )
 from tierlog.rest.routes import NDJSON, Parameter, Route, flag, moment_ms, number, refuse_unknown
 
@@ -178,7 +178,7 @@ class _Stream:
             raise RestError(UNAVAILABLE, message, retry_after_s=RETRY_AFTER_S)
 
     def _unknown_ends(self) -> str:
-        return unknown_ends([TopicPartition(self._topic, one) for one in self._without_end])
+        return explain_unknown_ends([TopicPartition(self._topic, one) for one in self._without_end])
 
     async def _check_range(self, positions: dict[int, int]) -> None:
         """Raises RestError for an offset that the client gave and the log does not have."""

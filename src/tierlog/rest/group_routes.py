@@ -10,7 +10,7 @@ from tierlog.rest.errors import NO_CONSUMER, RETRY_AFTER_S, UNAVAILABLE, RestErr
 from tierlog.rest.gateway import Call
 from tierlog.rest.groups import Group, GroupMember, PartitionLag
 from tierlog.rest.models import Metadata, Related
-from tierlog.rest.reader import unknown_ends
+from tierlog.rest.reader import explain_unknown_ends
 from tierlog.rest.routes import Route
 from tierlog.rest.topics import CLUSTER, PAGE_PARAMETERS, answer, list_of, page_of
 
@@ -106,7 +106,7 @@ async def lag_summary(call: Call) -> web.StreamResponse:
     unknown = [one for one in found if one.lag is None]
     if not known:
         raise RestError(
-            UNAVAILABLE, unknown_ends([one.partition for one in unknown]), retry_after_s=RETRY_AFTER_S
+            UNAVAILABLE, explain_unknown_ends([one.partition for one in unknown]), retry_after_s=RETRY_AFTER_S
         )
     most, worst = max(known, key=lambda each: each[0])
     urls, partition = _Urls(call, cluster_id, group.group_id), worst.partition
@@ -127,7 +127,7 @@ async def lag_summary(call: Call) -> web.StreamResponse:
             max_lag_partition=Related(
                 call.url("clusters", cluster_id, "topics", partition.topic, "partitions", partition.partition)
             ),
-            message=unknown_ends([one.partition for one in unknown]) if unknown else msgspec.UNSET,
+            message=explain_unknown_ends([one.partition for one in unknown]) if unknown else msgspec.UNSET,
         )
     )
 
@@ -166,7 +166,7 @@ def _lag(urls: _Urls, cluster_id: str, group: Group, one: PartitionLag) -> model
         current_offset=one.committed,
         log_end_offset=one.end,
         lag=one.lag,
-        message=unknown_ends([one.partition]) if one.lag is None else msgspec.UNSET,
+        message=explain_unknown_ends([one.partition]) if one.lag is None else msgspec.UNSET,
     )
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tierlog.base.tasks import TaskGroup
-from tierlog.base.text import listed
 from tierlog.base.types import TopicPartition
 from tierlog.client.errors import (
     UNKNOWN_END_REMEDY,
@@ -22,6 +21,7 @@ from tierlog.client.errors import (
     TimedOut,
     Unreachable,
     raise_for,
+    unknown_ends,
 )
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
@@ -108,10 +108,9 @@ async def offsets_at(
     return found
 
 
-def unknown_ends(partitions: Sequence[TopicPartition]) -> str:
+def explain_unknown_ends(partitions: Sequence[TopicPartition]) -> str:
     """Message about partitions whose leader does not know their end, and what to do."""
-    names = listed([str(one) for one in partitions])
-    return f"no end is known of {names} ({ErrorCode.OFFSET_NOT_AVAILABLE.name}). {UNKNOWN_END_REMEDY}"
+    return f"{unknown_ends(partitions)}. {UNKNOWN_END_REMEDY}"
 
 
 @dataclass(slots=True)
