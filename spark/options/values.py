@@ -3,9 +3,12 @@
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tierlog.client.registry import RegistryAddress
 from tierlog.spark.options.table import Given, InvalidOption
+
+if TYPE_CHECKING:
+    from tierlog.client.registry import RegistryAddress
 
 
 class ValueFormat(Enum):
@@ -30,7 +33,7 @@ class ValueOptions:
     schema: str = ""
     message: str = ""
     descriptors: bytes = field(default=b"", repr=False)
-    registry: RegistryAddress | None = None
+    registry: "RegistryAddress | None" = None
     subject: str | None = None
     schema_id: int | None = None
     malformed: Malformed = Malformed.FAIL
@@ -117,7 +120,7 @@ def _schema_in_registry(
     return subject, schema_id
 
 
-def _registry(options: Given) -> RegistryAddress | None:
+def _registry(options: Given) -> "RegistryAddress | None":
     url = options.text("schema.registry.url")
     user = options.text("schema.registry.basic.auth.user.info")
     if url is None:
@@ -130,6 +133,8 @@ def _registry(options: Given) -> RegistryAddress | None:
         )
     if not url.startswith(("http://", "https://")):
         raise InvalidOption(f"`schema.registry.url` must begin with http:// or https://, not {url!r}")
+    from tierlog.client.registry import RegistryAddress  # late: each start of the CLI imports this module
+
     return RegistryAddress(url=url.rstrip("/"), user=user)
 
 
