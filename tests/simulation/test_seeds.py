@@ -128,6 +128,7 @@ def _path() -> str:
     return os.pathsep.join(found)
 
 
+@pytest.mark.timeout(600)
 def test_twelve_seeds_keep_all_guarantees() -> None:
     summary = simulate(12, first=0)
     assert (summary["seeds"], summary["failed"]) == (12, 0)
@@ -145,6 +146,7 @@ def test_three_hundred_seeds_keep_all_guarantees() -> None:
     assert summary["done"].get("left to an operator", 0) <= OPERATOR_CALLS_MAX
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["pre-vote", "the high watermark waits for every in-sync replica"])
 def test_the_loss_of_a_safeguard_is_noticed(name: str) -> None:
     """`make simulate-mutants` tests the others."""
