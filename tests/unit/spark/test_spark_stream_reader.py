@@ -174,7 +174,8 @@ def test_replay_whose_source_loses_records_before_its_end_fails(
         reader.stop()
 
 
-def test_replay_that_accepts_the_loss_ends_where_its_source_ends() -> None:
+def test_replay_that_accepts_the_loss_ends_where_its_source_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_stream, "ENGINE_LIMITS", True)
     ends = [1_000, 900]
     with broker(lambda api, port: respond(api, port, ends)) as address:
         reader = replay_reader(given(address, failOnDataLoss="false", **SHORT), StructType())
