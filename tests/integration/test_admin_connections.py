@@ -134,18 +134,26 @@ async def test_connection_whose_request_header_never_ends_is_closed(
 
 
 @pytest.mark.parametrize("has_tls", [False, True])
-async def test_connections_that_end_without_a_request_are_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_tls: bool
+@pytest.mark.parametrize("requests", [0, 1])
+async def test_connections_that_have_ended_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_tls: bool, requests: int
 ) -> None:
-    """With TLS each would take 256 KiB until its header is due."""
+    """With TLS each keeps up to 256 KiB until then."""
     monkeypatch.setattr(http_listener, "HEADER_TIMEOUT_S", 3600.0)
     monkeypatch.setattr(http_listener, "SWEEP_S", 0.01)
     files = Authority(tmp_path).issue("node")
-    server = AdminServer([], files if has_tls else None)
+
+    async def at_once(_: web.Request) -> web.Response:
+        return web.Response(text="at once")
+
+    server = AdminServer([web.get("/health", at_once)], files if has_tls else None)
     url = await server.start("127.0.0.1", 0)
-    port, awaited = int(url.rpartition(":")[2]), server._usage.awaited
-    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=files.client() if has_tls else None)
-    await until(lambda: len(awaited) == 1)
+    port, usage = int(url.rpartition(":")[2]), server._usage
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=files.client() if has_tls else None)
+    if requests:
+        writer.write(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        await reader.readuntil(b"at once")
+    await until(lambda: len(usage.used if requests else usage.awaited) == 1)
     writer.transport.abort()
-    await until(lambda: not awaited)
+    await until(lambda: not usage.awaited and not usage.used)
     await server.close()

@@ -58,27 +58,31 @@ class Usage:
         finally:
             self.busy.discard(transport)
             if len(self.used) > 2 * self.connections_max:  # most of them are closed
-                self.used = {one for one in self.used if not one.is_closing()}
-                self.known &= self.used
+                self._forget_closed()
 
     def await_request(self, transport: asyncio.Transport) -> None:
         """End the connection if no request header is complete in time."""
-        if transport in self.used:
-            return
         loop = asyncio.get_running_loop()
-        self.awaited[transport] = loop.time() + HEADER_TIMEOUT_S
+        if transport not in self.used:
+            self.awaited[transport] = loop.time() + HEADER_TIMEOUT_S
         if self._sweep is None:
             self._sweep = loop.call_later(SWEEP_S, self._end_overdue)
 
     def _end_overdue(self) -> None:
         loop = asyncio.get_running_loop()
+        self._forget_closed()
         for transport, end_s in list(self.awaited.items()):
             if transport.is_closing():
                 del self.awaited[transport]
             elif end_s <= loop.time():
                 del self.awaited[transport]
                 transport.abort()
-        self._sweep = loop.call_later(SWEEP_S, self._end_overdue) if self.awaited else None
+        is_idle = not self.awaited and not self.used
+        self._sweep = None if is_idle else loop.call_later(SWEEP_S, self._end_overdue)
+
+    def _forget_closed(self) -> None:
+        self.used = {one for one in self.used if not one.is_closing()}
+        self.known &= self.used
 
     def know(self, request: web.Request) -> None:
         """The sender of the request has logged in, or is a node."""
