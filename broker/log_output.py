@@ -2,11 +2,12 @@
 
 A line has time, level, the event's name, the fields of the call, and the event's text and remedy from the
 catalogue (broker/log_events). Libraries that log with the standard library, as asyncio does, log such lines
-too.
+too. The last lines stay in memory for the admin API, because operators may not reach the host.
 """
 
 import logging
 import sys
+from collections import deque
 from contextlib import suppress
 from typing import Any
 
@@ -19,7 +20,16 @@ from tierlog.config.telemetry import JSON_LINES
 _LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 """Levels that lines can have. Libraries may define others between them."""
 
+LINES_KEPT, CHARACTERS_KEPT = 1_000, 8_192
+"""Lines in memory, and characters of each: at most 8 MiB, usually 0.3."""
+
 _log = structlog.get_logger("tierlog")
+_kept: deque[str] = deque(maxlen=LINES_KEPT)
+
+
+def last_lines() -> list[str]:
+    """The last lines of this process, the oldest first. Empty before `configure_logging`."""
+    return list(_kept)
 
 
 def configure_logging(line_format: str) -> None:
@@ -33,6 +43,7 @@ def configure_logging(line_format: str) -> None:
             structlog.processors.ExceptionRenderer(),
             _describe,
             structlog.processors.JSONRenderer() if is_json else structlog.processors.KeyValueRenderer(),
+            _keep,  # type: ignore[list-item]
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(_LogStream()),  # type: ignore[arg-type]
@@ -48,6 +59,11 @@ def _describe(_logger: Any, _method: str, line: structlog.typing.EventDict) -> s
     event = EVENTS.get(name, Event(""))
     described = {"timestamp": time, "level": level, "event": name, "message": event.says, **line}
     return described | {"next": event.remedy} if event.remedy else described
+
+
+def _keep(_logger: Any, _method: str, line: str) -> str:
+    _kept.append(line[:CHARACTERS_KEPT])
+    return line
 
 
 class _LibraryMessages(logging.Handler):

@@ -4,7 +4,8 @@
     bundle/findings.json   the same, for scripts
     bundle/evidence.json   responses of the admin APIs, settings, clocks, what could not be read
     bundle/metrics/1.txt   metrics of node 1
-    bundle/logs/…          the end of each log file
+    bundle/logs/…          the end of each log file, and the last lines of other nodes (node-1.last.log)
+    bundle/manifests/…     the segments in the object store of each partition (orders-0.json)
 
 `tierlog doctor --bundle` reads the evidence back and examines it again, perhaps with newer rules.
 """
@@ -28,6 +29,7 @@ from tierlog.broker.diagnosis.findings import Finding, report
 from tierlog.cli.errors import CliError
 
 ROOT, EVIDENCE, METRICS = "bundle", "evidence.json", "metrics/"
+NO_TEXTS: Mapping[str, str] = {}
 VERSION = 1
 LOG_BYTES_MAX = 16 << 20
 """Maximum bytes of a log: its end, which has what happened last."""
@@ -71,21 +73,27 @@ class _Contents(gzip.GzipFile):
 
 
 def write(
-    archive: Path, evidence: Evidence, findings: Sequence[Finding], logs: Mapping[str, Path]
+    archive: Path,
+    evidence: Evidence,
+    findings: Sequence[Finding],
+    logs: Mapping[str, Path],
+    texts: Mapping[str, str] = NO_TEXTS,
 ) -> list[str]:
-    """Write the archive, which only this user can read. `logs`: name in the bundle -> file. Returns the logs
-    that could not be read, and why. Raises CliError, also if the archive exists."""
+    """Write the archive, which only this user can read. `logs`: name in logs/ -> file. `texts`: name in the
+    bundle -> content of further files. Returns the logs that could not be read, and why. Raises CliError,
+    also if the archive exists."""
     unread = []
     files = {
         "report.txt": report(findings),
         "findings.json": json.dumps([asdict(one) for one in findings], indent=1),
         EVIDENCE: json.dumps(_as_json(evidence), indent=1),
         **{f"{METRICS}{node}.txt": text for node, text in evidence.metrics.items()},
+        **texts,
     }
     try:
         with _created(archive) as raw, tarfile.open(fileobj=raw, mode="w:gz") as tar:
             for name, text in files.items():
-                _add(tar, name, text.encode(), evidence.taken_at_ms)
+                _add(tar, name, text.encode(errors="replace"), evidence.taken_at_ms)
             for name, path in logs.items():
                 try:
                     _add(tar, f"logs/{name}", _end_of(path), evidence.taken_at_ms)

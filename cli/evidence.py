@@ -1,11 +1,14 @@
-"""Gathering evidence: what the nodes of a cluster say at one moment, for `tierlog doctor` and bundles.
+"""Gathering evidence: what the nodes of a cluster say at one moment, for `tierlog doctor` and bundles; and
+the files that only bundles have, for people.
 
 Nothing is changed. Each request has a deadline, and what could not be read is named instead of failing the
 whole. Brokers describe their settings without passwords, so that the evidence can be given to others.
 """
 
+import json
+import re
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
@@ -27,6 +30,7 @@ from tierlog.cli.errors import CliError
 from tierlog.cli.observation import SOURCES_MAX, TIMEOUT_S, ask, in_parallel
 from tierlog.client.errors import ClientError
 
+SEGMENTS = "/v1/tier/segments"
 CHECKED_TRANSACTIONS_PARTITIONS_MAX = 500
 """Each partition is asked for its producers, one after the other."""
 
@@ -36,6 +40,12 @@ CLOCK_WITHIN_MS = 4_000
 
 KAFKA_S = 20.0
 """Time for the requests of Kafka's protocol, after which the rest is left out."""
+
+MANIFESTS_MAX = 200
+"""Partitions whose manifest is read: the first request for each may read the object store."""
+
+TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+"""Names that Kafka allows. A server that is not a node may send others, and these become names of files."""
 
 UNREADABLE = (CliError, ClientError, OSError, ValueError, LookupError, TypeError, AttributeError)
 """Failures of a request, and of responses that are not a document of tierlog."""
@@ -83,6 +93,53 @@ def gather(
         roles=roles,
         not_read=tuple(not_read),
     )
+
+
+def last_lines(answers: Answers, nodes: Collection[int], not_read: list[str]) -> dict[str, str]:
+    """File name -> the last lines of the log of each of these nodes. Adds to `not_read`."""
+
+    def read(node: int) -> Any:
+        work = partial(_api(answers, node).get, "/v1/log")
+        return _read(not_read, f"log of node {node}", lambda: "".join(f"{one}\n" for one in work()["lines"]))
+
+    def on_late(node: int) -> None:
+        not_read.append(f"log of node {node}: it did not respond in time")
+
+    wanted = sorted(nodes)
+    found = in_parallel(read, wanted, on_late=on_late)
+    return {f"node-{node}.last.log": text for node, text in zip(wanted, found, strict=True) if text}
+
+
+def manifests(answers: Answers, not_read: list[str]) -> dict[str, str]:
+    """File name -> the segments in the manifest of a partition, as its leader describes them (GET
+    /v1/tier/segments). Adds to `not_read`."""
+    leaders = {
+        (str(row["topic"]), int(row["partition"])): node
+        for node, response in answers.of(TIER).items()
+        for row in _read(not_read, f"{TIER} of node {node}", partial(_remote_rows, response)) or ()
+    }
+    wanted = [one for one in sorted(leaders) if TOPIC_NAME.fullmatch(one[0])]
+    if len(wanted) > MANIFESTS_MAX:
+        not_read.append(f"manifests of {len(wanted) - MANIFESTS_MAX:,} of {len(wanted):,} partitions")
+        del wanted[MANIFESTS_MAX:]
+
+    def read(one: tuple[str, int]) -> Any:
+        work = partial(_api(answers, leaders[one]).get, SEGMENTS, topic=one[0], partition=one[1])
+        return _read(not_read, f"manifest of {one[0]}-{one[1]}", work)
+
+    def on_late(one: tuple[str, int]) -> None:
+        not_read.append(f"manifest of {one[0]}-{one[1]}: node {leaders[one]} did not respond in time")
+
+    found = in_parallel(read, wanted, on_late=on_late)
+    return {
+        f"{topic}-{partition}.json": json.dumps(response, indent=1)
+        for (topic, partition), response in zip(wanted, found, strict=True)
+        if response is not None
+    }
+
+
+def _remote_rows(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [row for row in response["partitions"] if row["remote_segments"]]
 
 
 def _api(answers: Answers, node: int) -> AdminApi:

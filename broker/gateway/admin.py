@@ -36,6 +36,7 @@ from tierlog.broker.gateway.snapshots import snapshot_routes
 from tierlog.broker.gateway.tier_checks import tier_check_routes
 from tierlog.broker.gateway.tier_status import tier_status_routes
 from tierlog.broker.gateway.versions import version_routes
+from tierlog.broker.log_output import last_lines
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.quorum.tls import SIGNED_PREFIXES, TlsFiles, reload_on_change, require_certificate
 
@@ -142,11 +143,15 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
     async def events(request: web.Request) -> web.StreamResponse:
         return await _stream(request, node)
 
+    async def log(_: web.Request) -> web.Response:
+        return web.json_response({"lines": last_lines()})
+
     routes = [
         web.get("/health", health),
         web.get("/metrics", metrics),
         web.get("/v1/cluster", cluster),
         web.get("/v1/events", events),
+        web.get("/v1/log", log),
         *operation_routes(node.metadata),
         *version_routes(node.metadata, node.clock),
         *self_test_routes(node),

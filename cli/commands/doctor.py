@@ -70,8 +70,8 @@ def bundle_(
             "--log",
             exists=True,
             dir_okay=False,
-            help="Add the end of this log file. May be repeated. The logs of the local cluster are added "
-            "anyway.",
+            help="Add the end of this log file. May be repeated. The logs of the local cluster, and the last "
+            "1,000 lines of other nodes, are added anyway.",
         ),
     ] = None,
     as_json: Json = False,
@@ -79,12 +79,13 @@ def bundle_(
     bootstrap: Bootstrap = None,
     client_config: ClientConfig = None,
 ) -> None:
-    """Write an archive with the state of all nodes, their metrics and settings, logs, and the findings.
+    """Write an archive with the state, metrics, settings and logs of all nodes, manifests, and the findings.
 
     It has no passwords and no records, but names of topics, groups, users and hosts. `tierlog doctor
     --bundle` reads it.
     """
     from tierlog.broker.diagnosis.findings import diagnose
+    from tierlog.cli import evidence as gathering
     from tierlog.cli.bundle import write
     from tierlog.cli.targets import local_directory
 
@@ -92,8 +93,13 @@ def bundle_(
     logs = _logs(log or (), local_directory(admin, bootstrap))
     evidence = _gather(admin, bootstrap)
     findings = diagnose(evidence)
-    unread = write(archive, evidence, findings, logs)
-    not_read = [*evidence.not_read, *unread]
+    answers, not_read = evidence.answers, [*evidence.not_read]
+    others = [node for node in answers.documents if f"node-{node}.log" not in logs]
+    lines = gathering.last_lines(answers, others, not_read)
+    manifests = gathering.manifests(answers, not_read)
+    texts = {f"logs/{name}": text for name, text in lines.items()}
+    texts |= {f"manifests/{name}": text for name, text in manifests.items()}
+    not_read += write(archive, evidence, findings, logs, texts)
     if as_json:
         print_json(
             {
@@ -106,7 +112,8 @@ def bundle_(
         return
     print_status(
         f"{archive}: {size(archive.stat().st_size)}, {counted(len(evidence.answers.documents), 'node')}, "
-        f"{counted(len(logs), 'log')}, {counted(len(findings), 'finding')}"
+        f"{counted(len(logs) + len(lines), 'log')}, {counted(len(manifests), 'manifest')}, "
+        f"{counted(len(findings), 'finding')}"
     )
     for text in not_read:
         print_status(f"not in it: {text}")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import s3_servers
 from cli_inline import Ended, call, json_output
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from scraping import scraped
 from waiting import until
@@ -153,3 +154,29 @@ def test_bundle_has_settings_without_passwords(
         contents = {name: file.read() for name, file in files.items() if file is not None}
     assert b"log.segment.bytes" in contents["bundle/evidence.json"]
     assert not any(secret.encode() in content for content in contents.values())
+
+
+def test_bundle_has_log_and_manifests_of_a_node_without_its_files(
+    tierlog_broker_factory: TierlogBrokerFactory, tmp_path: Path
+) -> None:
+    broker = tierlog_broker_factory()
+    config = {"remote.storage.enable": "true"}
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    topics = [NewTopic("orders", 2, 1, config=config), NewTopic("local", 1, 1)]
+    for made in admin.create_topics(topics).values():
+        made.result(60)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce("orders", b"value", partition=1)
+    producer.flush(60)
+    AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": "orders"})
+    archive = tmp_path / "b.tar.gz"
+    ended = succeed("debug", "bundle", "--admin", broker.admin_url, "--output", str(archive))
+    assert "1 node, 1 log, 1 manifest, 0 findings" in ended.stderr
+    with tarfile.open(archive) as tar:
+        log, manifest = (
+            tar.extractfile(f"bundle/{name}") for name in ("logs/node-1.last.log", "manifests/orders-1.json")
+        )
+        assert log is not None and manifest is not None
+        lines, [segment] = log.read().decode(), json.loads(manifest.read())["segments"]
+    assert "event='node.serving'" in lines and "event='upload.segment'" in lines
+    assert (segment["base_offset"], segment["end_offset"]) == (0, 1)

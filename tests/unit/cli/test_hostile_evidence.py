@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from cli_inline import call
 
-from tierlog.broker.diagnosis.evidence import QUORUM, Answers, Evidence
+from tierlog.broker.diagnosis.evidence import QUORUM, TIER, Answers, Evidence
 from tierlog.broker.diagnosis.findings import Finding, diagnose, report
 from tierlog.cli import bundle, observation
+from tierlog.cli.evidence import manifests
 from tierlog.cli.observation import ask
 
 Respond = Callable[[str], bytes]
@@ -92,6 +93,16 @@ def test_nonsense_beside_the_quorum_is_reported_by_each_rule(server: Server) -> 
     ended = call("doctor", "--json", "--admin", server.url)
     assert ended.code == 5
     assert "unreadable" in {one["rule"] for one in json.loads(ended.stdout)["findings"]}
+
+
+def test_names_of_topics_become_names_of_files_only_if_they_are_names_of_topics(server: Server) -> None:
+    names = ["orders", "../../orders", "/etc/orders", "", "a b", 7]
+    rows = [{"topic": name, "partition": 0, "remote_segments": 1} for name in names]
+    responses = {QUORUM: server.quorum(), TIER: json.dumps({"partitions": rows}).encode()}
+    server.respond = lambda path: responses.get(path, b'{"segments":[]}')
+    not_read: list[str] = []
+    found = manifests(ask([server.url], [TIER]), not_read)
+    assert (found.keys(), not_read) == ({"orders-0.json", "7-0.json"}, [])
 
 
 def test_response_that_breaks_off_is_named(server: Server) -> None:

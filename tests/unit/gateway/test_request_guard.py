@@ -37,6 +37,7 @@ ROUTES = {
     ("GET", "/metrics"): Guard.READ,
     ("GET", "/v1/cluster"): Guard.READ,
     ("GET", "/v1/events"): Guard.READ,
+    ("GET", "/v1/log"): Guard.READ,
     ("GET", "/v1/brokers"): Guard.READ,
     ("POST", "/v1/brokers/{id}/drain"): Guard.CHANGE,
     ("POST", "/v1/brokers/{id}/stop"): Guard.CHANGE,
