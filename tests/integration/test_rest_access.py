@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import time
+import urllib.request
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,6 +101,9 @@ def test_bearer_token_is_a_login_by_oauthbearer(rest: RestProcess) -> None:
 def test_health_needs_no_login(rest: RestProcess) -> None:
     assert rest.get("/health").body == {"status": "serving"}
     assert rest.get("/openapi.json").status == 200
+    with urllib.request.urlopen(rest.url, timeout=60) as page:
+        assert page.headers["Content-Type"] == "text/html; charset=utf-8"
+        assert b"/v1/topics/{topic}/produce" in page.read()
 
 
 def test_session_of_one_password_does_not_serve_another(rest: RestProcess, secured: ScramBroker) -> None:

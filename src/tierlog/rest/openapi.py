@@ -106,6 +106,7 @@ def reference_page(routes: Sequence[Route]) -> str:
     lines += ["gateway serves at `/openapi.json`.", "", "## Routes", ""]
     lines += ["| route | meaning |", "| --- | --- |"]
     lines += [f"| `{route.method} {route.path}` | {route.summary} |" for route in routes]
+    lines += ["| `GET /` | The OpenAPI document as a page for people, without a login. |"]
     lines += ["| `GET /health` | 200 while the gateway serves, without a login. |"]
     lines += ["| `GET /metrics` | Metrics for Prometheus, without a login. |"]
     lines += ["| `GET /openapi.json` | The OpenAPI document, without a login. |", ""]

@@ -39,6 +39,7 @@ from tierlog.rest.gateway import Call, Gateway
 from tierlog.rest.group_routes import group_routes
 from tierlog.rest.metrics import METRICS_TYPE, exposition
 from tierlog.rest.openapi import document
+from tierlog.rest.openapi_page import HEADERS, page
 from tierlog.rest.producing import producing_routes
 from tierlog.rest.routes import Route
 from tierlog.rest.topics import topic_routes
@@ -60,6 +61,7 @@ class RestServer:
         self._usage = Usage(gateway.limits.connections)
         routes = all_routes()
         self._openapi = document(routes)
+        self._page = page(self._openapi)
         application = web.Application(middlewares=(self._usage.middleware, self._answered), client_max_size=0)
         for one in routes:
             # a stream writes its lines, which must not follow the headers that HEAD gets
@@ -67,6 +69,7 @@ class RestServer:
             application.add_routes([web.route(one.method, one.path, self._served(one), **options)])
         application.add_routes(
             [
+                web.get("/", self._for_people),
                 web.get("/health", self._health),
                 web.get("/metrics", self._metrics),
                 web.get("/openapi.json", self._document),
@@ -112,6 +115,9 @@ class RestServer:
 
     async def _document(self, _: web.Request) -> web.Response:
         return web.Response(body=self._openapi, content_type=JSON)
+
+    async def _for_people(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._page, content_type="text/html", charset="utf-8", headers=HEADERS)
 
     # ---- checks
 

@@ -7,6 +7,7 @@ from docs_pages import ROOT
 
 from tierlog.rest.errors import MEANINGS
 from tierlog.rest.openapi import document
+from tierlog.rest.openapi_page import page
 from tierlog.rest.server import all_routes
 
 ROUTES = all_routes()
@@ -42,3 +43,13 @@ def test_reference_page_lists_the_routes() -> None:
     page = (ROOT / "docs/reference/rest.md").read_text(encoding="utf-8")
     for route in ROUTES:
         assert f"`{route.method} {route.path}`" in page
+
+
+def test_page_for_people_has_every_route_and_type_and_no_link_that_leads_nowhere() -> None:
+    text = page(document(ROUTES)).decode()
+    for route in ROUTES:
+        assert f"<code>{route.method} {route.path}</code>" in text
+    names = set(re.findall(r'id="([^"]+)"', text))
+    assert set(DOCUMENT["components"]["schemas"]) <= names
+    assert set(re.findall(r'href="#([^"]+)"', text)) <= names
+    assert "<script" not in text and "`" not in text
