@@ -1,13 +1,16 @@
 """`tierlog generate …`: writes files for other programs, such as dashboards and alert rules."""
 
+import json
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
-from tierlog.cli.errors import CliError, usage
-from tierlog.cli.options import Bootstrap, Json
+from tierlog.cli.errors import CliError, unreachable, usage
+from tierlog.cli.options import Admin, Bootstrap, ClientConfig, Json
 from tierlog.cli.output import print_outcome
 from tierlog.monitoring.rules import DEFAULT_DOCS
 
@@ -57,6 +60,46 @@ def alerts(
     from tierlog.monitoring.rules import rules_yaml
 
     files = {FILE: rules_yaml(ALERTS, docs), RULE_FILE: recording_rules()}
+    write_files(directory, files, as_json=as_json)
+
+
+@app.command()
+def prometheus(
+    directory: Directory,
+    job: Annotated[
+        str, typer.Option("--job", help="Name of the job. With several clusters, one for each: tierlog-….")
+    ] = "tierlog",
+    user: Annotated[
+        str | None,
+        typer.Option(
+            "--user", help="Viewer of the admin API. Prometheus reads its password from prometheus.password."
+        ),
+    ] = None,
+    as_json: Json = False,
+    admin: Admin = None,
+    bootstrap: Bootstrap = None,
+    client_config: ClientConfig = None,
+) -> None:
+    """Write prometheus.yml, by which Prometheus scrapes all nodes of the cluster, and the files of its rules.
+
+    The rules are those of `generate alerts`. Existing files are replaced. Write it again after a node was
+    added.
+    """
+    from tierlog.cli.admin import admin_target, split_urls
+    from tierlog.cli.observation import ask
+    from tierlog.client.admin import variable
+    from tierlog.monitoring.alerts import ALERTS, FILE
+    from tierlog.monitoring.kafka_names import RULE_FILE, recording_rules
+    from tierlog.monitoring.rules import rules_yaml
+
+    if not re.fullmatch(r"tierlog[a-zA-Z0-9._-]{0,100}", job):
+        raise usage(f"invalid --job {job!r}", hint="It begins with tierlog: --job tierlog-orders")
+    seeds = split_urls(admin_target(admin, bootstrap))
+    answers = ask(seeds, ())
+    if not answers.documents:
+        raise unreachable(", ".join(seeds), "no node responds")
+    text = _prometheus_yaml(job, answers.urls.values(), user, variable("TIERLOG_ADMIN_CA"))
+    files = {"prometheus.yml": text, FILE: rules_yaml(ALERTS), RULE_FILE: recording_rules()}
     write_files(directory, files, as_json=as_json)
 
 
@@ -120,6 +163,26 @@ def systemd(
     from tierlog.cli.systemd_unit import NAME, unit
 
     write_files(directory, {NAME: unit(program, user)}, as_json=as_json)
+
+
+def _prometheus_yaml(job: str, urls: Collection[str], user: str | None, authority: str | None) -> str:
+    """`urls`: of admin APIs. `authority`: file of the CA, for TLS."""
+    nodes = [urlsplit(url) for url in sorted(urls)]
+    is_secure = any(one.scheme == "https" for one in nodes)
+    lines = [
+        "# Written by `tierlog generate prometheus`. Paths are below this file's directory.",
+        "global: {scrape_interval: 15s}",
+        "rule_files: [alerts.yml, kafka_names.yml]",
+        "scrape_configs:",
+        f"  - job_name: {job}",
+    ]
+    if is_secure:
+        file = "ca.pem" if authority is None else str(Path(authority).absolute())
+        lines += ["    scheme: https", f"    tls_config: {{ca_file: {json.dumps(file)}}}"]
+    if user is not None:
+        lines.append(f"    basic_auth: {{username: {json.dumps(user)}, password_file: prometheus.password}}")
+    lines += ["    static_configs:", f"      - targets: {json.dumps([one.netloc for one in nodes])}"]
+    return "\n".join([*lines, ""])
 
 
 def write_files(directory: Path, files: dict[str, str], *, as_json: bool) -> None:

@@ -353,6 +353,9 @@ generate clients {tmp}/x --profile nosuch
 generate connect
 generate connect {file}
 generate connect {tmp}/x --group 'a b'
+generate prometheus
+generate prometheus {tmp}/x --job kafka
+generate prometheus {tmp}/x --admin http://127.0.0.1:1
 generate systemd
 generate systemd {file}
 generate systemd {tmp}/x --program relative

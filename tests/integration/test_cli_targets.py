@@ -166,6 +166,7 @@ READING = {
     "cluster versions",
     "debug bundle",
     "doctor",
+    "generate prometheus",
     "group describe",
     "group export",
     "group list",

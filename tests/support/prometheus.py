@@ -62,7 +62,6 @@ def running(
 ) -> Iterator[Prometheus]:
     """A server in this directory that scrapes the nodes as the job tierlog. `login`: user, and the file with
     its password. `rules`: content of a file with alert rules."""
-    binary = subprocess.check_output([GET_PROMETHEUS], text=True).strip()
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "rules.yml").write_text(rules, encoding="utf-8")
     job: dict[str, Any] = {
@@ -77,6 +76,14 @@ def running(
         "scrape_configs": [job],
     }
     (directory / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    with started(directory) as server:
+        yield server
+
+
+@contextmanager
+def started(directory: Path) -> Iterator[Prometheus]:
+    """A server with prometheus.yml of this directory."""
+    binary = subprocess.check_output([GET_PROMETHEUS], text=True).strip()
     address = f"127.0.0.1:{free_port()}"
     log_path = directory / "prometheus.log"
     with log_path.open("wb") as log:
