@@ -1,6 +1,7 @@
 """Faults that restart nodes with another build of tierlog: nothing may be lost, and clients notice little.
 
-Each takes nodes to the build that they do not run, so the next one takes them back. No upgrade is finalised.
+Each takes nodes to the build that they do not run, or only few of them, so the next one takes them back. No
+upgrade is finalised.
 """
 
 from collections.abc import Iterator
@@ -16,10 +17,11 @@ WHOLE_WITHIN_S = 60.0
 
 @fault(UPGRADE, DEATH_S, "builds", hurts_early=True)
 def _upgrade(stage: Stage) -> Iterator[str]:
-    """Restart all nodes one by one, the quorum's leader last: half of them before, so that both builds serve
-    side by side, and the others at the heal."""
+    """Restart all nodes one by one with the build that fewer of them run, the quorum's leader last: half of
+    them before, so that both builds serve side by side, and the others at the heal."""
     controller = stage.controller()
-    build = _builds(stage).other(controller.build)
+    running = [node.build for node in stage.cluster.nodes.values()]
+    build = min((controller.build, _builds(stage).other(controller.build)), key=running.count)
     nodes = sorted(stage.cluster.nodes.values(), key=lambda node: (node is controller, node.id))
     left = [node for node in nodes if node.build != build]
     half = (len(left) + 1) // 2
