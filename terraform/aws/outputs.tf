@@ -86,6 +86,11 @@ output "profile" {
   ])
 }
 
+output "dashboard" {
+  description = "Name of the dashboard in CloudWatch; null without `cloudwatch_dashboard`."
+  value       = one(aws_cloudwatch_dashboard.cluster[*].dashboard_name)
+}
+
 output "prometheus_scrape_config" {
   description = "A job for the scrape_configs of Prometheus, which logs in as prometheus."
   value = yamlencode({

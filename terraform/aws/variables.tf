@@ -240,6 +240,12 @@ variable "cloudwatch_agent" {
   default     = false
 }
 
+variable "cloudwatch_dashboard" {
+  description = "Whether there is a dashboard in CloudWatch with hosts, CPU, network, history and, with cloudwatch_agent, disks and memory."
+  type        = bool
+  default     = true
+}
+
 variable "alarm_topic_arns" {
   description = "SNS topics that alarms notify. Without one there are no alarms."
   type        = list(string)

@@ -90,7 +90,10 @@ INVALID = {
 COMPARED = ("vpc_id", "subnet_ids", "s3_endpoint_route_table_ids", "outside")
 """Variables that are compared with each other: terraform does so only while the other one is valid."""
 
-WITHOUT_INVALID_VALUES = {"bucket_versioning", "bucket_force_destroy", "session_manager", "cloudwatch_agent"}
+WITHOUT_INVALID_VALUES = {
+    *("bucket_versioning", "bucket_force_destroy", "session_manager"),
+    *("cloudwatch_agent", "cloudwatch_dashboard"),
+}
 """Variables of type bool."""
 
 

@@ -68,6 +68,10 @@ run "defaults" {
     error_message = "a new VPC has a NAT gateway and an endpoint for S3"
   }
   assert {
+    condition     = output.dashboard == "tierlog-orders" && !strcontains(aws_cloudwatch_dashboard.cluster[0].dashboard_body, "tierlog/orders")
+    error_message = "the dashboard has no metrics of an agent that does not run"
+  }
+  assert {
     condition     = length(aws_lb.outside) == 0 && length(aws_cloudwatch_metric_alarm.host_down) == 0 && length(aws_kms_key.new) == 1
     error_message = "neither a load balancer nor alarms by default"
   }
@@ -304,6 +308,23 @@ run "monitoring" {
   assert {
     condition     = strcontains(aws_ssm_parameter.host["broker-1"].value, "CLOUDWATCH_AGENT='true'") && strcontains(aws_iam_role_policy.host["voter"].policy, "cloudwatch:PutMetricData")
     error_message = "hosts run the agent"
+  }
+  assert {
+    condition     = join("; ", [for widget in jsondecode(aws_cloudwatch_dashboard.cluster[0].dashboard_body).widgets : "${widget.properties.title}: ${length(widget.properties.metrics)}"]) == "CPU, percent: 6; Disks, percent full: 6; Failed status checks: 6; History, bytes: 1; Hosts in service: 6; Memory, percent: 6; Network, bytes: 12"
+    error_message = "the dashboard has all hosts and disks"
+  }
+}
+
+run "no_dashboard" {
+  command = plan
+
+  variables {
+    cloudwatch_dashboard = false
+  }
+
+  assert {
+    condition     = length(aws_cloudwatch_dashboard.cluster) == 0 && output.dashboard == null
+    error_message = "no dashboard"
   }
 }
 
