@@ -103,9 +103,13 @@ def settings() -> dict[str, str]:
 if __name__ == "__main__":
     from confluent_kafka import Producer
 
+    def delivered(error, message) -> None:
+        print(error or f"{{message.topic()}}, partition {{message.partition()}}, offset {{message.offset()}}")
+
     producer = Producer(settings())
-    producer.produce("my-topic", b"hello")
-    producer.flush()
+    producer.produce("my-topic", b"hello", on_delivery=delivered)
+    if producer.flush(30):
+        raise SystemExit("no broker has acknowledged the record within 30 s")
 """
 
 

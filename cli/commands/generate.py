@@ -109,7 +109,7 @@ def clients(
     as_json: Json = False,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Write settings and a first producer in Java, Python, Go, Rust, JavaScript and C#.
+    """Write settings for Java, and with a first program for Python, Go, Rust, JavaScript and C#.
 
     With a profile they have its TLS and its login. They read the password where the profile does, so that no
     file has it. Existing files are replaced.

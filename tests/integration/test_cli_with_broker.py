@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +45,15 @@ class Cli:
 @pytest.fixture
 def cli(tierlog_session_broker: TierlogBroker) -> Cli:
     return Cli(tierlog_session_broker)
+
+
+def test_generated_program_produces_and_says_where_the_record_is(cli: Cli, tmp_path: Path) -> None:
+    cli("topic", "create", "my-topic", "-p", "1")
+    cli("generate", "clients", str(tmp_path))
+    command = [sys.executable, tmp_path / "client.py"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout == "my-topic, partition 0, offset 0\n"
+    cli("topic", "delete", "my-topic", "--yes")
 
 
 def test_topic_is_created_altered_described_and_deleted(cli: Cli) -> None:
