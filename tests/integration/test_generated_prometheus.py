@@ -1,4 +1,4 @@
-"""`tierlog generate prometheus`: a real Prometheus server scrapes all nodes by its files, and has the rules."""
+"""`tierlog generate prometheus`: a real Prometheus server scrapes all nodes by its files."""
 
 from pathlib import Path
 
