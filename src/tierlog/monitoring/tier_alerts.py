@@ -219,14 +219,14 @@ TIER_ALERTS = Group(
         ),
         Alert(
             "TierlogDiskLow",
-            "max by (instance, directory) (tierlog_log_directory_low) > 0 unless max by (instance, "
-            "directory) (tierlog_log_directory_full) > 0",
+            "(sum by (instance) (increase(tierlog_log_pressure_dropped_segments_total[15m])) > 0 or max by "
+            "(instance) (tierlog_log_directory_low) > 0) unless max by (instance) "
+            "(tierlog_log_directory_full) > 0",
             lasting="5m",
             severity=WARNING,
-            summary="{{ $labels.instance }}: {{ $labels.directory }} has less free space than "
-            "log.dir.free.bytes.min",
-            description="By remote.log.disk.pressure.policy, appends are refused or uploaded segments "
-            "leave the disk early.",
+            summary="{{ $labels.instance }}: a log directory has less free space than log.dir.free.bytes.min",
+            description="Uploaded segments of topics with remote.log.disk.pressure.policy="
+            "drop-oldest-uploaded leave the disk early. Once none is left, appends are refused.",
             page="runbooks/full-disk.md",
         ),
         Alert(
