@@ -9,6 +9,7 @@ import pytest
 import yaml
 from docs_pages import ROOT
 from documented_metrics import NAME, known_metrics
+from watched_faults import FAULTS
 
 from tierlog.broker.gateway.catalogue import METRICS
 from tierlog.broker.log_events.catalogue import EVENTS
@@ -102,6 +103,16 @@ def test_each_alert_is_tested_and_has_a_page() -> None:
         assert f'alertname="{rule.name}"' in tested
         assert (ROOT / "docs" / rule.page).is_file()
     assert len({rule.name for rule in RULES}) == len(RULES)
+
+
+def test_page_names_the_alerts_that_no_real_fault_raises() -> None:
+    page = (MONITORING / "README.md").read_text(encoding="utf-8")
+    said = re.search(r"raise (\d+) of the (\d+) alerts.*?No real fault raises ([^:]*):", page, re.S)
+    assert said is not None
+    names = {rule.name for rule in RULES}
+    missing = names - {"TierlogCertificateExpires"}.union(*FAULTS.values())
+    assert set(re.findall(r"`(Tierlog\w+)`", said[3])) == missing
+    assert (int(said[1]), int(said[2])) == (len(names - missing), len(names))
 
 
 def test_pages_that_panels_and_alerts_name_exist() -> None:

@@ -21,8 +21,15 @@ from tierlog.cli.cluster_files import free_ports
 
 SCRIPT = Path(__file__).parents[2] / "localstack" / "get-s3-server.sh"
 ACCESS_KEY, SECRET_KEY, REGION, BUCKET = "tierlog", canary("s3"), "us-east-1", "tierlog"
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
-"""Environment of a process that uses a server."""
+
+
+def credentials(access_key: str, secret_key: str) -> dict[str, str]:
+    """Environment of a process that uses a server."""
+    return {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret_key}
+
+
+CREDENTIALS = credentials(ACCESS_KEY, SECRET_KEY)
+"""Environment of a process with all rights."""
 
 botocore.loaders.create_loader = functools.cache(botocore.loaders.create_loader)
 """Each session of botocore would read the descriptions of S3 again, which take a tenth of a second: the tests
@@ -51,6 +58,13 @@ class S3Server:
     def kill(self) -> None:
         """SIGKILL, as when the server's machine fails."""
         self._end(signal.SIGKILL)
+
+    def create_user(self, access_key: str, secret_key: str) -> None:
+        """Create a user of versitygw with the rights that the policy of a bucket gives."""
+        assert self.name == "versitygw"
+        root = ("--access", ACCESS_KEY, "--secret", SECRET_KEY, "--endpoint-url", self.endpoint)
+        new = ("--access", access_key, "--secret", secret_key, "--role", "user")
+        subprocess.run([_binary(self.name), "admin", *root, "create-user", *new], check=True)
 
     def stop(self) -> None:
         self._end(signal.SIGTERM)
@@ -99,12 +113,18 @@ def _command(name: str, address: str, directory: Path) -> tuple[list[str], dict[
     if name == "moto":
         host, port = address.split(":")
         return [sys.executable, "-m", "moto.server", "-H", host, "-p", port], {}
-    binary = subprocess.run([SCRIPT, name], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    binary = _binary(name)
     if name == "versitygw":
+        users = directory / "users"
+        users.mkdir(exist_ok=True)
         keys = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
-        return [binary, "--port", address, "--quiet", "posix", str(data)], keys
+        return [binary, "--port", address, "--quiet", "--iam-dir", str(users), "posix", str(data)], keys
     keys = {"MINIO_ROOT_USER": ACCESS_KEY, "MINIO_ROOT_PASSWORD": SECRET_KEY, "MINIO_UPDATE": "off"}
     return [binary, "server", "--quiet", "--address", address, str(data)], keys
+
+
+def _binary(name: str) -> str:
+    return subprocess.run([SCRIPT, name], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
 def _built(name: str) -> bool:

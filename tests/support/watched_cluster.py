@@ -4,21 +4,31 @@ Records of a tiered topic, a group that reads them, transactions, a compacted to
 the bucket, requests that fail, logins that fail, clients with quotas.
 """
 
+import json
 import threading
 import urllib.request
 from base64 import b64encode
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import s3_servers
+from canaries import canary
 from cli_inline import call
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
 from havoc.nodes import CONTROL, ControlFile, build_shim
 from mounts import tmpfs
+from waiting import until
 
 from tierlog.base.clock import SystemClock
 from tierlog.cli.certificates import LocalAuthority
@@ -34,12 +44,19 @@ CERTIFICATE_DAYS = 5
 SMALL_DISK, TWO_DISKS, WRONG_CLOCK = 1, 2, 3
 """Nodes whose logs are on a small disk and on two disks, and node whose clock can be set."""
 
-DISK_BYTES = 64 << 20
+DISK_BYTES, METADATA_DISK_BYTES = 160 << 20, 64 << 20
+PREFIX, STORE_USER, STORE_SECRET = "watched", "watched", canary("watched")
+DELETE_GRACE_MS = 5_000
+LAG_PARTITIONS_MAX = 10
 SETTINGS = {"remote.log.manager.task.interval.ms": "200", "offsets.topic.num.partitions": "3",
-            "transaction.state.log.num.partitions": "3", "log.cleaner.backoff.ms": "500"}  # fmt: skip
+            "transaction.state.log.num.partitions": "3", "log.cleaner.backoff.ms": "500",
+            "group.lag.metrics.max.partitions": str(LAG_PARTITIONS_MAX),
+            "remote.log.delete.grace.ms": str(DELETE_GRACE_MS),
+            "remote.log.scrub.max.requests.per.second": "1000",
+            "remote.log.scrub.max.bytes.per.second": str(1 << 30)}  # fmt: skip
 TOPICS = {
     TIERED: {"remote.storage.enable": "true", "segment.bytes": "100000", "local.retention.ms": "1",
-             "retention.ms": "-1", "file.delete.delay.ms": "0"},
+             "retention.ms": "-1", "file.delete.delay.ms": "0", "remote.log.copy.max.lag.ms": "20000"},
     COMPACTED: {"cleanup.policy": "compact", "segment.bytes": "100000", "flush.messages": "1"},
 }  # fmt: skip
 
@@ -50,6 +67,7 @@ class WatchedCluster:
     store: s3_servers.S3Server
     clock: ControlFile
     disk: Path
+    metadata_disk: Path
     load: "Load"
 
     @property
@@ -65,18 +83,56 @@ class WatchedCluster:
         assert self.cluster.security is not None
         return self.cluster.security.librdkafka_settings(self.cluster.bootstrap)
 
+    @cached_property
+    def admin(self) -> AdminClient:
+        return AdminClient(self.clients)
+
     def issue_certificate(self, days: int) -> None:
         assert self.cluster.security is not None
         _issue_certificate(self.cluster.security, days)
 
+    def get(self, node: int, path: str) -> Any:
+        """The JSON that a node's admin API responds with."""
+        return self._ask(node, path, None)
+
     def post(self, node: int, path: str) -> None:
-        """Send POST to a node's admin API."""
+        self._ask(node, path, b"{}")
+
+    def _ask(self, node: int, path: str, body: bytes | None) -> Any:
         assert self.cluster.security is not None
         login = b64encode(f"{ADMIN}:{self.cluster.security.password(ADMIN)}".encode()).decode()
         headers = {"Content-Type": "application/json", "Authorization": f"Basic {login}"}
         url = self.cluster.nodes[node].admin_url + path
-        with urllib.request.urlopen(urllib.request.Request(url, b"{}", headers), timeout=TIMEOUT_S):
-            pass
+        with urllib.request.urlopen(
+            urllib.request.Request(url, body, headers), timeout=TIMEOUT_S
+        ) as response:
+            return json.load(response)
+
+    def run(self, *words: str) -> None:
+        """A command, until it succeeds: the brokers may elect leaders."""
+        until(lambda: call(*words, *self.options).code == 0, f"{words} succeeds")
+
+    def create_topic(
+        self, undo: ExitStack, topic: str, replicas: list[list[int]], config: dict[str, str] | None = None
+    ) -> None:
+        """`replicas`: of each partition."""
+        new = NewTopic(topic, len(replicas), replica_assignment=replicas, config=config or {})
+        self.admin.create_topics([new])[topic].result(TIMEOUT_S)
+        undo.callback(lambda: self.admin.delete_topics([topic])[topic].result(TIMEOUT_S))
+
+    def produce(self, topic: str, count: int, size: int) -> None:
+        producer = Producer({**self.clients, "batch.num.messages": 10})
+        for number in range(count):
+            producer.produce(topic, bytes(size), key=b"%d" % number)
+        assert producer.flush(TIMEOUT_S) == 0
+
+    def configure(self, kind: ConfigResource.Type, name: str, settings: dict[str, str]) -> None:
+        entries = [
+            ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+            for setting, value in settings.items()
+        ]
+        resource = ConfigResource(kind, name, incremental_configs=entries)
+        self.admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
 
     def scrub_bucket(self) -> None:
         for node in self.cluster.nodes:
@@ -99,13 +155,14 @@ def running(directory: Path, store: s3_servers.S3Server) -> Iterator[WatchedClus
     assert shim is not None, "a C compiler is needed, for a node whose clock can be set"
     cluster = LocalCluster(
         directory / "cluster",
-        settings={**SETTINGS, "object.store.url": store.url("watched")},
+        settings={**SETTINGS, "object.store.url": store.url(PREFIX)},
         secure=True,
-        environment=s3_servers.CREDENTIALS,
+        environment=s3_servers.credentials(STORE_USER, STORE_SECRET),
     )
     small = cluster.nodes[SMALL_DISK]
+    metadata_disk = small.directory / "metadata"
     small.settings |= {
-        "metadata.log.dir": str(small.directory / "metadata"),
+        "metadata.log.dir": str(metadata_disk),
         "audit.log.dir": str(small.data_dir / "audit"),
         "audit.log.repeat.ms": "1000",
     }
@@ -120,12 +177,44 @@ def running(directory: Path, store: s3_servers.S3Server) -> Iterator[WatchedClus
     late.environment |= {"LD_PRELOAD": str(shim), CONTROL: str(clock.path)}
     assert cluster.security is not None
     _issue_certificate(cluster.security, CERTIFICATE_DAYS)
-    with tmpfs(small.data_dir, DISK_BYTES), cluster:
+    store.create_user(STORE_USER, STORE_SECRET)
+    set_rights(store)
+    disks = tmpfs(small.data_dir, DISK_BYTES), tmpfs(metadata_disk, METADATA_DISK_BYTES)
+    with disks[0], disks[1], cluster:
         load = Load(cluster)
         try:
-            yield WatchedCluster(cluster, store, clock, small.data_dir, load)
+            yield WatchedCluster(cluster, store, clock, small.data_dir, metadata_disk, load)
         finally:
             load.stop()
+
+
+def set_rights(store: s3_servers.S3Server, denied: str = "", key: str = "*") -> None:
+    """The brokers may do everything in the bucket, but not what is denied: an action, with these keys."""
+    bucket = f"arn:aws:s3:::{s3_servers.BUCKET}"
+    who = {"AWS": [STORE_USER]}
+    rights = [
+        {"Effect": "Allow", "Principal": who, "Action": "s3:*", "Resource": [bucket, f"{bucket}/*"]},
+    ]
+    if denied:
+        rights.append({"Effect": "Deny", "Principal": who, "Action": denied, "Resource": [f"{bucket}/{key}"]})
+    policy = {"Version": "2012-10-17", "Statement": rights}
+    store.minio_client().set_bucket_policy(s3_servers.BUCKET, json.dumps(policy))
+
+
+def in_background(undo: ExitStack, work: Callable[[threading.Event], None]) -> None:
+    """`work`: runs until its argument is set."""
+    ends = threading.Event()
+    working = threading.Thread(target=work, args=(ends,))
+    undo.callback(working.join)
+    undo.callback(ends.set)
+    working.start()
+
+
+def flip(path: Path) -> None:
+    """Change a bit in the middle of the file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
 def second_disk(broker: TierlogBroker) -> Path:

@@ -1,0 +1,141 @@
+"""Faults of the bucket of a watched cluster, and of the server that has it. See `watched_faults`."""
+
+import threading
+from contextlib import ExitStack, suppress
+from io import BytesIO
+from pathlib import Path
+
+import s3_servers
+import watched_cluster
+from confluent_kafka import Consumer, TopicPartition
+from waiting import until
+from watched_cluster import WatchedCluster, in_background
+
+HISTORY = "history"
+IN_THE_BUCKET = {"remote.storage.enable": "true", "local.retention.ms": "0", "retention.ms": "-1",
+                 "file.delete.delay.ms": "0"}  # fmt: skip
+MERGED_SEGMENTS = 8
+"""As many small segments as are merged into one (remote.log.merge.min.segments)."""
+
+RECORDS = 10
+
+
+def bucket_is_down(watched: WatchedCluster, undo: ExitStack) -> None:
+    undo.callback(watched.store.start)
+    watched.store.kill()
+
+
+def bucket_stays_down(watched: WatchedCluster, undo: ExitStack) -> None:
+    bucket_is_down(watched, undo)
+
+
+def history_is_unreadable(watched: WatchedCluster, undo: ExitStack) -> None:
+    """A consumer wants records that are only in the bucket, and that no broker has read yet."""
+    _create_history(watched, undo)
+    bucket_is_down(watched, undo)
+    _read(watched, undo)
+
+
+def object_is_damaged(watched: WatchedCluster, undo: ExitStack) -> None:
+    """A merge reads the damaged object. It begins with the last upload, after the damage."""
+    _create_history(watched, undo, segments=MERGED_SEGMENTS - 1)
+    watched_cluster.flip(min(_segments(watched)))
+    _upload(watched)
+
+
+def object_is_denied(watched: WatchedCluster, undo: ExitStack) -> None:
+    _create_history(watched, undo)
+    [segment] = _segments(watched)
+    key = segment.relative_to(_bucket(watched)).as_posix()
+    undo.callback(watched.scrub_bucket)
+    undo.callback(watched_cluster.set_rights, watched.store)
+    watched_cluster.set_rights(watched.store, "s3:GetObject", key)
+    watched.scrub_bucket()
+
+
+def deletions_are_denied(watched: WatchedCluster, undo: ExitStack) -> None:
+    _create_history(watched, undo)
+    undo.callback(watched_cluster.set_rights, watched.store)
+    watched_cluster.set_rights(watched.store, "s3:DeleteObject")
+    _delete_history(watched)
+
+
+def snapshot_is_old(watched: WatchedCluster, undo: ExitStack) -> None:
+    """It holds records that are deleted."""
+    _create_history(watched, undo)
+    watched.run("tier", "snapshots", "create", "old", HISTORY)
+    undo.callback(watched.run, "tier", "snapshots", "end", "old")
+    _delete_history(watched)
+
+
+def document_is_missing(watched: WatchedCluster, undo: ExitStack) -> None:
+    """The cluster writes it again."""
+    watched.store.minio_client().remove_object(s3_servers.BUCKET, f"{_cluster(watched)}/cluster.json")
+    watched.scrub_bucket()
+
+
+def stray_object(watched: WatchedCluster, undo: ExitStack) -> None:
+    store = watched.store.minio_client()
+    stray = f"{_cluster(watched)}/stray"
+    undo.callback(watched.scrub_bucket)
+    undo.callback(store.remove_object, s3_servers.BUCKET, stray)
+    store.put_object(s3_servers.BUCKET, stray, BytesIO(b"1"), 1)
+    watched.scrub_bucket()
+
+
+def _create_history(watched: WatchedCluster, undo: ExitStack, segments: int = 1) -> None:
+    """A topic of small segments that are only in the bucket. No other replica can restore them."""
+    watched.create_topic(undo, HISTORY, [[1]], IN_THE_BUCKET)
+    for _ in range(segments):
+        _upload(watched)
+    _await_only_remote(watched, HISTORY)
+
+
+def _await_only_remote(watched: WatchedCluster, topic: str) -> None:
+    def is_only_remote() -> bool:
+        logs = [log for node in watched.cluster for log in node.directory.glob(f"*/{topic}-*/*.log")]
+        with suppress(FileNotFoundError):
+            return not any(log.stat().st_size for log in logs)
+        return False
+
+    until(is_only_remote, "no broker has the history")
+
+
+def _read(watched: WatchedCluster, undo: ExitStack) -> None:
+    """Read from the first offset, again and again."""
+
+    def read(ends: threading.Event) -> None:
+        consumer = Consumer({**watched.clients, "group.id": HISTORY, "enable.auto.commit": False})
+        consumer.assign([TopicPartition(HISTORY, 0, 0)])
+        while not ends.is_set():
+            consumer.consume(1, timeout=0.5)
+        consumer.close()
+
+    in_background(undo, read)
+
+
+def _upload(watched: WatchedCluster) -> None:
+    """One more segment."""
+    watched.produce(HISTORY, RECORDS, 1000)
+    watched.run("tier", "flush", HISTORY)
+
+
+def _delete_history(watched: WatchedCluster) -> None:
+    watched.run("topic", "trim", HISTORY, "--offset", str(RECORDS), "--yes")
+
+
+def _segments(watched: WatchedCluster) -> list[Path]:
+    """The files of the history's segments."""
+    topics = watched.get(1, "/v1/cluster")["topics"]
+    [topic_id] = [topic["id"] for topic in topics if topic["name"] == HISTORY]
+    return list(_bucket(watched).glob(f"**/{topic_id}/0/*.log"))
+
+
+def _bucket(watched: WatchedCluster) -> Path:
+    return watched.store.directory / "data" / s3_servers.BUCKET
+
+
+def _cluster(watched: WatchedCluster) -> str:
+    """The prefix of the cluster's objects."""
+    [document] = _bucket(watched).glob(f"{watched_cluster.PREFIX}/*/cluster.json")
+    return document.parent.relative_to(_bucket(watched)).as_posix()
