@@ -66,9 +66,9 @@ class Usage:
         if transport not in self.used:
             self.awaited[transport] = loop.time() + HEADER_TIMEOUT_S
         if self._sweep is None:
-            self._sweep = loop.call_later(SWEEP_S, self._end_overdue)
+            self._sweep = loop.call_later(SWEEP_S, self._end_and_forget)
 
-    def _end_overdue(self) -> None:
+    def _end_and_forget(self) -> None:
         loop = asyncio.get_running_loop()
         self._forget_closed()
         for transport, end_s in list(self.awaited.items()):
@@ -78,7 +78,7 @@ class Usage:
                 del self.awaited[transport]
                 transport.abort()
         is_idle = not self.awaited and not self.used
-        self._sweep = None if is_idle else loop.call_later(SWEEP_S, self._end_overdue)
+        self._sweep = None if is_idle else loop.call_later(SWEEP_S, self._end_and_forget)
 
     def _forget_closed(self) -> None:
         self.used = {one for one in self.used if not one.is_closing()}
