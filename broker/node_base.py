@@ -89,9 +89,11 @@ class NodeBase(ABC):
     async def stop(self, *, clean: bool = True) -> None:
         """Stop all parts in reverse order. `clean`: the next start needs no recovery."""
         self._stops_clean = clean and not self.failed.done()
+        _log.info("node.stopping", node=self.settings.node_id)
         if self._stops_clean and self._serves:
             await self._leave()
         await self._parts.aclose()
+        _log.info("node.stopped", node=self.settings.node_id)
 
     @abstractmethod
     async def _leave(self) -> None:

@@ -217,9 +217,9 @@ class HttpPeers(Peers):
         queue = self._queues.get(peer)
         if queue is None:
             raise _no_address(peer)
-        signature, request = self._signed_post(peer, queue, path, body, timeout_s)
+        signature, request = self._signed_post(peer, queue, path, body)
         try:
-            async with request as response:
+            async with asyncio.timeout(timeout_s), request as response:
                 return await self._body(peer, signature, response), response.headers
         except aiohttp.ClientConnectorError as failure:
             raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=False) from failure
@@ -227,10 +227,10 @@ class HttpPeers(Peers):
             raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=True) from failure
 
     def _signed_post(
-        self, peer: int, queue: "_Queue", path: str, body: bytes, timeout_s: float
+        self, peer: int, queue: "_Queue", path: str, body: bytes
     ) -> tuple[str, AbstractAsyncContextManager[aiohttp.ClientResponse]]:
-        """The signature of the request, and the request. The receiver is the member with its known
-        directory."""
+        """The signature of the request, and the request, without a timeout. The receiver is the member with
+        its known directory."""
         path = self._versions.path(peer, path)
         envelope = self._envelope(peer, queue.directory, secrets.token_hex(NONCE_BYTES))
         headers = envelope.headers(self._secret, path, body)
@@ -238,7 +238,6 @@ class HttpPeers(Peers):
             queue.url + path,
             data=body,
             headers=headers,
-            timeout=aiohttp.ClientTimeout(timeout_s),
             allow_redirects=False,
         )
 
@@ -251,15 +250,10 @@ class HttpPeers(Peers):
             raise _no_address(peer)
         path = self._versions.path(peer, path)
         headers = self._envelope(peer, None, secrets.token_hex(NONCE_BYTES)).headers(self._secret, path, b"")
+        timeout = aiohttp.ClientTimeout(None, sock_connect=read_timeout_s, sock_read=read_timeout_s)
+        request = self._client().get(url + path, headers=headers, timeout=timeout, allow_redirects=False)
         try:
-            async with self._client().get(
-                url + path,
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(
-                    timeout_s, sock_connect=read_timeout_s, sock_read=read_timeout_s
-                ),
-                allow_redirects=False,
-            ) as response:
+            async with asyncio.timeout(timeout_s), request as response:
                 return await self._body(peer, headers[SIGNATURE], response)
         except (aiohttp.ClientError, TimeoutError) as failure:
             raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=False) from failure
@@ -318,9 +312,9 @@ class HttpPeers(Peers):
 
     async def _step(self, peer: int, queue: "_Queue", body: bytes) -> bool:
         messages: tuple[AnyMessage, ...] = ()
-        signature, request = self._signed_post(peer, queue, STEP_PATH, body, STEP_TIMEOUT_S)
+        signature, request = self._signed_post(peer, queue, STEP_PATH, body)
         try:
-            async with request as response:
+            async with asyncio.timeout(STEP_TIMEOUT_S), request as response:
                 replies = await self._body(peer, signature, response)
                 messages = decode_messages(replies) if replies else ()
         except (aiohttp.ClientError, TimeoutError, MetadataUnavailable):
@@ -347,11 +341,15 @@ class HttpPeers(Peers):
         self._watch.watch({**self._others_to_watch, **members})
 
     def _client(self) -> aiohttp.ClientSession:
-        """Created on first use, since a quorum of one needs none."""
+        """Created on first use, since a quorum of one needs none.
+
+        Callers limit the time with `asyncio.timeout`: a total timeout of aiohttp takes a cancellation that
+        comes at the same moment for its own, and the cancelled task continues (aiohttp issue 5979).
+        """
         if self._session is None:
             tls = True if self._tls is None else self._tls
             connector = aiohttp.TCPConnector(ssl=tls, resolver=MemberResolver())
-            self._session = aiohttp.ClientSession(connector=connector)
+            self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(None))
         return self._session
 
     def _envelope(self, peer: int, directory: UUID | None, nonce: str = "") -> Envelope:

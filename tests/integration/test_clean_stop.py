@@ -98,4 +98,6 @@ def test_stop_during_requests_is_clean_and_loses_nothing(
         numbers = range(partition, sent, PARTITIONS)
         offsets = [stored[number][1] for number in numbers]
         assert offsets == sorted(offsets), "out of order"
-    assert "Traceback" not in broker.log_tail(1 << 20)
+    log = broker.log_tail(1 << 20)
+    assert "Traceback" not in log
+    assert log.count("node.stopping") == log.count("node.stopped") == ROUNDS

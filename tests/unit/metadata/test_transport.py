@@ -3,7 +3,7 @@
 Also: Raft messages that travel in responses."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 import pytest
@@ -31,6 +31,7 @@ from tierlog.metadata.raft.messages import AnyMessage, Heartbeat, decode_message
 from tierlog.metadata.versions import WIRE_VERSIONS, announced, own_versions
 
 SECRET = b"a secret of the test"
+TIMEOUT_S = 2.0
 PAGE = LogPage((), leader=2, voters={2: "http://two"})
 Response = Callable[[web.Request], web.Response]
 
@@ -350,6 +351,30 @@ async def test_a_command_is_repeated_to_a_node_that_was_rolled_back(
     assert voter.paths == ["/metadata/v1/snapshot", "/raft/v2/submit", "/raft/v1/submit"]
     await peers.close()
     await tasks.close()
+
+
+@pytest.mark.parametrize("what", ["heartbeat", "status"])
+async def test_a_cancellation_at_the_moment_of_a_timeout_is_not_lost(
+    what: str, voter: Voter, peers: HttpPeers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy event loop runs both in one turn. A node that stops waits for the tasks that it cancelled."""
+    monkeypatch.setattr(transport, "STEP_TIMEOUT_S", TIMEOUT_S)
+    beat = c.Heartbeat(broker_id=1, broker_epoch=1, image_index=0)
+    voter.may_respond.clear()
+    request = peers.heartbeat(2, beat, TIMEOUT_S) if what == "heartbeat" else peers.status(2)
+    requesting = asyncio.create_task(_unanswered(request))
+    await until(lambda: bool(voter.paths))
+    loop = asyncio.get_running_loop()
+    both_due = loop.call_later(TIMEOUT_S, requesting.cancel)  # just after the request's timeout
+    while loop.time() <= both_due.when():
+        pass
+    await asyncio.wait([requesting])
+    assert requesting.cancelled()
+
+
+async def _unanswered(request: Awaitable[object]) -> None:
+    with pytest.raises(MetadataUnavailable):
+        await request
 
 
 async def test_requests_for_another_process_have_the_wire_version_of_the_node(
