@@ -335,11 +335,9 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _counter(
             "tierlog_log_pressure_dropped_segments_total",
             "Local segments deleted because of low disk space, by remote.log.disk.pressure.policy",
+            "directory",
         ),
-        _counter(
-            "tierlog_log_pressure_dropped_bytes_total",
-            "Bytes of local segments deleted because of low disk space",
-        ),
+        _counter("tierlog_log_pressure_dropped_bytes_total", "Bytes of these segments", "directory"),
         _gauge("tierlog_log_open_files", "Open log files"),
         _gauge(
             "tierlog_log_open_files_limit",

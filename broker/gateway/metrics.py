@@ -367,8 +367,11 @@ def _log_dir_families(serving: Serving) -> Iterator[Family]:
         "tierlog_log_directory_low",
         [((str(directory.path),), int(directory in pressure.low)) for directory in directories.online],
     )
-    yield "tierlog_log_pressure_dropped_segments_total", single(pressure.dropped_segments)
-    yield "tierlog_log_pressure_dropped_bytes_total", single(pressure.dropped_bytes)
+    for name, dropped in (
+        ("tierlog_log_pressure_dropped_segments_total", pressure.dropped_segments),
+        ("tierlog_log_pressure_dropped_bytes_total", pressure.dropped_bytes),
+    ):
+        yield name, [((str(directory.path),), count) for directory, count in dropped.items()]
     files = directories.open_files
     yield "tierlog_log_open_files", single(len(files))
     yield "tierlog_log_open_files_limit", single(files.limit)

@@ -98,8 +98,9 @@ class DiskPressure:
         self._pauses_s: dict[LogDirectory, float] = {}
         self._kept_open = defaultdict[LogDirectory, list[tuple[int, int]]](list)
         """Monotonic time and number of bytes that were unlinked and did not become free."""
-        self.dropped_segments = self.dropped_bytes = 0
-        """Local segments deleted although local retention keeps them."""
+        self.dropped_segments = dict.fromkeys(replicas.directories.all, 0)
+        """Local segments deleted although local retention keeps them, in each directory."""
+        self.dropped_bytes = dict.fromkeys(replicas.directories.all, 0)
         self.configure(settings)
 
     def configure(self, settings: NodeSettings) -> None:
@@ -196,7 +197,7 @@ class DiskPressure:
             missing_bytes -= one.size_bytes
         for replica, end_offset in ends.items():
             with suppress(OSError):  # the directory handles it
-                self.drop_before(replica, end_offset)
+                self.drop_before(directory, replica, end_offset)
             await asyncio.sleep(0)  # let requests run
         after = await self._unlink_deleted(directory, replicas)
         return _Unlinked(before.all_bytes + after.all_bytes, before.free_bytes + after.free_bytes)
@@ -223,15 +224,16 @@ class DiskPressure:
             newest_ms = max(newest_ms, describe(segment, ()).newest_ms)
             yield _Droppable(newest_ms, number, segment.end_offset, segment.size, replica)
 
-    def drop_before(self, replica: Replica, end_offset: int) -> None:
-        """Delete the segments that end at or below an offset, as far as they may still be deleted."""
+    def drop_before(self, directory: LogDirectory, replica: Replica, end_offset: int) -> None:
+        """Delete the replica's segments in the directory that end at or below an offset, as far as they may
+        still be deleted."""
         if not (self._replicas.holds(replica) and _may_drop(replica)):
             return
         before = replica.log.size_bytes
         end_offset = min(end_offset, self._droppable_end(replica))
         count = replica.delete_local_before(end_offset, self._clock.now_ms())
-        self.dropped_segments += count
-        self.dropped_bytes += before - replica.log.size_bytes if count else 0
+        self.dropped_segments[directory] += count
+        self.dropped_bytes[directory] += before - replica.log.size_bytes if count else 0
 
     def _unlink(self, directory: LogDirectory, paths: list[Path]) -> _Unlinked:
         """The free space is read just before and after, so that little is written in between."""

@@ -219,12 +219,13 @@ TIER_ALERTS = Group(
         ),
         Alert(
             "TierlogDiskLow",
-            "(sum by (instance) (increase(tierlog_log_pressure_dropped_segments_total[15m])) > 0 or max by "
-            "(instance) (tierlog_log_directory_low) > 0) unless max by (instance) "
-            "(tierlog_log_directory_full) > 0",
+            "(max by (instance, directory) (increase(tierlog_log_pressure_dropped_segments_total[15m])) > 0 "
+            "or max by (instance, directory) (tierlog_log_directory_low) > 0) "
+            "unless max by (instance, directory) (tierlog_log_directory_full) > 0",
             lasting="5m",
             severity=WARNING,
-            summary="{{ $labels.instance }}: a log directory has less free space than log.dir.free.bytes.min",
+            summary="{{ $labels.instance }}: {{ $labels.directory }} has less free space than "
+            "log.dir.free.bytes.min",
             description="Uploaded segments of topics with remote.log.disk.pressure.policy="
             "drop-oldest-uploaded leave the disk early. Once none is left, appends are refused.",
             page="runbooks/full-disk.md",

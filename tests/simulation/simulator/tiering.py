@@ -31,6 +31,7 @@ from tierlog.broker.remote import remote_storage_cleaner
 from tierlog.broker.remote.loads import Loads
 from tierlog.broker.remote.tier_state_machine import EARLIEST_PENDING_UPLOAD, TierStateMachine
 from tierlog.broker.replication.replica import Replica
+from tierlog.broker.storage.log_dir import LogDirectory
 from tierlog.metadata.controller import remote
 from tierlog.metadata.controller.commands import NewTopic
 from tierlog.metadata.image import ClusterImage
@@ -303,13 +304,15 @@ class Tiering:
                 stack.enter_context(patch.object(TierStateMachine, "ask_leader", self._counted_start()))
             yield
 
-    def _counted_drop(self) -> Callable[[DiskPressure, Replica, int], None]:
+    def _counted_drop(self) -> Callable[[DiskPressure, LogDirectory, Replica, int], None]:
         drop = DiskPressure.drop_before
 
-        def counted(pressure: DiskPressure, replica: Replica, end_offset: int) -> None:
-            before = pressure.dropped_segments
-            drop(pressure, replica, end_offset)
-            self._done["segments dropped on low disks"] += pressure.dropped_segments - before
+        def counted(
+            pressure: DiskPressure, directory: LogDirectory, replica: Replica, end_offset: int
+        ) -> None:
+            before = pressure.dropped_segments[directory]
+            drop(pressure, directory, replica, end_offset)
+            self._done["segments dropped on low disks"] += pressure.dropped_segments[directory] - before
 
         return counted
 

@@ -131,8 +131,8 @@ async def test_oldest_uploaded_segments_go_until_enough_is_free(tmp_path: Path) 
     dropped, other, kept = node.starts("dropped", "other", "kept")
     assert kept == 0
     assert dropped > 0 and abs(dropped - other) <= SEGMENT_BATCHES, "they were written in turn"
-    assert node.pressure.dropped_bytes > NOT_FULL_BYTES
-    assert node.pressure.dropped_segments == (dropped + other) // SEGMENT_BATCHES
+    assert node.pressure.dropped_bytes[node.directory] > NOT_FULL_BYTES
+    assert node.pressure.dropped_segments[node.directory] == (dropped + other) // SEGMENT_BATCHES
     assert not node.directory.is_full and not node.pressure.low
     assert [line["log_level"] for line in logs] == ["warning", "info"], "once, and once at its end"
     assert node.append("kept") is node.append("dropped") is ErrorCode.NONE
@@ -237,9 +237,9 @@ async def test_a_check_deletes_a_bounded_number_of_segments(
     node = await Node(tmp_path).start("dropped", "other")
     node.disk.free = LEAST - 1
     await node.pressure.check(node.directory)
-    assert node.pressure.dropped_segments == 3
+    assert node.pressure.dropped_segments[node.directory] == 3
     await node.pressure.check(node.directory)
-    assert node.pressure.dropped_segments == 6
+    assert node.pressure.dropped_segments[node.directory] == 6
 
 
 async def test_each_replica_is_changed_once_per_check(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ async def test_each_replica_is_changed_once_per_check(tmp_path: Path) -> None:
         node.replica(topic).listeners.append(count)
     node.disk.free = LEAST - 1
     await node.pressure.check(node.directory)
-    assert node.pressure.dropped_segments > 2
+    assert node.pressure.dropped_segments[node.directory] > 2
     assert changes == {"dropped": 1, "other": 1}
 
 
