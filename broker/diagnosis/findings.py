@@ -47,10 +47,11 @@ class Finding:
     runbook: str = ""
 
 
+LOST_MAJORITY = "docs/runbooks/lost-majority.md"
 HEALTH_RULES = {
     "quorum": (
         "Without a leader, topics, settings and in-sync replicas cannot change, and leases end.",
-        "docs/runbooks/lost-majority.md",
+        LOST_MAJORITY,
     ),
     "node": (
         "Its process has ended or hangs, or the network to it is broken.",
@@ -134,6 +135,8 @@ def _health(evidence: Evidence) -> Iterator[Finding]:
     for rule, problem in assess_by_rule(seen, evidence.processes, evidence.roles):
         is_lost = rule == "object-store" and NO_BUCKET in problem.what
         why, runbook = BUCKET_LOST if is_lost else HEALTH_RULES[rule]
+        if seen.leader is None and rule in ("node", "partitions"):
+            runbook = LOST_MAJORITY
         yield Finding(
             rule="bucket-lost" if is_lost else rule,
             urgency=URGENCY[problem.status],

@@ -97,7 +97,11 @@ def _quorum(seen: Observation, processes: Mapping[int, ProcessState], roles: Rol
     if len(responding) >= majority:
         how = "An election takes one or two seconds. If this persists, the voters cannot reach each other."
     else:
-        how = "Start enough of the voters that do not respond: " + _list(set(voters) - set(responding))
+        silent = _list(set(voters) - set(responding))
+        how = (
+            f"Start enough of the voters that do not respond: {silent} If their hosts are lost, see "
+            "docs/runbooks/lost-majority.md."
+        )
     return [Problem(Status.UNAVAILABLE, what, how)]
 
 
@@ -133,6 +137,7 @@ def _nodes(seen: Observation, processes: Mapping[int, ProcessState], roles: Role
                 is_voter=node in seen.voters,
                 has_replicas=None if seen.brokers is None else node in assigned,
                 responds=seen.quorum.get(node) is not None,
+                has_leader=seen.leader is not None,
             )
             problems.append(Problem(Status.DEGRADED, what, how))
     return problems
@@ -160,13 +165,17 @@ def _remedy(
     is_voter: bool,
     has_replicas: bool | None,
     responds: bool,
+    has_leader: bool,
 ) -> str:
-    """`broker`: its registration, or None. `has_replicas`: None if that is unknown. To leave the cluster, a
-    broker takes the steps of docs/howto/cluster.md, in that order."""
+    """`broker`: its registration, or None. `has_replicas`: None if that is unknown. `has_leader`: whether the
+    quorum has one, without which nothing can be removed or moved. To leave the cluster, a broker takes the
+    steps of docs/howto/cluster.md, in that order."""
     leave_quorum = f"`tierlog quorum remove {node}`, then " if is_voter else ""
     is_leaving = broker is not None and broker["stopping"]
     if state is ProcessState.PAUSED:
         return f"Run `tierlog cluster resume {node}`."
+    if not has_leader and state is not ProcessState.UP:
+        return _remedy_without_leader(node, state, responds=responds)
     if state is ProcessState.DOWN:
         return _remedy_of_stopped_process(
             node, broker, leave_quorum, is_leaving=is_leaving, has_replicas=has_replicas
@@ -193,6 +202,18 @@ def _remedy(
     return (
         f"Start node {node}; its log says why it ended. If it is lost for good, run "
         f"{leave_quorum}`tierlog broker decommission {node}`."
+    )
+
+
+def _remedy_without_leader(node: int, state: ProcessState | None, *, responds: bool) -> str:
+    """No command that changes the cluster succeeds."""
+    if state is ProcessState.DOWN:
+        return f"Run `tierlog cluster start {node}`."
+    if responds:
+        return "Nothing can change before the quorum has a leader: see docs/runbooks/lost-majority.md."
+    return (
+        f"Start node {node}; its log says why it ended. If its host is lost, see "
+        "docs/runbooks/lost-majority.md: no node can be removed before the quorum has a leader."
     )
 
 
@@ -236,6 +257,8 @@ def _partitions(seen: Observation) -> list[Problem]:
             "lost, set unclean.leader.election.enable=true on the topic and run "
             "`tierlog partition elect --unclean`: records that only they had are lost."
         )
+        if seen.leader is None:
+            how = "Partitions can have leaders again once the quorum has one."
         problems.append(Problem(Status.UNAVAILABLE, what, how))
     if below:
         what = f"{counted(below, 'partition')} below min.insync.replicas{_names(seen, 'below-min-in-sync')}"

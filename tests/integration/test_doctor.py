@@ -1,6 +1,7 @@
 """`tierlog doctor` and `tierlog debug bundle` on real processes that are broken in one way after another."""
 
 import json
+import re
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,6 +101,28 @@ def test_a_killed_a_paused_and_all_nodes_are_found_live_and_in_a_bundle(
 
     succeed("cluster", "resume", "2")
     succeed("cluster", "start", "3")
+    succeed("cluster", "health", "--wait", "120")
+    until_found(0)
+
+
+def test_without_a_majority_no_command_is_suggested_that_needs_one(directory: Path) -> None:
+    """By addresses, as from another machine, where the processes are not known."""
+    bootstrap = ",".join(node["bootstrap"] for node in json_output("cluster", "status")[0])
+    succeed("cluster", "kill", "2", "3")
+    until_found(6, "quorum", "node")
+    ended = call("doctor", "--json", "--bootstrap", bootstrap)
+    findings = json.loads(ended.stdout)["findings"]
+    dead = {one["what"].partition(":")[0]: one for one in findings if one["rule"] == "node"}
+    for node in (2, 3):
+        assert dead[f"node {node}"]["next"].startswith(f"Start node {node};")
+        assert "docs/runbooks/lost-majority.md" in dead[f"node {node}"]["next"]
+    assert {one["runbook"] for one in findings if one["rule"] in ("quorum", "node", "partitions")} == {
+        "docs/runbooks/lost-majority.md"
+    }
+    suggested = [found for one in findings for found in re.findall(r"`tierlog ([a-z]+ [a-z]+)", one["next"])]
+    assert not {*suggested} & {"quorum remove", "broker decommission", "partition move", "partition elect"}
+
+    succeed("cluster", "start", "2", "3")  # the remedy
     succeed("cluster", "health", "--wait", "120")
     until_found(0)
 

@@ -211,7 +211,9 @@ def test_lost_majority_is_unavailable(local: bool) -> None:
     health = assess(seen, {1: DOWN, 2: DOWN, 3: UP} if local else {})
     assert health.status is Status.UNAVAILABLE
     assert health.problems[0].what == ("the quorum has no leader: 1 of 3 voters respond, 2 are needed")
-    assert health.problems[0].next.endswith("node 1, node 2.")
+    assert health.problems[0].next.startswith(
+        "Start enough of the voters that do not respond: node 1, node 2. "
+    )
 
 
 def test_election_in_progress_suggests_waiting() -> None:
@@ -297,7 +299,23 @@ def test_only_voters_count_for_the_majority() -> None:
     silent = Observation(quorum=dict.fromkeys(URLS))
     problem = assess(silent, dict.fromkeys(URLS, DOWN), ROLES).problems[0]
     assert "0 of 2 voters respond, 2 are needed" in problem.what
-    assert problem.next.endswith("node 2, node 3.")
+    assert "do not respond: node 2, node 3. " in problem.next
+
+
+def test_without_a_leader_no_step_needs_the_quorum() -> None:
+    dead = [broker(1), broker(2, fenced=True), broker(3, fenced=True, stopping=True)]
+    quorums = {1: quorum(1, role="candidate"), 2: None, 3: None}
+    health = assess(cluster(quorum=quorums, brokers=dead, partitions=partitions(offline=1)))
+    steps = {problem.what.partition(":")[0]: problem.next for problem in health.problems}
+    for node in (2, 3):
+        assert steps[f"node {node}"].startswith(f"Start node {node};")
+        assert "docs/runbooks/lost-majority.md" in steps[f"node {node}"]
+    assert not any("`tierlog" in step for step in steps.values()), "each of these would fail"
+    leaving = cluster(quorum={1: quorum(1, role="candidate"), 2: None, 3: quorum(3)}, brokers=dead)
+    assert step(leaving) == (
+        "Nothing can change before the quorum has a leader: see docs/runbooks/lost-majority.md."
+    )
+    assert step(leaving, DOWN) == "Run `tierlog cluster start 3`."
 
 
 def test_damaged_log_is_reported_with_its_broker() -> None:
