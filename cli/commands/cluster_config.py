@@ -95,6 +95,9 @@ def set_(
         ),
     ],
     broker: Broker = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="For scripts that give it to `import` too: `set` never asks.")
+    ] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
     client_config: ClientConfig = None,

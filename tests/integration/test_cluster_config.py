@@ -28,7 +28,7 @@ def config(*words: str | Path, code: int = 0) -> Ended:
 
 def test_values_have_their_source(at: tuple[str, ...]) -> None:
     config("set", f"{RATE}=2000000", *at)
-    config("set", f"{RATE}=3000000", "--broker", "1", *at)
+    config("set", f"{RATE}=3000000", "--broker", "1", "--yes", *at)  # as import takes it
     [[value]] = json_output("cluster", "config", "get", RATE, *at)
     assert (value["value"], value["source"], value["brokers"]) == ("3000000", "this broker", [1])
     assert RATE in config("get", *at).stdout
