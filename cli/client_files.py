@@ -30,12 +30,18 @@ _CONNECT_HEAD = """\
 """
 
 
+_OF_PASSWORD_FILE = """\
+# The password's file must not end with a line break: Kafka's DirectoryConfigProvider keeps it, and Java then
+# cannot read sasl.jaas.config.
+"""
+
+
 def client_files(bootstrap: str, profile: Profile | None) -> dict[str, str]:
     """File name -> text, for each language."""
     settings = {"bootstrap.servers": bootstrap}
     settings |= {} if profile is None else profile.client_properties(with_secrets=False)
     reference = "" if profile is None else profile.values.get("password", "")
-    files = {"client.properties": properties_text(_java(settings, reference))}
+    files = {"client.properties": _head(reference) + properties_text(_java(settings, reference))}
     by_librdkafka = {_LIBRDKAFKA.get(key, key): value for key, value in settings.items()}
     for name, language in _LANGUAGES.items():
         files[name] = language.program(by_librdkafka, reference)
@@ -46,7 +52,8 @@ def connect_files(bootstrap: str, profile: Profile | None, group: str) -> dict[s
     """File name -> text, for the workers of Kafka Connect that share this group."""
     settings = {"bootstrap.servers": bootstrap}
     settings |= {} if profile is None else profile.client_properties(with_secrets=False)
-    login = _java(settings, "" if profile is None else profile.values.get("password", ""))
+    reference = "" if profile is None else profile.values.get("password", "")
+    login = _java(settings, reference)
     # A worker passes its own TLS and login neither to its connectors' clients nor to their administration.
     of_clients = {
         key: value for key, value in login.items() if key.startswith(("security.", "sasl.", "ssl."))
@@ -63,7 +70,12 @@ def connect_files(bootstrap: str, profile: Profile | None, group: str) -> dict[s
         "listeners": "http://127.0.0.1:8083",
         **{f"{one}.{key}": value for one in _OF_CONNECTORS for key, value in of_clients.items()},
     }
-    return {CONNECT_FILE: _CONNECT_HEAD.format(group=group, file=CONNECT_FILE) + properties_text(worker)}
+    head = _CONNECT_HEAD.format(group=group, file=CONNECT_FILE) + _head(reference)
+    return {CONNECT_FILE: head + properties_text(worker)}
+
+
+def _head(reference: str) -> str:
+    return _OF_PASSWORD_FILE if reference.startswith("file:") else ""
 
 
 def _java(settings: Mapping[str, str], reference: str) -> dict[str, str]:
@@ -124,10 +136,26 @@ func secret(path string) string {
 }
 """
     imports = {"env": '\t"os"\n', "file": '\t"os"\n\t"strings"\n'}.get(reads, "")
-    return f"""// go get github.com/confluentinc/confluent-kafka-go/v2/kafka
+    send = """
+\ttopic := "my-topic"
+\tdelivered := make(chan kafka.Event, 1)
+\trecord := &kafka.Message{
+\t\tTopicPartition: kafka.TopicPartition{Topic: &topic, Partition: kafka.PartitionAny},
+\t\tValue:          []byte("hello"),
+\t}
+\tif err := producer.Produce(record, delivered); err != nil {
+\t\tpanic(err)
+\t}
+\tsent := (<-delivered).(*kafka.Message).TopicPartition
+\tif sent.Error != nil {
+\t\tpanic(sent.Error)
+\t}
+\tfmt.Printf("%s, partition %d, offset %v\\n", topic, sent.Partition, sent.Offset)"""
+    return f"""// go mod init client; go get github.com/confluentinc/confluent-kafka-go/v2/kafka
 package main
 
 import (
+\t"fmt"
 {imports}
 \t"github.com/confluentinc/confluent-kafka-go/v2/kafka"
 )
@@ -144,6 +172,7 @@ func main() {{
 \t\tpanic(err)
 \t}}
 \tdefer producer.Close()
+{send}
 }}
 """
 
@@ -179,6 +208,8 @@ if (require.main === module) {{
   producer
     .connect()
     .then(() => producer.send({{ topic: "my-topic", messages: [{{ value: "hello" }}] }}))
+    .then(([sent]) =>
+      console.log(`${{sent.topicName}}, partition ${{sent.partition}}, offset ${{sent.baseOffset}}`))
     .finally(() => producer.disconnect());
 }}
 """

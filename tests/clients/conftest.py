@@ -113,6 +113,18 @@ def go_copy(go_programs: Path) -> str:
     return str(go_programs / "copy")
 
 
+@pytest.fixture
+def go_with_librdkafka(tmp_path: Path) -> Path:
+    """A directory for one program that uses confluent-kafka-go. go.mod and go.sum have its version."""
+    if shutil.which("go") is None or shutil.which("gcc") is None:
+        ran["confluent-kafka-go"] = "NOT RUN: go and gcc are not both installed"
+        pytest.skip(ran["confluent-kafka-go"])
+    directory = tmp_path / "go"
+    shutil.copytree(HERE / "generated" / "go", directory)
+    ran["confluent-kafka-go"] = "ran, " + re.findall(r" (v\S+)", (directory / "go.mod").read_text())[0]
+    return directory
+
+
 @pytest.fixture(scope="session")
 def node_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of node/ beside their modules, whose versions are in package-lock.json."""

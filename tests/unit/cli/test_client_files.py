@@ -80,6 +80,7 @@ def test_workers_of_kafka_connect_and_their_connectors_log_in(tmp_path: Path) ->
         assert found[f"{prefix}security.protocol"] == "SASL_SSL"
         assert found[f"{prefix}ssl.truststore.location"] == "/etc/ca.pem"
     assert "Read on the group pipes" in file.read_text()
+    assert "must not end with a line break" in file.read_text()
 
 
 def test_without_a_profile_there_are_addresses_alone(tmp_path: Path) -> None:
