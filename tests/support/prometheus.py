@@ -19,7 +19,7 @@ from waiting import until
 GET_PROMETHEUS = Path(__file__).parents[2] / ".ci" / "get-prometheus.sh"
 INTERVAL = "1s"
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"((?:increase\([^\[]*)?\[|(?<=[smhd]):|offset )(\d+)([smhd])")
+_DURATION = re.compile(r"((?:(?:increase\(|_bucket)[^\[]*)?\[|(?<=[smhd]):|offset )(\d+)([smhd])")
 
 
 class Prometheus:
@@ -110,11 +110,11 @@ def started(directory: Path) -> Iterator[Prometheus]:
 
 def shortened(rules: str, factor: int, least_s: int, count_s: int) -> str:
     """The rules with all times divided by the factor. Ranges keep `least_s` seconds, as a rate needs two
-    samples, and those of an increase `count_s`, as events do not come faster than usual."""
+    samples, and those of an increase or a quantile `count_s`, as events do not come faster than usual."""
 
     def window(found: re.Match[str]) -> str:
         seconds = int(found.group(2)) * SECONDS[found.group(3)] // factor
-        least = count_s if found.group(1).startswith("increase") else least_s
+        least = count_s if found.group(1).startswith(("increase", "_bucket")) else least_s
         return f"{found.group(1)}{max(seconds, least)}s"
 
     def lasting(found: re.Match[str]) -> str:

@@ -59,6 +59,17 @@ class S3Server:
         """SIGKILL, as when the server's machine fails."""
         self._end(signal.SIGKILL)
 
+    def pause(self) -> None:
+        """The server hangs, until `resume`."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def create_user(self, access_key: str, secret_key: str) -> None:
         """Create a user of versitygw with the rights that the policy of a bucket gives."""
         assert self.name == "versitygw"

@@ -17,6 +17,9 @@ IN_THE_BUCKET = {"remote.storage.enable": "true", "local.retention.ms": "0", "re
 MERGED_SEGMENTS = 8
 """As many small segments as are merged into one (remote.log.merge.min.segments)."""
 
+PAUSE_S, RUN_S = 7.0, 1.0
+"""A slow store: requests wait for longer than five seconds, but a probe gets its response within eight."""
+
 RECORDS = 10
 
 
@@ -27,6 +30,18 @@ def bucket_is_down(watched: WatchedCluster, undo: ExitStack) -> None:
 
 def bucket_stays_down(watched: WatchedCluster, undo: ExitStack) -> None:
     bucket_is_down(watched, undo)
+
+
+def bucket_is_slow(watched: WatchedCluster, undo: ExitStack) -> None:
+    """Requests wait for seconds, and then succeed."""
+
+    def pause(ends: threading.Event) -> None:
+        while not ends.wait(RUN_S):
+            watched.store.pause()
+            ends.wait(PAUSE_S)
+            watched.store.resume()
+
+    in_background(undo, pause)
 
 
 def history_is_unreadable(watched: WatchedCluster, undo: ExitStack) -> None:

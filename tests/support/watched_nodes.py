@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from resource import RLIMIT_NOFILE, prlimit
 
 import watched_cluster
+from builds import changed_copy
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import ConfigResource
 from mounts import read_only
@@ -24,11 +26,16 @@ from watched_cluster import (
     in_background,
 )
 
+from tierlog.cli.process import BrokerFailed
+from tierlog.metadata.versions import WIRE_VERSIONS
+
 MIB = 1 << 20
 RESTART_TIMEOUT_S = 180.0
 DEAD = 2
 FREE_BYTES_MIN = 40 * MIB
 IDLE_CONNECTIONS, SPARE_FILES = 600, 30
+PAUSE_S, RUN_S = 1.6, 0.9
+"""A late event loop: paused for longer than a second, and then for so long that a scrape succeeds."""
 
 
 def group_stands_still(watched: WatchedCluster, undo: ExitStack) -> None:
@@ -106,6 +113,26 @@ def broker_is_dead(watched: WatchedCluster, undo: ExitStack) -> None:
     broker.kill()
 
 
+def version_is_unknown(watched: WatchedCluster, undo: ExitStack) -> None:
+    """A node that skipped a release speaks no wire version of the others, and never serves."""
+    after_the_next = WIRE_VERSIONS[1] + 1
+    changes = {"metadata/versions.py": {"WIRE_VERSIONS": f"({after_the_next}, {after_the_next})"}}
+    skipped = changed_copy(watched.cluster.directory.parent / "skipped", changes)
+    broker = watched.cluster.nodes[DEAD]
+    broker_is_dead(watched, undo)
+    undo.callback(broker.environment.pop, "PYTHONPATH")
+    broker.environment["PYTHONPATH"] = str(skipped)
+
+    def try_to_join() -> None:
+        with suppress(BrokerFailed):
+            broker.start(RESTART_TIMEOUT_S)
+
+    joining = threading.Thread(target=try_to_join)
+    undo.callback(joining.join)
+    undo.callback(broker.kill)
+    joining.start()
+
+
 def only_replica_is_dead(watched: WatchedCluster, undo: ExitStack) -> None:
     """One topic loses its only replica, another its minimum of replicas, and a third waits for its move."""
     watched.create_topic(undo, "alone", [[DEAD]])
@@ -144,6 +171,18 @@ def few_open_files(watched: WatchedCluster, undo: ExitStack) -> None:
     prlimit(broker.pid, RLIMIT_NOFILE, (used + IDLE_CONNECTIONS + SPARE_FILES, before[1]))
     for _ in range(IDLE_CONNECTIONS):
         undo.enter_context(socket.create_connection((broker.host, broker.port)))
+
+
+def event_loop_is_late(watched: WatchedCluster, undo: ExitStack) -> None:
+    process = watched.cluster.nodes[DEAD].pid
+
+    def pause(ends: threading.Event) -> None:
+        while not ends.wait(RUN_S):
+            os.kill(process, signal.SIGSTOP)
+            ends.wait(PAUSE_S)
+            os.kill(process, signal.SIGCONT)
+
+    in_background(undo, pause)
 
 
 def log_is_damaged(watched: WatchedCluster, undo: ExitStack) -> None:
