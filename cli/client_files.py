@@ -178,7 +178,7 @@ func main() {{
 
 
 def _rust(rows: str, reads: str) -> str:
-    return f"""// cargo add rdkafka --features ssl,sasl
+    return f"""// cargo add rdkafka --features ssl
 use rdkafka::config::ClientConfig;
 use rdkafka::producer::FutureProducer;
 
