@@ -146,6 +146,29 @@ def test_classic_member_that_does_not_rejoin_is_removed(bench):
     )
 
 
+def test_removed_classic_member_learns_that_it_lost_its_partitions(bench):
+    """Else it would give them up in its new generation, and commit offsets over those of their new owner."""
+    b = bench()
+    classic_group(b)
+    b.consume("a")
+    b.advance(11_000)
+    b.consume("a", 2)
+    b.lines.clear()
+    b.join_cooperative("m1", owned="t0 t1 t2")
+    b.join_cooperative("m1")
+    assert same(
+        b.transcript,
+        """
+        11000 #5 join m1
+            #5 UNKNOWN_MEMBER_ID m1
+        11000 #6 join m1
+            append +member/g/m1, +group/g, +current/g/m1
+            append +target/g/a, +target/g/m1, +targets/g, +current/g/m1
+            #6 joined m1 gen=4 leader= []
+        """,
+    )
+
+
 def test_converted_group_survives_a_restart_of_the_coordinator(bench):
     b = bench()
     classic_group(b)

@@ -8,6 +8,7 @@ as other members do with a heartbeat. Called by coordinator.py.
 
 from dataclasses import dataclass
 
+from tierlog.base.safeguards import safeguard
 from tierlog.broker.coordinators.core.effects import ErrorResponse
 from tierlog.broker.coordinators.core.stored import FormatError
 from tierlog.broker.groups.core.consumer.embedded_protocol import (
@@ -100,6 +101,8 @@ def _check_join(group: ConsumerGroup, request: Join, turn: Turn) -> tuple[Subscr
         subscription = decode_subscription(request.protocols[0][1])
     except FormatError:
         return None, ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if _was_removed(old, request, subscription):
+        return None, ErrorCode.UNKNOWN_MEMBER_ID
     own = 0 if old is not None else ConsumerMember(member_id=request.generated_member_id).size
     more = own + metadata_size(_metadata(old, request, subscription))
     more -= 0 if old is None else metadata_size(old.metadata)
@@ -113,6 +116,15 @@ def _previous_member(group: ConsumerGroup, request: Join) -> ConsumerMember | No
     if request.group_instance_id is not None:
         return group.static_member(request.group_instance_id)
     return group.members.get(request.member_id)
+
+
+@safeguard("a removed classic member does not join with its partitions")
+def _was_removed(old: ConsumerMember | None, request: Join, subscription: Subscription) -> bool:
+    """Whether the member was in the group until its session expired. Others may have its partitions since, so
+    it has to learn that it lost them, as from a classic group. Kafka takes it as a new member, which gives
+    them up in its new generation, and commits what it had read of them."""
+    owns = any(each.partitions for each in subscription.owned_partitions)
+    return old is None and request.member_id != NO_MEMBER_ID and owns
 
 
 def _supports(group: ConsumerGroup, request: Join) -> bool:
