@@ -5,6 +5,7 @@ from textwrap import dedent
 import pytest
 
 from tierlog.broker.groups.core.consumer.embedded_protocol import encode_assignment
+from tierlog.broker.groups.core.consumer.group import NEW_IDS_REMEMBERED
 from tierlog.broker.groups.core.events import TimerKind
 from tierlog.broker.groups.core.turn import MigrationPolicy
 from tierlog.protocol.errors import ErrorCode as E
@@ -167,6 +168,34 @@ def test_removed_classic_member_learns_that_it_lost_its_partitions(bench):
             #6 joined m1 gen=4 leader= []
         """,
     )
+
+
+def test_removed_classic_member_that_still_names_its_partitions_joins(bench):
+    """As franz-go and kafka-python do: after UNKNOWN_MEMBER_ID they drop their id only."""
+    b = bench()
+    classic_group(b)
+    b.consume("a")
+    b.advance(11_000)
+    member_id = "m1"
+    for error in (E.UNKNOWN_MEMBER_ID, E.MEMBER_ID_REQUIRED, E.NONE):
+        joined = b.response(b.join_cooperative(member_id, owned="t0 t1 t2", member_id_required=True))
+        assert joined.error == error
+        member_id = joined.member_id if error != E.UNKNOWN_MEMBER_ID else ""
+    b.beat(member_id, joined.generation)
+    b.advance(11_000)
+    assert b.error(b.join_cooperative(member_id, owned="t0")) == E.UNKNOWN_MEMBER_ID, "it was removed again"
+
+
+def test_new_ids_that_are_never_used_are_forgotten(bench):
+    b = bench()
+    classic_group(b)
+    b.consume("a")
+    ids = [
+        b.response(b.join_cooperative(owned="t0", member_id_required=True)).member_id
+        for _ in range(NEW_IDS_REMEMBERED + 1)
+    ]
+    assert b.error(b.join_cooperative(ids[0], owned="t0")) == E.UNKNOWN_MEMBER_ID
+    assert b.error(b.join_cooperative(ids[1], owned="t0")) == E.NONE
 
 
 def test_converted_group_survives_a_restart_of_the_coordinator(bench):

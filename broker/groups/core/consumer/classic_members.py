@@ -65,8 +65,12 @@ def join(group: ConsumerGroup, request: Join, turn: Turn) -> None:
         return
     member_id = request.member_id or request.generated_member_id
     if request.member_id == NO_MEMBER_ID and request.member_id_required and request.group_instance_id is None:
+        if _owns_any(subscription):
+            group.new_ids.append(member_id)
         turn.reply(request.token, JoinResponse(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
         return
+    if member_id in group.new_ids:
+        group.new_ids.remove(member_id)
     old = _previous_member(group, request)
     member = update_member(group, old, member_id, _metadata(old, request, subscription), turn)
     changed = old is None or old.names != member.names or old.regex != member.regex
@@ -101,7 +105,7 @@ def _check_join(group: ConsumerGroup, request: Join, turn: Turn) -> tuple[Subscr
         subscription = decode_subscription(request.protocols[0][1])
     except FormatError:
         return None, ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    if _was_removed(old, request, subscription):
+    if _was_removed(group, old, request, subscription):
         return None, ErrorCode.UNKNOWN_MEMBER_ID
     own = 0 if old is not None else ConsumerMember(member_id=request.generated_member_id).size
     more = own + metadata_size(_metadata(old, request, subscription))
@@ -119,12 +123,18 @@ def _previous_member(group: ConsumerGroup, request: Join) -> ConsumerMember | No
 
 
 @safeguard("a removed classic member does not join with its partitions")
-def _was_removed(old: ConsumerMember | None, request: Join, subscription: Subscription) -> bool:
+def _was_removed(
+    group: ConsumerGroup, old: ConsumerMember | None, request: Join, subscription: Subscription
+) -> bool:
     """Whether the member was in the group until its session expired. Others may have its partitions since, so
     it has to learn that it lost them, as from a classic group. Kafka takes it as a new member, which gives
     them up in its new generation, and commits what it had read of them."""
-    owns = any(each.partitions for each in subscription.owned_partitions)
-    return old is None and request.member_id != NO_MEMBER_ID and owns
+    is_new = request.member_id == NO_MEMBER_ID or request.member_id in group.new_ids
+    return old is None and not is_new and _owns_any(subscription)
+
+
+def _owns_any(subscription: Subscription) -> bool:
+    return any(each.partitions for each in subscription.owned_partitions)
 
 
 def _supports(group: ConsumerGroup, request: Join) -> bool:

@@ -43,6 +43,8 @@ INITIAL_EPOCH = 1
 NO_TARGET: Partitions = {}
 SUBSCRIPTIONS_REMEMBERED = 4
 """Different subscriptions of a group whose topics are remembered: memory that is not counted."""
+NEW_IDS_REMEMBERED = 64
+"""Memory that is not counted. A client whose id is forgotten before it joins asks for another one."""
 
 
 @dataclass(slots=True)
@@ -87,6 +89,9 @@ class ConsumerGroup:
     names_changed: bool = False  # since the regular expressions were resolved
     unconfirmed: set[str] = field(default_factory=set)  # members that may not know their assignment
     rejoining: set[str] = field(default_factory=set)  # classic members whose join timer runs
+    new_ids: deque[str] = field(default_factory=lambda: deque(maxlen=NEW_IDS_REMEMBERED))
+    """Ids that MEMBER_ID_REQUIRED gave to clients which name partitions, until they join with them (KIP-394):
+    franz-go and kafka-python drop their id after UNKNOWN_MEMBER_ID, and still name what they had."""
 
     # ---- changes ----
 
