@@ -224,7 +224,7 @@ class HttpPeers(Peers):
         except aiohttp.ClientConnectorError as failure:
             raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=False) from failure
         except (aiohttp.ClientError, TimeoutError) as failure:
-            raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=True) from failure
+            raise MetadataUnavailable(f"node {peer}: {_text(failure)}", applied_unknown=True) from failure
 
     def _signed_post(
         self, peer: int, queue: "_Queue", path: str, body: bytes
@@ -256,7 +256,7 @@ class HttpPeers(Peers):
             async with asyncio.timeout(timeout_s), request as response:
                 return await self._body(peer, headers[SIGNATURE], response)
         except (aiohttp.ClientError, TimeoutError) as failure:
-            raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=False) from failure
+            raise MetadataUnavailable(f"node {peer}: {_text(failure)}", applied_unknown=False) from failure
 
     async def _body(self, peer: int, signature: str, response: aiohttp.ClientResponse) -> bytes:
         """The response's body. `signature`: of the request."""
@@ -434,6 +434,11 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
         if len(body) > RESPONSE_BYTES_MAX:
             raise aiohttp.ClientPayloadError(f"the response is longer than {RESPONSE_BYTES_MAX} bytes")
     return bytes(body)
+
+
+def _text(failure: Exception) -> str:
+    """A timeout has none of its own."""
+    return str(failure) or "no response in time"
 
 
 def _no_address(peer: int) -> MetadataUnavailable:

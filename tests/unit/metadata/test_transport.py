@@ -353,6 +353,18 @@ async def test_a_command_is_repeated_to_a_node_that_was_rolled_back(
     await tasks.close()
 
 
+async def test_a_request_that_times_out_says_so(
+    voter: Voter, peers: HttpPeers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "STEP_TIMEOUT_S", 0.1)
+    voter.may_respond.clear()
+    with pytest.raises(MetadataUnavailable, match="node 2: no response in time"):
+        await peers.status(2)
+    beat = c.Heartbeat(broker_id=1, broker_epoch=1, image_index=0)
+    with pytest.raises(MetadataUnavailable, match="node 2: no response in time"):
+        await peers.heartbeat(2, beat, 0.1)
+
+
 @pytest.mark.parametrize("what", ["heartbeat", "status"])
 async def test_a_cancellation_at_the_moment_of_a_timeout_is_not_lost(
     what: str, voter: Voter, peers: HttpPeers, monkeypatch: pytest.MonkeyPatch
