@@ -174,8 +174,8 @@ def _remedy(
     is_leaving = broker is not None and broker["stopping"]
     if state is ProcessState.PAUSED:
         return f"Run `tierlog cluster resume {node}`."
-    if not has_leader and state is not ProcessState.UP:
-        return _remedy_without_leader(node, state, responds=responds)
+    if not has_leader and (is_leaving or state is not ProcessState.UP):
+        return _remedy_without_leader(node, state, responds=responds or state is ProcessState.UP)
     if state is ProcessState.DOWN:
         return _remedy_of_stopped_process(
             node, broker, leave_quorum, is_leaving=is_leaving, has_replicas=has_replicas
