@@ -118,7 +118,7 @@ CLUSTER: Final = {
     "node.serving": Event("serving"),
     "node.start.stopped": Event("stopped during startup"),
     "node.stopped": Event("stopped"),
-    "node.stopping": Event("stops: leaderships move to other brokers, then all parts end"),
+    "node.stopping": Event("begins to stop"),
     "node.task.failed": Event(
         "a request or a task failed",
         "The node continues. Report this bug with its traceback; if it recurs, a restart may help.",
