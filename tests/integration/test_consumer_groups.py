@@ -1,5 +1,6 @@
 """Consumer groups (KIP-848) of a real client: members join, leave, die and restart, and so do brokers."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,33 @@ SETTINGS = {
     "group.consumer.assignment.interval.ms": 0,
 }
 SHORT_SESSION = {"group.consumer.min.session.timeout.ms": 2000, "group.consumer.session.timeout.ms": 2000}
+
+LIBRDKAFKA = """
+from confluent_kafka import Consumer
+def say(what):
+    return lambda _, partitions: print(what, len(partitions), flush=True)
+consumer = Consumer({**SETTINGS, "group.id": "g", "partition.assignment.strategy": "cooperative-sticky"})
+consumer.subscribe([TOPIC], on_assign=say("got"), on_revoke=say("gave up"), on_lost=say("lost"))
+while True:
+    consumer.poll(0.1)
+"""
+KAFKA_PYTHON = """
+from kafka import ConsumerRebalanceListener, KafkaConsumer
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+class Listener(ConsumerRebalanceListener):
+    def on_partitions_assigned(self, partitions):
+        print("got", len(partitions), flush=True)
+    def on_partitions_revoked(self, partitions):
+        print("gave up", len(partitions), flush=True)
+    def on_partitions_lost(self, partitions):
+        print("lost", len(partitions), flush=True)
+settings = {name.replace(".", "_"): value for name, value in SETTINGS.items()}
+consumer = KafkaConsumer(**settings, group_id="g", partition_assignment_strategy=[CooperativeStickyAssignor])
+consumer.subscribe([TOPIC], listener=Listener())
+while True:
+    consumer.poll(100)
+"""  # it still names the partitions that it has lost when it joins again
+"""Members of the classic protocol, which print what they get and lose."""
 
 pytestmark = pytest.mark.slow
 
@@ -97,6 +125,35 @@ while True:
             finally:
                 victim.kill()
         poll_until(lambda: len(survivor.assigned) == PARTITIONS, survivor)
+
+
+@pytest.mark.parametrize("program", [LIBRDKAFKA, KAFKA_PYTHON], ids=["librdkafka", "kafka-python"])
+def test_paused_classic_member_loses_its_partitions_and_joins_again(
+    program: str, tmp_path: Path, tierlog_broker_factory: TierlogBrokerFactory
+) -> None:
+    broker = started(tierlog_broker_factory, **{"group.min.session.timeout.ms": 500})
+    settings = {
+        "bootstrap.servers": broker.bootstrap,
+        "session.timeout.ms": 2000,
+        "heartbeat.interval.ms": 200,
+    }
+    script, said = f"SETTINGS, TOPIC = {settings!r}, {TOPIC!r}\n{program}", tmp_path / "said"
+    other = ConsumerMember(broker.bootstrap, TOPIC)
+    half = PARTITIONS // 2
+    with (
+        said.open("w") as output,
+        closing(other),
+        subprocess.Popen([sys.executable, "-c", script], stdout=output) as member,
+    ):
+        try:
+            poll_until(lambda: len(other.assigned) == half and f"got {half}" in said.read_text(), other)
+            member.send_signal(signal.SIGSTOP)
+            poll_until(lambda: len(other.assigned) == PARTITIONS, other)
+            member.send_signal(signal.SIGCONT)
+            lost = f"lost {half}"
+            poll_until(lambda: f"got {half}" in said.read_text().partition(lost)[2], other)
+        finally:
+            member.kill()
 
 
 def test_static_member_restarts_without_a_rebalance(broker: TierlogBroker) -> None:
