@@ -21,7 +21,7 @@ from java_process import TOOLS, java
 
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
-pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(590)]
+pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 USER, TOPIC, VARIABLE = "ada", "my-topic", "PASSWORD_OF_ADA"
 BUILD_TIMEOUT_S = 500

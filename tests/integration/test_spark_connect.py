@@ -97,6 +97,7 @@ def test_rows_are_written_and_streamed_back(
     assert sorted(int(row.value) for row in values) == list(range(500))
 
 
+@pytest.mark.nightly
 def test_jobs_run_on_the_server(server: str, history: BucketWriter, tmp_path: Path) -> None:
     """In a process of its own, as a user starts them."""
     audit = run_job("audit", "--path", history.root, "--remote", server)

@@ -178,6 +178,7 @@ def spark_topics(spark: SparkSession, bucket: dict[str, str]) -> list[Any]:
     return frame.select("topic").distinct().collect()
 
 
+@pytest.mark.nightly
 def test_snapshot_holds_what_compaction_replaces(
     spark: SparkSession, broker: TierlogBroker, bucket: dict[str, str]
 ) -> None:
