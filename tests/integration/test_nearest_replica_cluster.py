@@ -49,12 +49,25 @@ def read(consumer: Consumer) -> int:
     return found
 
 
+def _leader(admin: AdminClient) -> int:
+    """A broker that is asked at once may not know the topic yet."""
+    leaders: list[int] = []
+
+    def is_known() -> bool:
+        partitions = admin.list_topics("orders", timeout=60).topics["orders"].partitions
+        leaders.extend(one.leader for one in partitions.values())
+        return bool(leaders)
+
+    until(is_known, "the new topic is known")
+    return leaders[0]
+
+
 def test_consumer_reads_in_its_rack_and_from_the_leader_after_that_broker_fails(
     cluster: LocalCluster,
 ) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic("orders", 1, 3)])["orders"].result(60)
-    leader = int(admin.list_topics("orders", timeout=60).topics["orders"].partitions[0].leader)
+    leader = _leader(admin)
     near = next(node_id for node_id in cluster.nodes if node_id != leader)
     consumer = Consumer(
         {
