@@ -38,10 +38,8 @@ _OF_PASSWORD_FILE = """\
 
 def client_files(bootstrap: str, profile: Profile | None) -> dict[str, str]:
     """File name -> text, for each language."""
-    settings = {"bootstrap.servers": bootstrap}
-    settings |= {} if profile is None else profile.client_properties(with_secrets=False)
-    reference = "" if profile is None else profile.values.get("password", "")
-    files = {"client.properties": _head(reference) + properties_text(_java(settings, reference))}
+    settings, reference = _login(bootstrap, profile)
+    files = {"client.properties": _password_note(reference) + properties_text(_java(settings, reference))}
     by_librdkafka = {_LIBRDKAFKA.get(key, key): value for key, value in settings.items()}
     for name, language in _LANGUAGES.items():
         files[name] = language.program(by_librdkafka, reference)
@@ -50,9 +48,7 @@ def client_files(bootstrap: str, profile: Profile | None) -> dict[str, str]:
 
 def connect_files(bootstrap: str, profile: Profile | None, group: str) -> dict[str, str]:
     """File name -> text, for the workers of Kafka Connect that share this group."""
-    settings = {"bootstrap.servers": bootstrap}
-    settings |= {} if profile is None else profile.client_properties(with_secrets=False)
-    reference = "" if profile is None else profile.values.get("password", "")
+    settings, reference = _login(bootstrap, profile)
     login = _java(settings, reference)
     # A worker passes its own TLS and login neither to its connectors' clients nor to their administration.
     of_clients = {
@@ -70,11 +66,19 @@ def connect_files(bootstrap: str, profile: Profile | None, group: str) -> dict[s
         "listeners": "http://127.0.0.1:8083",
         **{f"{one}.{key}": value for one in _OF_CONNECTORS for key, value in of_clients.items()},
     }
-    head = _CONNECT_HEAD.format(group=group, file=CONNECT_FILE) + _head(reference)
+    head = _CONNECT_HEAD.format(group=group, file=CONNECT_FILE) + _password_note(reference)
     return {CONNECT_FILE: head + properties_text(worker)}
 
 
-def _head(reference: str) -> str:
+def _login(bootstrap: str, profile: Profile | None) -> tuple[dict[str, str], str]:
+    """Kafka's settings of a client, without the password, and where that is."""
+    settings = {"bootstrap.servers": bootstrap}
+    if profile is None:
+        return settings, ""
+    return settings | profile.client_properties(with_secrets=False), profile.values.get("password", "")
+
+
+def _password_note(reference: str) -> str:
     return _OF_PASSWORD_FILE if reference.startswith("file:") else ""
 
 

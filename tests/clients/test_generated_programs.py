@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from cli_inline import call
+from cli_inline import succeed
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
@@ -76,12 +76,8 @@ def generate(
     reference = f"env:{VARIABLE}" if kind == "env" else f"file:{password}"
     login = ("--user", USER, "--password", reference, "--ca", client["ssl.ca.location"])
     target = tmp_path / kind
-    for words in (
-        ("profile", "create", "prod", "-b", broker.bootstrap, *login),
-        ("generate", "clients", str(target), "--profile", "prod"),
-    ):
-        ended = call(*words)
-        assert ended.code == 0, ended
+    succeed("profile", "create", "prod", "-b", broker.bootstrap, *login)
+    succeed("generate", "clients", str(target), "--profile", "prod")
     return target
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_inline import call
+from cli_inline import succeed
 from java_process import java_command
 from s3_servers import free_port
 from waiting import until
@@ -83,11 +83,6 @@ def allow(broker: TierlogBroker, kind: str, name: str, *operations: str) -> None
     words = [word for operation in operations for word in ("--operation", operation)]
     to = ("--bootstrap", broker.bootstrap, "--client-config", str(broker.client_file))
     succeed("acl", "create", "--allow-principal", f"User:{USER}", kind, name, *words, *to)
-
-
-def succeed(*words: str) -> None:
-    ended = call(*words)
-    assert ended.code == 0, ended
 
 
 @contextmanager

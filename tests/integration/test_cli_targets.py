@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from cli_inline import Ended, call, commands
+from cli_inline import call, commands, succeed
 
 from tierlog.cli import cluster_files
 from tierlog.cli.errors import ExitCode
@@ -21,12 +21,6 @@ def another_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     cluster_files.save(directory, cluster_files.new_plan(1))
     cluster_files.set_last_started(directory)
     return directory
-
-
-def succeed(*words: str, stdin: bytes = b"") -> Ended:
-    ended = call(*words, stdin=stdin)
-    assert ended.code == 0, ended.stderr
-    return ended
 
 
 def test_commands_that_change_something_print_their_target(tierlog_session_broker: TierlogBroker) -> None:

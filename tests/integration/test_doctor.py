@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import s3_servers
-from cli_inline import Ended, call, json_output
+from cli_inline import call, json_output, succeed
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from scraping import scraped
@@ -32,12 +32,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         succeed("cluster", "health", "--wait", "60")
         yield made / "c"
         call("cluster", "down", "--data-dir", str(made / "c"), "--yes")
-
-
-def succeed(*words: str) -> Ended:
-    ended = call(*words)
-    assert ended.code == 0, ended
-    return ended
 
 
 def found(*words: str) -> tuple[int, dict[str, dict[str, Any]]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from builds import changed_copy
-from cli_inline import Ended, call, json_output
+from cli_inline import call, json_output, succeed
 from confluent_kafka import Consumer, TopicPartition
 from rolling_load import Load
 from waiting import until
@@ -57,12 +57,6 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RolledC
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     yield RolledCluster(tmp_path / "cluster")
     call("cluster", "down", "--data-dir", str(tmp_path / "cluster"), "--yes")
-
-
-def succeed(*words: str) -> Ended:
-    ended = call(*words)
-    assert ended.code == 0, ended
-    return ended
 
 
 def roll(*words: str) -> tuple[int, dict[str, Any], str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cli_inline import Ended, call
+from cli_inline import call, succeed
 from confluent_kafka import Consumer, Producer, TopicPartition
 from waiting import until
 from web_page import WebPage
@@ -34,12 +34,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
         consume_some(started["bootstrap"])
         yield started
         call("cluster", "down", "--data-dir", str(made / "c"), "--yes")
-
-
-def succeed(*words: str) -> Ended:
-    ended = call(*words)
-    assert ended.code == 0, ended
-    return ended
 
 
 def consume_some(bootstrap: str) -> None:

@@ -53,6 +53,13 @@ def call(*words: str, stdin: bytes = b"") -> Ended:
     return Ended(code, _text(out), _text(err))
 
 
+def succeed(*words: str, stdin: bytes = b"") -> Ended:
+    """As `call`, for a command that must succeed."""
+    ended = call(*words, stdin=stdin)
+    assert ended.code == 0, ended
+    return ended
+
+
 def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
     """As `cli_process.run`, without the second that a process takes to start."""
     ended = call(*map(str, words))

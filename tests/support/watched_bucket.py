@@ -9,7 +9,7 @@ import s3_servers
 import watched_cluster
 from confluent_kafka import Consumer, TopicPartition
 from waiting import until
-from watched_cluster import WatchedCluster, in_background
+from watched_cluster import WatchedCluster, in_background, paused_repeatedly
 
 HISTORY = "history"
 IN_THE_BUCKET = {"remote.storage.enable": "true", "local.retention.ms": "0", "retention.ms": "-1",
@@ -34,14 +34,7 @@ def bucket_stays_down(watched: WatchedCluster, undo: ExitStack) -> None:
 
 def bucket_is_slow(watched: WatchedCluster, undo: ExitStack) -> None:
     """Requests wait for seconds, and then succeed."""
-
-    def pause(ends: threading.Event) -> None:
-        while not ends.wait(RUN_S):
-            watched.store.pause()
-            ends.wait(PAUSE_S)
-            watched.store.resume()
-
-    in_background(undo, pause)
+    paused_repeatedly(undo, watched.store.pause, watched.store.resume, pause_s=PAUSE_S, run_s=RUN_S)
 
 
 def history_is_unreadable(watched: WatchedCluster, undo: ExitStack) -> None:

@@ -210,6 +210,18 @@ def in_background(undo: ExitStack, work: Callable[[threading.Event], None]) -> N
     working.start()
 
 
+def paused_repeatedly(
+    undo: ExitStack, pause: Callable[[], None], resume: Callable[[], None], *, pause_s: float, run_s: float
+) -> None:
+    def work(ends: threading.Event) -> None:
+        while not ends.wait(run_s):
+            pause()
+            ends.wait(pause_s)
+            resume()
+
+    in_background(undo, work)
+
+
 def flip(path: Path) -> None:
     """Change a bit in the middle of the file."""
     content = bytearray(path.read_bytes())

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from resource import RLIMIT_NOFILE, prlimit
 
@@ -24,6 +25,7 @@ from watched_cluster import (
     WRONG_CLOCK,
     WatchedCluster,
     in_background,
+    paused_repeatedly,
 )
 
 from tierlog.cli.process import BrokerFailed
@@ -175,14 +177,8 @@ def few_open_files(watched: WatchedCluster, undo: ExitStack) -> None:
 
 def event_loop_is_late(watched: WatchedCluster, undo: ExitStack) -> None:
     process = watched.cluster.nodes[DEAD].pid
-
-    def pause(ends: threading.Event) -> None:
-        while not ends.wait(RUN_S):
-            os.kill(process, signal.SIGSTOP)
-            ends.wait(PAUSE_S)
-            os.kill(process, signal.SIGCONT)
-
-    in_background(undo, pause)
+    pause, resume = (partial(os.kill, process, number) for number in (signal.SIGSTOP, signal.SIGCONT))
+    paused_repeatedly(undo, pause, resume, pause_s=PAUSE_S, run_s=RUN_S)
 
 
 def log_is_damaged(watched: WatchedCluster, undo: ExitStack) -> None:
