@@ -123,6 +123,10 @@ CLUSTER: Final = {
         "a request or a task failed",
         "The node continues. Report this bug with its traceback; if it recurs, a restart may help.",
     ),
+    "node.task.goes_on": Event(
+        "tasks have not ended since their cancellation, and are cancelled again",
+        "None if the node then stops. Report their names as a bug if it does not, and kill it.",
+    ),
     "quorum.leader.changed": Event("the quorum has a new leader"),
     "quorum.leader.lost": Event(
         "this node knows no leader of the quorum",

@@ -6,8 +6,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hasha
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
+import structlog
+
 RETRY_S = 1.0
 """Pause after a failed run: a permanent bug must not fill the log, and other failures should recover soon."""
+
+CANCEL_AGAIN_S = 10.0
+"""Time after which a task that goes on is cancelled again. A library can lose a cancellation: aiohttp does if
+one comes together with a timeout of its own (its issue 5979)."""
 
 ITEMS_PER_TURN = 1_000
 """Items that are handled in one turn of the event loop when that is a look at a field of most of them: half a
@@ -16,6 +22,7 @@ millisecond to a millisecond."""
 T = TypeVar("T")
 Item = TypeVar("Item", bound=Hashable)
 Report = Callable[[str, BaseException], None]
+_log = structlog.get_logger("tierlog")
 
 
 def _always() -> bool:
@@ -64,7 +71,9 @@ class TaskGroup:
         while tasks := [task for task in self._tasks if task is not asyncio.current_task()]:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            _, going_on = await asyncio.wait(tasks, timeout=CANCEL_AGAIN_S)
+            if going_on:
+                _log.warning("node.task.goes_on", tasks=sorted(task.get_name() for task in going_on))
             await asyncio.sleep(0)  # done callbacks of tasks that have just ended run
 
     def _ended(self, task: asyncio.Task[Any]) -> None:

@@ -1,8 +1,10 @@
 """Task groups: cancellation, repeated tasks, and reports of failures."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
+from structlog.testing import capture_logs
 
 from tierlog.base import tasks
 from tierlog.base.tasks import TaskGroup, done_before
@@ -44,6 +46,23 @@ async def test_a_task_may_close_its_own_group() -> None:
     group.spawn("other", asyncio.Event().wait())
     group.spawn("closing", close())
     await closed.wait()
+
+
+async def test_lost_cancellation_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "CANCEL_AGAIN_S", 0.01)
+    group = TaskGroup(lambda name, failure: None)
+
+    async def loses_one() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    group.spawn("heartbeats", loses_one())
+    await asyncio.sleep(0)
+    with capture_logs() as lines:
+        await group.close()
+    assert [(line["event"], line["tasks"]) for line in lines] == [("node.task.goes_on", ["heartbeats"])]
+    assert len(group) == 0
 
 
 async def test_work_is_cancelled_and_awaited_when_the_event_comes_first() -> None:
