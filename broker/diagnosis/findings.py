@@ -50,7 +50,8 @@ class Finding:
 LOST_MAJORITY = "docs/runbooks/lost-majority.md"
 HEALTH_RULES = {
     "quorum": (
-        "Without a leader, topics, settings and in-sync replicas cannot change, and leases end.",
+        "Without a leader, topics, settings and in-sync replicas cannot change, and leases end. Mend this "
+        "first: commands that change them fail until there is one.",
         LOST_MAJORITY,
     ),
     "node": (
