@@ -167,12 +167,12 @@ _PARTITIONS = Group(
         ),
         Alert(
             "TierlogIsrFlaps",
-            f"sum by (instance) (increase({_REPLICAS}isrshrinks_total[1h])) > 20",
+            f"sum by (instance) (increase({_REPLICAS}isrshrinks_total[10m])) > 0",
+            lasting="30m",
             severity=WARNING,
-            summary='{{ $labels.instance }}: in-sync sets shrank {{ $value | printf "%.0f" }} times in an '
-            "hour",
-            description="Followers fall behind again and again: look at their disks, their CPU and the "
-            "network.",
+            summary='{{ $labels.instance }}: in-sync sets shrink again and again, {{ $value | printf "%.0f" '
+            "}} times in ten minutes",
+            description="Followers fall behind and catch up: look at their disks, their CPU and the network.",
             page="runbooks/lost-broker.md",
         ),
         Alert(
