@@ -213,8 +213,8 @@ class Shard(Generic[C]):
     @safeguard("a coordinator replays its partition before it serves")
     async def load(self) -> None:
         """Replay the partition. No event is handled before that is done. Raises LoadFailed."""
-        while not self.replica.high_watermark_is_current and not self._closed:
-            # A new leader may have committed records, with offsets of clients, above its high watermark.
+        log_end_offset = self.replica.log_end_offset
+        while not (self._is_committed(log_end_offset) or self._closed):
             self._replica_changed.clear()
             await self._replica_changed.wait()
         core, offset, load = self._new_core(), self.replica.log_start_offset, _Load()
@@ -251,6 +251,12 @@ class Shard(Generic[C]):
             )
         if load.records:
             _log.info("coordinator.loaded", partition=str(self.name), records=load.records)
+
+    def _is_committed(self, log_end_offset: int) -> bool:
+        """Whether a load may begin. A new leader may have committed records, with offsets of clients, above
+        its high watermark. A core that failed may have appended records that count once they are durable."""
+        replica = self.replica
+        return replica.high_watermark_is_current and replica.high_watermark >= log_end_offset
 
     def start_empty(self) -> None:
         """Start a shard without records at once, so that the first request of a new cluster need not wait."""

@@ -18,6 +18,7 @@ from msgspec import structs
 
 from tierlog.base.types import TopicPartition
 from tierlog.broker.coordinators import shards
+from tierlog.broker.coordinators.core.effects import Appended, WriteId
 from tierlog.broker.coordinators.shards import partition_of
 from tierlog.config.topic import OFFSETS_TOPIC
 from tierlog.protocol.errors import ErrorCode as E
@@ -125,6 +126,22 @@ async def test_commit_times_out_if_replicas_are_slow(tmp_path):
         assert await fetched(broker) == 8
         response = await broker.call("OffsetCommit", 9, commit_request(9))
         assert response.topics[0].partitions[0].error_code == E.NONE
+
+
+async def test_rebuilt_shard_waits_for_the_appends_of_its_predecessor(broker):
+    """They count once they are durable, so a core that did not replay them would contradict its log."""
+    await broker.call("OffsetCommit", 9, commit_request(5))
+    lag_behind(broker)
+    late = broker.begin("OffsetCommit", 9, commit_request(6))
+    shard = broker.service.shards._shards[partition_of("g", 2)]
+    shard.submit(Appended(write_id=WriteId(99)))  # the core knows no append with this id
+    assert (await late).topics[0].partitions[0].error_code == E.NOT_COORDINATOR
+    loading = asyncio.ensure_future(shard.load())
+    await asyncio.wait([loading], timeout=0.1)
+    assert not loading.done()
+    catch_up(broker)
+    await loading
+    assert await fetched(broker) == 6
 
 
 async def test_assignment_that_times_out_starts_another_rebalance(tmp_path):

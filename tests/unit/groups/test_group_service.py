@@ -416,7 +416,8 @@ async def test_topic_deleted_during_a_load_leaves_no_offsets(broker):
 class Unreadable:
     """A replica on a disk that cannot be read."""
 
-    high_watermark, log_start_offset = 1, 0
+    high_watermark, log_start_offset, log_end_offset = 1, 0, 1
+    high_watermark_is_current, repairs = True, 0
 
     def read(self, offset, max_bytes):
         raise OSError(5, "Input/output error")
