@@ -72,7 +72,7 @@ def check_commit(group: Group | None, request: Commit) -> ErrorCode:
     if request.generation < 0 and not has_identity:
         return ErrorCode.UNKNOWN_MEMBER_ID if request.producer is None else ErrorCode.NONE
     error = group.validate(request.member_id, request.group_instance_id)
-    if error == ErrorCode.NONE and request.generation != group.generation:
+    if error == ErrorCode.NONE and not group.has_generation(request.member_id, request.generation):
         return ErrorCode.ILLEGAL_GENERATION
     if error == ErrorCode.NONE and group.awaits_assignment and request.producer is None:
         # The member does not know its new assignment: another member may own these partitions.

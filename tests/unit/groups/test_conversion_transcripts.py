@@ -39,7 +39,7 @@ def test_classic_group_becomes_a_consumer_group_and_classic_again(bench):
     b.beat("m1", 2)
     b.consume("a", 2)
     b.consume("a", -1)
-    b.beat("m1", 3)
+    b.beat("m1", 2)
     b.join_cooperative("m1", owned="t0 t1")
     assert b.core.list_groups() == [("g", "consumer", "CompletingRebalance", "classic")]
     assert same(
@@ -76,12 +76,45 @@ def test_classic_group_becomes_a_consumer_group_and_classic_again(bench):
             append -current/g/a, -current/g/m1, -target/g/a, -target/g/m1, -member/g/a,
                 -member/g/m1, -targets/g, -group/g, +g
             #13 member a epoch=-1
-        0 #14 heartbeat m1 3
+        0 #14 heartbeat m1 2
             #14 REBALANCE_IN_PROGRESS
         0 #15 join m1
             #15 joined m1 gen=4 leader=m1 [m1]
         """,
     )
+
+
+def became_classic_again(b) -> None:
+    """The classic member m1 is in epoch 2 when the only consumer leaves."""
+    classic_group(b)
+    b.consume("a")
+    b.join_cooperative("m1", owned="t0 t1 t2")
+    assert b.response(b.join_cooperative("m1", owned="t0 t1")).generation == 2
+    b.consume("a", -1)
+    assert b.core.list_groups() == [("g", "consumer", "PreparingRebalance", "classic")]
+
+
+def test_members_of_a_group_that_becomes_classic_commit_before_they_rejoin(bench):
+    """ILLEGAL_GENERATION would take their partitions away, and they would process records again."""
+    b = bench()
+    became_classic_again(b)
+    assert b.error(b.beat("m1", 2)) == E.REBALANCE_IN_PROGRESS
+    assert b.error(b.sync("m1", 2)) == E.REBALANCE_IN_PROGRESS
+    assert b.error(b.commit(7, member_id="m1", generation=2)) == E.NONE
+    for generation in (1, 3):
+        assert b.error(b.commit(8, member_id="m1", generation=generation)) == E.ILLEGAL_GENERATION
+    generation = b.response(b.join_cooperative("m1", owned="t0 t1")).generation
+    assert b.error(b.commit(8, member_id="m1", generation=2)) == E.ILLEGAL_GENERATION
+    b.sync("m1", generation)
+    assert b.error(b.commit(8, member_id="m1", generation=generation)) == E.NONE
+
+
+def test_members_rejoin_if_the_coordinator_fails_just_after_their_group_became_classic(bench):
+    """The next coordinator finds a stable group, in which no member has the partitions of the consumer."""
+    b = bench()
+    became_classic_again(b)
+    b.restart()
+    assert b.error(b.beat("m1", 2)) == E.ILLEGAL_GENERATION
 
 
 def test_eager_member_has_given_everything_up_when_it_rejoins(bench):

@@ -43,7 +43,8 @@ class Member:
     """One member of a classic group.
 
     `joining` and `syncing`: its waiting JoinGroup and SyncGroup. `is_new`: its first JoinGroup has not been
-    answered yet.
+    answered yet. `epoch`: its epoch in the consumer group that became this group. Until the next generation
+    begins, the client knows it as its generation.
     """
 
     member_id: str
@@ -55,6 +56,7 @@ class Member:
     protocols: tuple[Protocol, ...]
     assignment: bytes = b""
     is_new: bool = False
+    epoch: int | None = None
     joining: Token | None = None
     syncing: Token | None = None
 
@@ -175,6 +177,8 @@ class Group:
         self.initial_join_left_ms = None
         self.new_member_added = False
         self.storing = False
+        for member in self.members.values():
+            member.epoch = None
         if self.members:
             self.protocol_name = self.select_protocol()
             self.subscribed_topics = self.compute_subscribed_topics()
@@ -210,6 +214,11 @@ class Group:
             if current != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def has_generation(self, member_id: str, generation: int) -> bool:
+        """Whether a member's request is of the generation that its client knows if it has all responses."""
+        epoch = self.members[member_id].epoch
+        return generation == (self.generation if epoch is None else epoch)
 
     def supports(self, protocol_type: str, protocols: tuple[Protocol, ...]) -> bool:
         """Whether a member with these protocols may join: all members support at least one of them."""

@@ -263,7 +263,7 @@ def _check_sync(group: Group, request: Sync) -> ErrorCode:
     error = group.validate(request.member_id, request.group_instance_id)
     if error != ErrorCode.NONE:
         return error
-    if request.generation != group.generation:
+    if not group.has_generation(request.member_id, request.generation):
         return ErrorCode.ILLEGAL_GENERATION
     if _differ(request.protocol_type, group.protocol_type) or _differ(
         request.protocol_name, group.protocol_name
@@ -282,7 +282,7 @@ def _differ(requested: str | None, known: str | None) -> bool:
 
 def heartbeat(group: Group, request: Heartbeat, turn: Turn) -> None:
     error = group.validate(request.member_id, request.group_instance_id)
-    if error == ErrorCode.NONE and request.generation != group.generation:
+    if error == ErrorCode.NONE and not group.has_generation(request.member_id, request.generation):
         error = ErrorCode.ILLEGAL_GENERATION
     if error == ErrorCode.NONE:
         restart_session(group, group.members[request.member_id], turn)

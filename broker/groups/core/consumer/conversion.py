@@ -137,7 +137,11 @@ def may_downgrade(group: ConsumerGroup, settings: GroupSettings) -> bool:
 
 
 def downgrade(group: ConsumerGroup, turn: Turn, stored: AfterAppend) -> Group:
-    """The classic group which a consumer group becomes. Its members rejoin.
+    """The classic group which a consumer group becomes. Its members rejoin. Before, they may commit in their
+    epochs.
+
+    No member has the generation that is stored: if this coordinator fails, the next one finds a stable group,
+    and its members must rejoin to get the partitions of the last consumer.
 
     A failed append is harmless: a later coordinator finds the consumer group and its classic members, unless
     the classic group was stored by then.
@@ -178,6 +182,7 @@ def _classic_member(group: ConsumerGroup, member: ConsumerMember, topics: TopicV
         session_timeout_ms=classic.session_timeout_ms,
         protocols=protocols,
         assignment=encode_assignment(partitions, protocols[0][1]),
+        epoch=member.epoch,
     )
 
 
