@@ -5,7 +5,7 @@ fails, the next coordinator removes them again when it loads. Owned by coordinat
 groups.
 """
 
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping, Set
 from dataclasses import replace
 
 from tierlog.base.safeguards import safeguard
@@ -207,8 +207,11 @@ class GroupOffsets:
         """Remove offsets of deleted topics: consumers of a new topic of the same name must not get them.
 
         The offsets are removed from memory at once. If writing the tombstones fails, the next coordinator
-        removes the offsets again when it loads. `is_deleted` decides for offsets without a topic id.
+        removes the offsets again when it loads. `is_deleted` decides for offsets without a topic id. A
+        partition with a later commit, which may be one for the new topic, gets no tombstone: it would delete
+        that.
         """
+        committing = self._partitions_being_committed()
         for group_id in list(self._offsets.groups()):
             to_remove = [
                 partition
@@ -216,8 +219,25 @@ class GroupOffsets:
                 if self._is_of_another_topic(partition, committed)
                 or (committed.topic_id == ZERO_UUID and is_deleted(partition.topic))
             ]
-            self.remove(group_id, to_remove)
-            self._append_tombstones(group_id, to_remove, turn)
+            for partition in to_remove:
+                self._offsets.remove(group_id, partition)
+            last = [each for each in to_remove if not self._has_later_commit(group_id, each, committing)]
+            self._append_tombstones(group_id, last, turn)
+
+    def _partitions_being_committed(self) -> set[tuple[str, TopicPartition]]:
+        """The groups and partitions with commits that are appended and not durable yet."""
+        return {
+            (group_id, partition)
+            for group_id, partitions in self._committing.values()
+            for partition in partitions
+        }
+
+    def _has_later_commit(
+        self, group_id: str, partition: TopicPartition, committing: Set[tuple[str, TopicPartition]]
+    ) -> bool:
+        """Whether a commit that does not count yet follows the offset in the log. A tombstone would delete it
+        after the client saw it acknowledged. Kafka checks pending commits, too."""
+        return (group_id, partition) in committing or self._transactional.holds(group_id, partition)
 
     def _is_of_another_topic(self, partition: TopicPartition, committed: CommittedOffset) -> bool:
         """Whether the offset was committed for an earlier topic of the same name. False during the replay,
@@ -227,16 +247,8 @@ class GroupOffsets:
         return committed.topic_id not in (ZERO_UUID, self.topics.id_of(partition.topic))
 
     def expire(self, turn: Turn) -> list[AnyGroup]:
-        """Remove expired offsets. Returns the groups that have nothing left and no members.
-
-        Do not expire an offset with a pending commit. The tombstone would follow the commit in the log and
-        delete the new offset after the client saw it acknowledged. Kafka checks pending commits too.
-        """
-        committing = {
-            (group_id, partition)
-            for group_id, partitions in self._committing.values()
-            for partition in partitions
-        }
+        """Remove expired offsets. Returns the groups that have nothing left and no members."""
+        committing = self._partitions_being_committed()
         unused_groups = []
         for group in list(self._groups.values()):
             offsets = self._offsets.of(group.group_id)
@@ -244,8 +256,7 @@ class GroupOffsets:
             to_remove = [
                 partition
                 for partition in unused
-                if (group.group_id, partition) not in committing
-                and not self._transactional.holds(group.group_id, partition)
+                if not self._has_later_commit(group.group_id, partition, committing)
             ]
             is_last = len(to_remove) == len(offsets) and not self._transactional.has(group.group_id)
             if is_last and group.is_empty:

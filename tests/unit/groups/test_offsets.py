@@ -1,5 +1,7 @@
 """Committed offsets: checks of a commit, durability and expiry."""
 
+from dataclasses import replace
+
 import pytest
 
 from tierlog.base.types import TopicPartition
@@ -13,6 +15,7 @@ from tierlog.broker.groups.core.formats import (
     encode_key,
     encode_offset,
 )
+from tierlog.broker.storage.core.producer_state import NO_PRODUCER_ID
 from tierlog.protocol.errors import ErrorCode as E
 
 T0 = TopicPartition("t", 0)
@@ -242,3 +245,41 @@ def test_load_keeps_the_offset_of_a_committed_transaction_unless_its_topic_was_d
     b.core.replay_marker(7, committed=True)
     b.core.finish_replay(b.now_ms, b.view())
     assert offset(b) == (None if is_deleted else 5)
+
+
+def test_offset_in_a_transaction_outlives_that_of_an_earlier_topic(bench):
+    """The tombstone of the old offset failed, and the coordinator moved before the transaction ended."""
+    b = bench()
+    key = encode_key(OffsetKey("g", "t", 0))
+    old = CommittedOffset(1000, 3, "", b.now_ms, topic_id=b.topics["t"])
+    b.recreate("t", seen=False)
+    new = replace(old, offset=7, topic_id=b.topics["t"])
+    b.log += [StoredRecord(key, encode_offset(old)), StoredRecord(key, encode_offset(new))]
+
+    def load() -> None:
+        b.core = Coordinator(b.settings)
+        for number, record in enumerate(b.log):
+            b.core.replay(*record, producer_id=7 if number == 1 else NO_PRODUCER_ID)
+
+    load()
+    b._perform(b.core.finish_replay(b.now_ms, b.view()))
+    assert offset(b) is None and b.core.unstable_partitions("g") == [T0]
+    b.core.replay_marker(7, committed=True)
+    assert offset(b) == 7
+    load()
+    b.core.replay_marker(7, committed=True)
+    b._perform(b.core.finish_replay(b.now_ms, b.view()))
+    assert offset(b) == 7
+
+
+def test_commit_in_flight_outlives_the_offset_of_an_earlier_topic(bench):
+    b = bench()
+    b.commit(1000)
+    b.recreate("t", seen=False)
+    b.hold_appends = True
+    token = b.commit(7)
+    b.send_topics("t")
+    b.release()
+    assert b.error(token) == E.NONE
+    b.restart()
+    assert offset(b) == 7
