@@ -144,8 +144,8 @@ class Shard(Generic[C]):
         self.ready = False
         self.skipped_records = 0
         self.leader_epoch = replica.leader_epoch
-        self._repairs_before_skip: int | None = None
-        """`replica.repairs` before the load that skipped a damaged batch. None if no batch was skipped."""
+        self.is_replicated = False
+        """Whether other brokers have replicas of the partition, which can repair it."""
         self.on_failure: Callable[[Shard[C]], None] = lambda shard: None
         self.on_service_effect: Callable[[Shard[C], Effect], None] = lambda shard, effect: None
         self._new_core = new_core
@@ -218,7 +218,6 @@ class Shard(Generic[C]):
             self._replica_changed.clear()
             await self._replica_changed.wait()
         core, offset, load = self._new_core(), self.replica.log_start_offset, _Load()
-        self._repairs_before_skip, repairs = None, self.replica.repairs
         while offset < self.replica.high_watermark and not self._closed:
             result = self.replica.read(offset, LOAD_BYTES)
             if result.error != ErrorCode.NONE or result.slice is None or not result.slice.parts:
@@ -229,12 +228,10 @@ class Shard(Generic[C]):
             await _replay(core, data, load)
             offset = result.slice.end_offset
             if load.damaged_at >= 0:
-                self.replica.suspect(load.damaged_at, "a coordinator cannot replay it")
-                self._repairs_before_skip, load.damaged_at = repairs, NO_OFFSET
+                self._damage_found(load.damaged_at)
+                load.damaged_at = NO_OFFSET
         if self._closed:
             return
-        if self._is_repaired:
-            raise LoadFailed(f"{self.name} was repaired while it was read")
         self.core = core
         self._perform(core.finish_replay(self._clock.now_ms(), self._topics()))
         self.ready = True
@@ -257,6 +254,14 @@ class Shard(Generic[C]):
         its high watermark. A core that failed may have appended records that count once they are durable."""
         replica = self.replica
         return replica.high_watermark_is_current and replica.high_watermark >= log_end_offset
+
+    def _damage_found(self, offset: int) -> None:
+        """Have a damaged batch repaired. Raises LoadFailed if that is possible: without the batch the core
+        would contradict what is durable, for example abort a transaction that is committed. A log without
+        other replicas is loaded without it."""
+        self.replica.suspect(offset, "a coordinator cannot replay it")
+        if self.is_replicated:
+            raise LoadFailed(f"{self.name} is damaged at offset {offset}, and waits for its repair")
 
     def start_empty(self) -> None:
         """Start a shard without records at once, so that the first request of a new cluster need not wait."""
@@ -401,10 +406,6 @@ class Shard(Generic[C]):
 
     def _on_replica_change(self, replica: Replica) -> None:
         self._replica_changed.set()
-        if self.ready and self._is_repaired:
-            _log.info("coordinator.repaired", partition=str(self.name))
-            self._fail()
-            return
         self._report_durable()
 
     @property
@@ -412,11 +413,6 @@ class Shard(Generic[C]):
         """Whether the replica still leads in the epoch in which this shard was loaded. Another broker may
         have coordinated before a later epoch."""
         return self.replica.leader_epoch == self.leader_epoch
-
-    @property
-    def _is_repaired(self) -> bool:
-        """Whether the log was repaired after a load skipped a damaged batch."""
-        return self._repairs_before_skip not in (None, self.replica.repairs)
 
     def _report_durable(self) -> None:
         """Report results in the order of the appends, even if a later append failed at once."""

@@ -285,6 +285,7 @@ class Shards(Generic[C]):
             self._append_timeout_ms,
             self._host.must_verify,
         )
+        shard.is_replicated = len(image.replicas) > 1
         shard.on_failure = self._load_later
         if self._perform is not None:
             shard.on_service_effect = self._perform

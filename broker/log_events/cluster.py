@@ -60,7 +60,6 @@ CLUSTER: Final = {
         "unusable records of a coordinator were skipped",
         "Report this bug. `tierlog log dump` shows the records.",
     ),
-    "coordinator.repaired": Event("a coordinator shard is rebuilt from its repaired log"),
     "coordinator.topic.missing": Event(
         "cannot create an internal topic; clients wait for it",
         "Start enough brokers for its replication factor, or lower that in the settings.",

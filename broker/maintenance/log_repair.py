@@ -181,7 +181,7 @@ class LogRepair:
             if not written or not self._is_here(replica) or not repair.finish():
                 return False
             self._log_repaired(replica, where, source)
-            replica.repaired()
+            replica.notify()
             return True
         return False
 

@@ -120,8 +120,6 @@ class Replica:
         """Bytes sent to consumers, from both tiers; counted by the Fetch handler."""
         self._opened_at = log.log_end_offset
         log.producers.on_high_watermark_updated(self._core.high_watermark)
-        self.repairs = 0
-        """Number of damaged ranges of the log that were repaired."""
         self.failed_end = 0
         """Unflushed batches that end at or below this offset have failed, because their flush failed."""
         self.as_leader = LeaderRole(self, self._core)
@@ -503,11 +501,6 @@ class Replica:
             end = self.log.recovery_point if self.wants_flush() else self.log.log_end_offset
             self._core.appended(max(end, self._core.log_end_offset))
             self.notify()
-
-    def repaired(self) -> None:
-        """Record that a damaged range of the log was repaired and is served again."""
-        self.repairs += 1
-        self.notify()
 
     def close(self, *, clean: bool) -> None:
         """Close the log; every later call returns KAFKA_STORAGE_ERROR. Raises OSError if a clean close

@@ -1,4 +1,4 @@
-"""Coordinators without a lease, with slow replicas, or of an older leader epoch."""
+"""Coordinators without a lease, with slow or damaged replicas, or of an older leader epoch."""
 
 import asyncio
 from dataclasses import replace
@@ -158,6 +158,34 @@ async def test_assignment_that_times_out_starts_another_rebalance(tmp_path):
         joined = await broker.call("JoinGroup", 9, request)
         assert (joined.error_code, joined.generation_id) == (E.NONE, 2)
         assert (await broker.call("SyncGroup", 5, sync_request("g", joined))).error_code == E.NONE
+
+
+async def test_coordinator_waits_for_the_repair_of_a_damaged_commit(tmp_path):
+    settings = replace(SETTINGS, offsets_topic_replication_factor=2)
+    async with OneBroker(tmp_path, settings, Lease()) as broker:
+        await broker.register(2)
+        await broker.service.shards.create_topic()
+        await broker.create("t")
+        [number] = broker.service.shards._shards
+        group = next(name for name in map(str, range(9)) if partition_of(name, 2) == number)
+        await broker.call("OffsetCommit", 9, commit_request(5, group=group))
+        await broker.call("OffsetCommit", 9, commit_request(6, group=group))
+        shard = broker.service.shards._shards[number]
+        shard.submit(Appended(write_id=WriteId(99)))  # it fails
+        broker.service.shards.timers.close()
+        suspected = []
+        shard.replica.suspect = lambda offset, why: suspected.append(offset)
+        path = next((broker.directory / str(shard.name)).glob("*.log"))
+        whole = path.read_bytes()
+        damaged = bytearray(whole)
+        damaged[whole.rindex((6).to_bytes(8, "big")) + 7] = 99
+        path.write_bytes(damaged)
+        await broker.service.shards._load_shard(shard)
+        assert suspected == [shard.replica.log_end_offset - 1]
+        assert not shard.ready, "it would answer 5"
+        path.write_bytes(whole)
+        await broker.service.shards._load_shard(shard)
+        assert await fetched(broker, group) == 6
 
 
 def lag_behind(broker: OneBroker) -> None:

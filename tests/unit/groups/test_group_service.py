@@ -417,7 +417,7 @@ class Unreadable:
     """A replica on a disk that cannot be read."""
 
     high_watermark, log_start_offset, log_end_offset = 1, 0, 1
-    high_watermark_is_current, repairs = True, 0
+    high_watermark_is_current = True
 
     def read(self, offset, max_bytes):
         raise OSError(5, "Input/output error")
@@ -441,7 +441,7 @@ async def test_failed_load_is_retried(broker):
     assert await fetched(broker) == 5
 
 
-async def test_damaged_commit_is_skipped(broker):
+async def test_damaged_commit_is_skipped_if_no_other_replica_has_it(broker):
     await broker.call("OffsetCommit", 9, commit_request(5))
     await broker.call("OffsetCommit", 9, commit_request(6))
     shard = failed_shard(broker)
@@ -452,29 +452,6 @@ async def test_damaged_commit_is_skipped(broker):
     path.write_bytes(content)
     await shard.load()
     assert await fetched(broker) == 5
-
-
-async def test_damaged_commit_counts_once_it_is_repaired(broker):
-    """In place, while this broker remains the leader."""
-    await broker.call("OffsetCommit", 9, commit_request(5))
-    await broker.call("OffsetCommit", 9, commit_request(6))
-    shard = failed_shard(broker)
-    broker.service.shards.timers.close()
-    suspected = []
-    shard.replica.suspect = lambda offset, why: suspected.append(offset)
-    path = next((broker.directory / str(shard.name)).glob("*.log"))
-    whole = path.read_bytes()
-    content = bytearray(whole)
-    content[whole.rindex((6).to_bytes(8, "big")) + 7] = 99
-    path.write_bytes(content)
-    await broker.service.shards._load_shard(shard)
-    assert await fetched(broker) == 5
-    assert suspected == [shard.replica.log_end_offset - 1]
-    path.write_bytes(whole)
-    shard.replica.repaired()
-    assert not shard.ready and reloads(broker) == 1
-    await broker.service.shards._load_shard(shard)
-    assert await fetched(broker) == 6
 
 
 async def test_unusable_records_are_skipped_with_one_log_line(broker):

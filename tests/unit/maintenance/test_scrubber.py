@@ -419,7 +419,7 @@ async def test_leader_repairs_its_log_from_a_follower_and_stays_leader(
     node.damage(offset, at)
     await node.scrubber.scrub_all()
     await asyncio.wait_for(node.whole(), 30)
-    assert node.batches() == whole and (node.repair.repaired_count, node.replica.repairs) == (1, 1)
+    assert node.batches() == whole and node.repair.repaired_count == 1
     assert node.reported == [] and node.replica.is_leader and node.replica.log_end_offset == BATCHES
     assert {host for host, _ in node.peers.requests} == {"h2"}
     node.replica.check()
