@@ -180,7 +180,8 @@ def _unused_since_ms(
 ) -> int | None:
     """When the retention time of an offset began, or None while a member may use the offset."""
     if isinstance(group, ConsumerGroup):
-        return committed.commit_timestamp_ms
+        # Kafka takes the commit's: a group that restarts loses the offsets of partitions without new records.
+        return max(group.emptied_ms, committed.commit_timestamp_ms)
     if group.protocol_type is None:  # simple consumers only, never members
         return committed.commit_timestamp_ms
     if group.state is GroupState.EMPTY:

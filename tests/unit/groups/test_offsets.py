@@ -112,6 +112,22 @@ def test_empty_group_expires_with_its_offsets(bench):
     assert b.core.list_groups() == []
 
 
+def test_offset_of_a_consumer_group_expires_after_its_last_member_has_left(bench):
+    """A group that is stopped for a minute keeps the offsets of partitions without news."""
+    b = bench(offsets_retention_ms=7 * DAY_MS)
+    b.consume("a")
+    b.commit(9, member_id="a", generation=2)
+    b.timers.clear()  # the member lives on
+    b.advance(8 * DAY_MS)
+    b.consume("a", -1)
+    b.advance(7 * DAY_MS - 1)
+    b.send(ExpireOffsets())
+    assert offset(b) == 9
+    b.advance(1)
+    b.send(ExpireOffsets())
+    assert offset(b) is None and b.core.list_groups() == []
+
+
 def test_offset_does_not_expire_while_a_commit_of_it_is_pending(bench):
     b = bench(offsets_retention_ms=DAY_MS)
     b.commit(5)

@@ -69,6 +69,7 @@ class ConsumerGroup:
     classic_members: int = 0
     stable_in: Counter[int] = field(default_factory=Counter)  # epoch -> members that are Stable in it
     # ---- not stored ----
+    emptied_ms: int = 0  # when the last member left; 0: not known to this coordinator
     changed: dict[ConsumerKey | GroupKey, None] = field(default_factory=dict)  # records to append
     encoded: dict[str, tuple[Partitions, StoredRecord]] = field(default_factory=dict)
     """Records of targets in `changed` that are encoded, by member id. Each counts as long as the member has

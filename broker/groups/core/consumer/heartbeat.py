@@ -387,6 +387,8 @@ def remove_members(group: ConsumerGroup, member_ids: list[str], turn: Turn) -> N
         cancel_timers(group, member_id, turn)
         stop_waiting(group, member_id, turn, ErrorCode.UNKNOWN_MEMBER_ID)
         group.remove(member_id)
+    if group.is_empty:
+        group.emptied_ms = turn.now_ms
     refresh_epoch(group, turn, bump=True)
     request_target(group, turn)
 
