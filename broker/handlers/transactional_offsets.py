@@ -36,16 +36,24 @@ def txn_offset_commit_handler(groups: GroupService, verifier: TransactionVerifie
         commit = partial(_commit, groups, context, request, verifying, shard.name)
         if verifying.ask(verifier):
             return at_once_or_pending(commit())
-        return Pending(_commit_verified(verifying, verifier, commit))
+        appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        work = _commit_verified(verifying, verifier, commit, appended)
+        return Pending(work, blocks_later_until=appended)
 
     return handle
 
 
 async def _commit_verified(
-    verifying: Verifying, verifier: TransactionVerifier, commit: "Callable[[], Reply | asyncio.Future[Reply]]"
+    verifying: Verifying,
+    verifier: TransactionVerifier,
+    commit: "Callable[[], Reply | asyncio.Future[Reply]]",
+    appended: "asyncio.Future[None]",
 ) -> Reply:
+    """`appended`: set once later requests of the connection may follow. A later commit must not be overtaken:
+    the coordinator may answer its question first."""
     await verifying.answers(verifier)
     found = commit()
+    appended.set_result(None)
     return await found if isinstance(found, asyncio.Future) else found
 
 
