@@ -13,7 +13,7 @@ from tierlog.broker.storage.segment import Damage, Segment
 
 @dataclass(frozen=True, slots=True)
 class ReplicasCreated:
-    """Replicas were created in threads, later than the image that has them."""
+    """Replicas were created in threads or after a full disk, later than the image that has them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -401,6 +401,7 @@ class ReplicaManager:
         if current is not None and name in self._missing:
             self._add_result(name, opened)
             self._apply_topic(image, current)
+            self.emit(ReplicasCreated())
             return
         if isinstance(opened, Replica):  # its topic was deleted, or its directory failed
             await directory.run(partial(opened.close, clean=False))

@@ -20,6 +20,7 @@ from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition, TopicPartition
 from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_events import ReplicaEvent, ReplicasCreated
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.checkpoints import RECOVERY_POINTS, read_offsets
 from tierlog.broker.storage.log_dir import CheckpointRow
@@ -358,10 +359,13 @@ async def test_partition_is_created_later_after_a_full_disk(tmp_path: Path) -> N
     node = Node(tmp_path, files)
     node.manager.follow(EMPTY, image)
     assert node.manager.get("t", 0) is None
+    events: list[ReplicaEvent] = []
+    node.manager.listeners = (events.append,)
     files.full = False
     node.directory.mark_not_full()
     await node.manager.retry_missing()
     assert append(node.replica, 1) == 0
+    assert events == [ReplicasCreated()], "its coordinator begins without a request"
 
 
 async def test_follower_with_a_lost_disk_fetches_until_it_is_elected(tmp_path: Path) -> None:
