@@ -362,7 +362,7 @@ class Coordinator:
         """Append a change. It counts once it is durable: then `then` replies, and requests that waited
         follow."""
         transactional_id = decided.transactional_id
-        each.pending = decided
+        each.pending, before = decided, each.current
 
         def stored(turn: Turn, error: ErrorCode) -> None:
             if error != ErrorCode.REQUEST_TIMED_OUT:  # otherwise the change may still become durable
@@ -374,7 +374,7 @@ class Coordinator:
             if each.pending is not None:
                 return
             if error == ErrorCode.NONE:
-                self._follow_state(decided, turn)
+                self._follow_state(decided, turn, before)
             elif each.current is not None and each.current.state.is_prepared:
                 turn.set_timer(TimerKey(TimerKind.RETRY, transactional_id), COMPLETE_RETRY_MS)
             self._resume(transactional_id, turn)
@@ -383,17 +383,20 @@ class Coordinator:
         record = StoredRecord(encode_key(transactional_id), encode_value(decided))
         turn.append([record], stored)
 
-    def _follow_state(self, transaction: Transaction, turn: Turn) -> None:
-        """Begin the work that a durable state requires: write markers, or set a timer."""
+    def _follow_state(self, transaction: Transaction, turn: Turn, before: Transaction | None = None) -> None:
+        """Begin the work that a durable state requires: write markers, or set a timer. The timer of an open
+        transaction runs on when partitions are added: its age by the wall clock may jump."""
         key = TimerKey(TimerKind.TRANSACTION, transaction.transactional_id)
+        timeout_ms, state = transaction.timeout_ms, transaction.state
+        has_timer = before is not None and (before.state, before.timeout_ms) == (state, timeout_ms)
         if transaction.state.is_prepared:
             turn.cancel_timer(key)
             turn.effects.append(_markers(transaction))
-        elif transaction.state is TransactionState.ONGOING and transaction.has_timeout:
-            age_ms = max(turn.now_ms - transaction.started_ms, 0)
-            turn.set_timer(key, max(transaction.timeout_ms - age_ms, 0))
-        elif transaction.state is TransactionState.ONGOING:
+        elif state is TransactionState.ONGOING and not transaction.has_timeout:
             turn.cancel_timer(key)
+        elif state is TransactionState.ONGOING and not has_timer:
+            age_ms = max(turn.now_ms - transaction.started_ms, 0)
+            turn.set_timer(key, max(timeout_ms - age_ms, 0))
 
     def _remove_if_unused(self, transactional_id: str) -> None:
         each = self._ids.get(transactional_id)

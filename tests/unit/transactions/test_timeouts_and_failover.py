@@ -103,6 +103,20 @@ def test_clock_of_a_new_coordinator_may_be_behind(bench):
     assert b.state is S.COMPLETE_ABORT
 
 
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_clock_that_jumps_changes_no_timeout(bench, hours):
+    b = bench()
+    producer = b.open("a-0", timeout_ms=5_000)
+    b.advance(3_000)
+    b.now_ms += hours * 3_600_000
+    b.timers = {key: at_ms + hours * 3_600_000 for key, at_ms in b.timers.items()}  # by another clock
+    assert b.error(b.add(producer, "a-1")) == E.NONE
+    b.advance(1_999)
+    assert b.state is S.ONGOING
+    b.advance(1)
+    assert b.state is S.COMPLETE_ABORT
+
+
 def test_transaction_that_timed_out_without_a_coordinator_is_aborted_at_once(bench):
     b = bench()
     b.open("a-0", timeout_ms=5_000)
