@@ -131,8 +131,11 @@ class Shards(Generic[C]):
         return shard.ask(build, convert)
 
     def submit_to_all(self, event: Any) -> None:
+        """Shards that are loading need no event: a load ends with the newest image. While one waits for the
+        repair of its log, events would pile up, each with an image."""
         for shard in self._shards.values():
-            shard.submit(event)
+            if shard.ready:
+                shard.submit(event)
 
     def _submit_later(self, interval_ms: int, event: Any) -> None:
         def submit() -> None:

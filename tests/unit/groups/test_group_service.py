@@ -413,6 +413,19 @@ async def test_topic_deleted_during_a_load_leaves_no_offsets(broker):
     assert await fetched(broker) == -1
 
 
+async def test_events_do_not_pile_up_while_a_shard_loads(broker):
+    await broker.call("OffsetCommit", 9, commit_request(5))
+    shard = failed_shard(broker)
+    for name in "uvw":
+        await broker.create(name)
+    assert not shard._inbox
+    await shard.load()
+    assert await fetched(broker) == 5
+    assert (await broker.call("OffsetCommit", 9, commit_request(6, topic="w"))).topics[0].partitions[
+        0
+    ].error_code == 0
+
+
 class Unreadable:
     """A replica on a disk that cannot be read."""
 
