@@ -12,8 +12,8 @@ RETRY_S = 1.0
 """Pause after a failed run: a permanent bug must not fill the log, and other failures should recover soon."""
 
 CANCEL_AGAIN_S = 10.0
-"""Time after which a task that goes on is cancelled again. A library can lose a cancellation: aiohttp does if
-one comes together with a timeout of its own (its issue 5979)."""
+"""Time after which a task that still runs is cancelled again. A library can lose a cancellation: aiohttp does
+if one comes together with a timeout of its own (its issue 5979)."""
 
 ITEMS_PER_TURN = 1_000
 """Items that are handled in one turn of the event loop when that is a look at a field of most of them: half a
