@@ -7,6 +7,7 @@ groups.
 
 from collections.abc import Callable, Iterable, MutableMapping, Set
 from dataclasses import replace
+from typing import NamedTuple
 
 from tierlog.base.safeguards import safeguard
 from tierlog.base.types import TopicPartition
@@ -39,6 +40,14 @@ AnyGroup = Group | ConsumerGroup
 NO_TOPICS: frozenset[str] = frozenset()
 
 
+class _Committing(NamedTuple):
+    """A commit that is appended and not durable yet."""
+
+    group_id: str
+    offsets: OffsetsByPartition
+    in_transaction: bool
+
+
 class GroupOffsets:
     def __init__(
         self,
@@ -54,8 +63,7 @@ class GroupOffsets:
         self._offsets = Offsets()
         self._transactional = TransactionalOffsets()
         self._commits = 0
-        self._committing: dict[WriteId, tuple[str, OffsetsByPartition]] = {}
-        """Commits that are appended and not durable yet."""
+        self._committing: dict[WriteId, _Committing] = {}
 
     # ---- queries ----
 
@@ -67,8 +75,15 @@ class GroupOffsets:
         return self._offsets.of(group_id)
 
     def unstable_partitions(self, group_id: str) -> list[TopicPartition]:
-        """Partitions whose offsets an open transaction may change (KIP-447)."""
-        return self._transactional.partitions(group_id)
+        """Partitions whose offsets an open transaction may change (KIP-447). As in Kafka, also if its commit
+        is not durable yet: the next owner must not begin before it."""
+        in_flight = [
+            partition
+            for commit in self._committing.values()
+            if commit.in_transaction and commit.group_id == group_id
+            for partition in commit.offsets
+        ]
+        return list(dict.fromkeys([*self._transactional.partitions(group_id), *in_flight]))
 
     def is_used(self, group_id: str) -> bool:
         """Whether the group has offsets, or may get some from an open transaction."""
@@ -126,7 +141,8 @@ class GroupOffsets:
 
         if accepted:
             records = [commit_record(request.group_id, *item) for item in accepted.items()]
-            self._committing[turn.append(records, stored, request.producer)] = request.group_id, accepted
+            write_id = turn.append(records, stored, request.producer)
+            self._committing[write_id] = _Committing(request.group_id, accepted, producer_id >= 0)
         else:
             turn.reply(request.token, OffsetsResponse(partitions=tuple(results)))
 
@@ -227,9 +243,9 @@ class GroupOffsets:
     def _partitions_being_committed(self) -> set[tuple[str, TopicPartition]]:
         """The groups and partitions with commits that are appended and not durable yet."""
         return {
-            (group_id, partition)
-            for group_id, partitions in self._committing.values()
-            for partition in partitions
+            (commit.group_id, partition)
+            for commit in self._committing.values()
+            for partition in commit.offsets
         }
 
     def _has_later_commit(

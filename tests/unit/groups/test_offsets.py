@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tierlog.base.types import TopicPartition
+from tierlog.broker.coordinators.core.effects import Producer
 from tierlog.broker.coordinators.core.stored import StoredRecord
 from tierlog.broker.groups.core.coordinator import Coordinator
 from tierlog.broker.groups.core.events import DeleteOffsets, ExpireOffsets
@@ -299,3 +300,17 @@ def test_commit_in_flight_outlives_the_offset_of_an_earlier_topic(bench):
     assert b.error(token) == E.NONE
     b.restart()
     assert offset(b) == 7
+
+
+def test_offset_of_a_transaction_is_unstable_before_it_is_durable(bench):
+    """Else another consumer could begin at the last one, and process again what the transaction commits."""
+    b = bench()
+    b.hold_appends = True
+    b.commit(6, topic="u")
+    token = b.commit(7, producer=Producer(7, 0))
+    assert b.core.unstable_partitions("g") == [T0] and b.core.unstable_partitions("h") == []
+    b.release()
+    assert b.error(token) == E.NONE and b.core.unstable_partitions("g") == [T0]
+    failed = b.commit(8, topic="v", producer=Producer(7, 0))
+    b.release(E.NOT_ENOUGH_REPLICAS)
+    assert b.error(failed) == E.COORDINATOR_NOT_AVAILABLE and b.core.unstable_partitions("g") == [T0]
