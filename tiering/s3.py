@@ -167,11 +167,11 @@ class S3Store:
         while True:
             response = await self._call("list_objects_v2", prefix, **where, **continuation)
             with _parsing(prefix):
+                is_last = not response["IsTruncated"]  # without it, this is no listing, such as an empty body
                 infos = [
                     ObjectInfo(found["Key"].removeprefix(self._prefix), found["Size"], _etag(found))
                     for found in response.get("Contents", ())
                 ]
-                is_last = not response.get("IsTruncated")
                 continuation = {} if is_last else {"ContinuationToken": response["NextContinuationToken"]}
             for info in infos:
                 yield info

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tierlog.tiering import s3 as s3_store
 from tierlog.tiering.object_store import (
     Absent,
     Condition,
+    CorruptObject,
     ObjectNotFound,
     ObjectStoreError,
     PreconditionFailed,
@@ -18,16 +20,17 @@ from tierlog.tiering.s3 import S3Store
 from tierlog.tiering.s3_options import S3Options
 
 NO_SUCH_KEY = b"<Error><Code>NoSuchKey</Code></Error>"
+NO_OBJECTS = b"<ListBucketResult><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>"
 
 
-@pytest.fixture
-async def store() -> AsyncIterator[S3Store]:
-    """Its server answers every request with 404."""
+@asynccontextmanager
+async def store_behind(status: str, body: bytes) -> AsyncIterator[S3Store]:
+    """Its server answers every request like this."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        head = f"HTTP/1.1 404 Not Found\r\nContent-Length: {len(NO_SUCH_KEY)}\r\nConnection: close\r\n\r\n"
-        writer.write(head.encode() + NO_SUCH_KEY)
+        head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode() + body)
         await writer.drain()
         writer.close()
 
@@ -37,6 +40,13 @@ async def store() -> AsyncIterator[S3Store]:
         store = S3Store(S3Options.from_url(url, access_key="a", secret_key="s"))
         yield store
         await store.close()
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[S3Store]:
+    """Its server answers every request with 404."""
+    async with store_behind("404 Not Found", NO_SUCH_KEY) as store:
+        yield store
 
 
 async def test_replacing_a_missing_object_fails_its_condition(store: S3Store) -> None:
@@ -49,6 +59,16 @@ async def test_404_of_another_put_is_no_lost_race(store: S3Store, condition: Con
     with pytest.raises(ObjectStoreError) as raised:
         await store.put("k", b"", condition=condition)
     assert not isinstance(raised.value, (PreconditionFailed, ObjectNotFound))
+
+
+@pytest.mark.parametrize("body", [b"", b"<html><body>welcome</body></html>"])
+async def test_success_without_a_listing_is_no_empty_listing(body: bytes) -> None:
+    """The storage cleaner would delete what snapshots hold if it found no leases."""
+    async with store_behind("200 OK", body) as store:
+        with pytest.raises(CorruptObject):
+            [info async for info in store.list("leases/")]
+    async with store_behind("200 OK", NO_OBJECTS) as store:
+        assert [info async for info in store.list("leases/")] == []
 
 
 class Pieces:
