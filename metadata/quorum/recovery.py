@@ -6,8 +6,9 @@ producer ids, and indexes. Indexes serve as broker epochs, and the gap makes a b
 take the snapshot.
 
 The manifests in the bucket may be newer than the recovered ones. Each tiered partition is marked, so that its
-next leader reads the bucket's manifest before it leads (docs/adr/0035). Pages that were announced, and which
-the lost majority may have finished, leave the delete queue.
+next leader reads the bucket's manifest before it leads (docs/adr/0035). Objects that the lost majority's
+manifests may list leave the delete queue: announced pages, and objects that entries dropped which are not
+known to be committed.
 
 The directory gets a new id. If a lost voter returns, this node rejects its requests and it rejects this
 node's. Voters are usually brokers too, so the lost ones are fenced. Otherwise the first broker to restart
@@ -114,7 +115,8 @@ class Recovery:
         """Replace the log with one snapshot. After a crash in between, run the recovery again."""
         term = self._loaded.hard_state.term + TERM_GAP
         lost = self._configuration.voters.keys() - {self._node_id}
-        image = with_unread_manifests(self._image, self.summary.committed)
+        committed = _image(self._cluster_id, self._loaded, self.summary.committed)
+        image = with_unread_manifests(self._image, committed)
         image = _with_gaps(_fenced(image, sorted(lost), self._rng))
         url = self._configuration.members.get(self._node_id, Member()).url
         single = Configuration({self._node_id: Member(url, self._new_directory_id)})
@@ -137,12 +139,15 @@ class Recovery:
         return newest
 
 
-def _image(cluster_id: str, loaded: LoadedMetadata) -> ClusterImage:
-    """Includes uncommitted entries: the nodes that know whether they were committed are lost."""
+def _image(cluster_id: str, loaded: LoadedMetadata, until: int | None = None) -> ClusterImage:
+    """The image after the entries up to an index. None: after all of them, also uncommitted ones, since the
+    nodes that know whether they were committed are lost."""
     image = ClusterImage(cluster_id=cluster_id)
     if loaded.snapshot.index:
         image = image_of(loaded.snapshot.data)
     for entry in loaded.entries:
+        if until is not None and entry.index > until:
+            break
         image = replay(image, entry)
     return image
 
@@ -157,23 +162,39 @@ def _fenced(image: ClusterImage, broker_ids: Iterable[int], rng: Rng) -> Cluster
     return image
 
 
-def with_unread_manifests(image: ClusterImage, committed: int) -> ClusterImage:
-    """Entries above `committed` may be others than those of the lost majority."""
+def with_unread_manifests(image: ClusterImage, committed: ClusterImage) -> ClusterImage:
+    """Mark the tiered partitions. `committed`: the image after the last entry that is known to be committed.
+
+    Later entries may be others than those of the lost majority, whose manifests may still list what they
+    dropped, perhaps in a page, which nothing here reads. So only what was queued before is deleted."""
     tiered = (
         TopicIdPartition(topic_id, number)
         for topic_id, topic in image.topics.items()
         if is_tiered(image, topic_id)
         for number in range(len(topic.partitions))
     )
-    unread = {key: min(committed, image.unread_manifests.get(key, committed)) for key in image.remote}
-    unread |= {key: min(committed, image.unread_manifests.get(key, committed)) for key in tiered}
-    unfinished = [
+    index, before = committed.index, image.unread_manifests
+    unread = {key: min(index, before.get(key, index)) for key in (*image.remote, *tiered)}
+    doubtful = [
         line.uuid
         for line in image.delete_queue.values()
-        if isinstance(line, QueuedDelete) and line.is_unfinished_page and line.uuid not in image.deleting
+        if isinstance(line, QueuedDelete) and _is_doubtful(line, image, committed)
     ]
-    queue = image.delete_queue.without(unfinished)
-    return replace(image, unread_manifests=Map(unread), delete_queue=queue)
+    return replace(
+        image,
+        unread_manifests=Map(unread),
+        delete_queue=image.delete_queue.without(doubtful),
+        deleting=image.deleting.difference(doubtful),
+    )
+
+
+def _is_doubtful(line: QueuedDelete, image: ClusterImage, committed: ClusterImage) -> bool:
+    """Whether the lost majority's manifest may list the object, above the log start."""
+    if line.is_unfinished_page:
+        return line.uuid not in image.deleting
+    remote = image.remote.get(TopicIdPartition(line.topic_id, line.partition))
+    is_certain = committed.delete_queue.get(line.uuid) == line
+    return not is_certain and remote is not None and line.last_offset >= remote.log_start_offset
 
 
 def _with_gaps(image: ClusterImage) -> ClusterImage:

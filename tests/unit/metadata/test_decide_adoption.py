@@ -1,6 +1,8 @@
 """Adoption of the bucket's manifest after the quorum was recovered: what is committed, what is deleted."""
 
 import uuid
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,10 +10,14 @@ from immutables import Map
 from msgspec.structs import replace
 from remote_segments import remote_segment
 
+from tierlog.base.files import OsFiles
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.controller import commands as c
+from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image, encode_image
-from tierlog.metadata.quorum.recovery import with_unread_manifests
+from tierlog.metadata.quorum.recovery import Recovery, with_unread_manifests
+from tierlog.metadata.quorum.storage import MetadataStorage
+from tierlog.metadata.raft.messages import Entry, HardState
 from tierlog.metadata.records import PageRef, RemoteSegment
 from tierlog.protocol.errors import ErrorCode as E
 
@@ -53,7 +59,7 @@ def recovered(world: World) -> World:
         last_offset=19,
     )
     assert world.do(replacing).error == world.do(announced).error == E.NONE
-    world.image = with_unread_manifests(world.image, world.image.index)
+    world.image = with_unread_manifests(world.image, world.image)
     return world
 
 
@@ -80,7 +86,7 @@ def test_recovery_marks_tiered_partitions_and_keeps_announced_pages(recovered: W
     assert recovered.image.unread_manifests == Map(unread)
     assert queued(recovered) == set()
     assert decode_image(encode_image(recovered.image)) == recovered.image
-    again = with_unread_manifests(recovered.image, index + 5)
+    again = with_unread_manifests(recovered.image, replace(recovered.image, index=index + 5))
     assert again.unread_manifests == recovered.image.unread_manifests
 
 
@@ -134,6 +140,72 @@ def test_adopted_objects_leave_the_delete_queue(recovered: World) -> None:
     assert recovered.remote("t").entries == old
 
 
+def recovered_from(world: World, directory: Path, commit: int) -> ClusterImage:
+    """The image after a recovery from a voter's log, of which it knows that entries up to `commit` are
+    committed."""
+    storage = MetadataStorage(
+        OsFiles(), directory, cluster_id="c", node_id=1, new_directory_id=uuid.UUID(int=7)
+    )
+    entries = tuple(Entry(1, index, payload) for index, payload in enumerate(world.log, 1))
+    with closing(storage):
+        storage.open()
+        storage.save(None, entries, HardState(1, 1, commit))
+    with closing(Recovery(OsFiles(), directory, world.rng)) as recovery:
+        recovery.apply()
+    again = MetadataStorage(
+        OsFiles(), directory, cluster_id="c", node_id=1, new_directory_id=uuid.UUID(int=7)
+    )
+    with closing(again):
+        return decode_image(again.open().snapshot.data)
+
+
+def test_what_only_uncommitted_entries_replaced_in_a_page_is_not_deleted(
+    world: World, tmp_path: Path
+) -> None:
+    """A voter that was alone replaced a segment, and the lost majority went on without that: the manifest in
+    the bucket lists the old page, which names the old segment."""
+    world.brokers(1, 2)
+    world.create("t", assignments=((0, (1,)),), configs=(("remote.storage.enable", "true"),))
+    for base in (0, 10, 20):
+        world.copy("t", base + 1, base, base + 9)
+    values = {"topic_id": world.image.topic_ids["t"], "partition": 0, "leader_epoch": 0}
+    old, old_page, new_page = remote_segment(10, 19), page(60, 0, 20), page(61, 0, 20)
+    new = remote_segment(10, 19, uuid=uuid.UUID(int=98))
+    for one in (old_page, new_page):
+        announced = c.StartSpill(uuid=one.uuid, base_offset=0, last_offset=19, **values)
+        assert world.do(announced).error == E.NONE
+    assert world.do(c.SpillEntries(page=old_page, **values)).error == E.NONE
+    world.image = replace(world.image, format_version=2)
+    copy = c.StartCopy(broker_id=1, uuid=new.uuid, base_offset=10, last_offset=19, replaces=True, **values)
+    assert world.do(copy).error == E.NONE
+    commit = world.image.index
+    replacement = c.ReplaceSegments(
+        broker_id=1, old=(old,), new=(new,), replaced_page=old_page.uuid, page=new_page, **values
+    )
+    assert world.do(replacement).error == E.NONE
+    assert world.do(c.MoveLogStart(log_start_offset=5, **values)).error == E.NONE
+    assert queued(world) == {old.uuid.int, 60}
+
+    world.image = recovered_from(world, tmp_path, commit)
+    epoch = world.partition().leader_epoch
+    assert adopt(world, old_page, remote_segment(20, 29), start=5, leader_epoch=epoch) == E.NONE
+    assert queued(world) == set()
+
+
+def test_what_uncommitted_entries_dropped_below_the_log_start_is_deleted(
+    world: World, tmp_path: Path
+) -> None:
+    world.brokers(1, 2)
+    world.create("t", assignments=((0, (1,)),), configs=(("remote.storage.enable", "true"),))
+    for base in (0, 10):
+        world.copy("t", base + 1, base, base + 9)
+    commit, topic_id = world.image.index, world.image.topic_ids["t"]
+    move = c.MoveLogStart(topic_id=topic_id, partition=0, leader_epoch=0, log_start_offset=10)
+    assert world.do(move).error == E.NONE
+    world.image = recovered_from(world, tmp_path, commit)
+    assert queued(world) == {1}
+
+
 def test_objects_of_an_unread_manifest_are_not_deleted(recovered: World) -> None:
     topic_id = recovered.image.topic_ids["t"]
     move = c.MoveLogStart(topic_id=topic_id, partition=0, leader_epoch=0, log_start_offset=10)
@@ -150,7 +222,7 @@ def test_objects_of_an_unread_manifest_are_not_deleted(recovered: World) -> None
 
 def adopt_after(world: World, *nodes: RemoteSegment) -> E:
     """As after another recovery."""
-    world.image = with_unread_manifests(world.image, world.image.index)
+    world.image = with_unread_manifests(world.image, world.image)
     return adopt(world, *nodes, start=10)
 
 
