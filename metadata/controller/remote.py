@@ -225,6 +225,8 @@ def confirm_deleted(image: ClusterImage, command: c.ConfirmRemoteDeleted) -> Dec
 def start_spill(image: ClusterImage, command: c.StartSpill, now_ms: int) -> Decision[c.Acknowledged]:
     partition = partition_of(image, command.topic_id, command.partition)
     check_epoch(partition, command.leader_epoch)
+    if _is_announced(image, command):
+        return done()
     remote = image.remote_partition(command.topic_id, command.partition)
     check_fresh_uuid(image, remote, command.uuid)
     return done(
@@ -238,6 +240,16 @@ def start_spill(image: ClusterImage, command: c.StartSpill, now_ms: int) -> Deci
             expires_ms=now_ms + SPILL_TIMEOUT_MS,
         )
     )
+
+
+def _is_announced(image: ClusterImage, command: c.StartSpill) -> bool:
+    """Whether the command is a repetition. A repetition does not prolong the time to finish the page."""
+    line = image.delete_queue.get(command.uuid)
+    if not isinstance(line, QueuedDelete) or not line.is_unfinished_page or image.is_being_deleted(line.uuid):
+        return False
+    known = line.topic_id, line.partition, line.base_offset, line.last_offset, line.leader_epoch
+    offsets = command.base_offset, command.last_offset
+    return known == (command.topic_id, command.partition, *offsets, command.leader_epoch)
 
 
 def spill_entries(image: ClusterImage, command: c.SpillEntries, now_ms: int) -> Decision[c.Acknowledged]:

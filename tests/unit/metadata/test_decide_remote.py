@@ -63,14 +63,14 @@ def spill(world: World, count: int, **overrides: Any) -> E:
     return commit_spill(world, PageRef(**values))
 
 
-def start_spill(world: World, number: int) -> E:
+def start_spill(world: World, number: int, last_offset: int = 9) -> E:
     command = c.StartSpill(
         topic_id=world.image.topic_ids["t"],
         partition=0,
         leader_epoch=0,
         uuid=uuid.UUID(int=number),
         base_offset=0,
-        last_offset=9,
+        last_offset=last_offset,
     )
     return world.do(command).error
 
@@ -386,9 +386,22 @@ def test_page_is_in_the_delete_queue_until_it_is_committed(tiered: World) -> Non
     deletion = tiered.image.delete_queue[page.uuid]
     assert deletion.is_unfinished_page
     assert deletion.queued_ms == tiered.now_ms + SPILL_TIMEOUT_MS
-    assert start_spill(tiered, 50) == E.INVALID_REQUEST  # an object key is used for one attempt only
+    assert start_spill(tiered, 50, last_offset=8) == E.INVALID_REQUEST  # an id is used for one attempt only
     assert commit_spill(tiered, page) == E.NONE
     assert queued(tiered) == set()
+
+
+def test_repeated_announcement_of_a_page_is_acknowledged_and_changes_nothing(tiered: World) -> None:
+    """A merge would be thrown away if the response to its announcement was lost."""
+    tiered.copy("t", 1, 0, 9)
+    assert start_spill(tiered, 901) == E.NONE
+    before = tiered.image.delete_queue
+    tiered.now_ms += 1000
+    assert start_spill(tiered, 901) == E.NONE
+    assert tiered.image.delete_queue == before
+    tiered.now_ms += SPILL_TIMEOUT_MS
+    assert start_deletes(tiered, 0) == {901}
+    assert start_spill(tiered, 901) == E.INVALID_REQUEST
 
 
 def start_deletes(world: World, grace_ms: int) -> set[int]:
