@@ -8,7 +8,7 @@ which has all of its time, so that a slow link uploads too.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
@@ -352,6 +352,21 @@ class TierManager:
             except ManifestError as error:
                 raise ObjectStoreError(f"{key}: {error}") from error
         return ref
+
+    async def lacks_objects(self, where: TopicIdPartition, nodes: Iterable[ManifestNode]) -> bool:
+        """Whether an object of these nodes does not exist. Pages are not read. There may be hundreds of
+        nodes, so only each request has a deadline."""
+        for node in nodes:
+            if isinstance(node, PageRef):
+                keys: tuple[str, ...] = (self.keys.page(where, node),)
+            else:
+                keys = self.keys.log(where, node), self.keys.index(where, node)
+            try:
+                for key in keys:
+                    await self._store.head(key)
+            except ObjectNotFound:
+                return True
+        return False
 
     # -- descriptions --
 

@@ -54,7 +54,8 @@ TIERING: Final = {
         "Find out what else writes to the bucket: docs/runbooks/damaged-object.md.",
     ),
     "manifest.recovery.adopted": Event(
-        "the quorum was recovered, and the newer manifest in the bucket is adopted",
+        "the quorum was recovered, and the manifest in the bucket is adopted: the recovered one is older, or "
+        "lists missing objects",
         "Compare the offsets with what you expect: docs/runbooks/lost-majority-for-good.md.",
     ),
     "manifest.recovery.missing": Event(

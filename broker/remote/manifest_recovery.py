@@ -1,21 +1,25 @@
 """Manifest recovery: reads the manifest in the bucket before a replica leads, after `tierlog quorum recover`.
 
 The recovered quorum may lack the newest segments of a manifest, whose local copies are gone. The bucket has
-the manifest as of the leader's last write. The newer one of both is committed, and only then the replica
-leads and the bucket's manifest is written again (docs/adr/0035). Then the log is compared with it, as after
-an unclean election. A manifest that cannot be read or committed is reported and tried again: the partition
-has no leader until then. Called by app.py.
+the manifest as of the leader's last write. The newer one of both is committed, or the bucket's if the
+recovered one lists objects that are missing. Only then the replica leads, and the bucket's manifest is
+written again (docs/adr/0035). Then the log is compared with it, as after an unclean election. A manifest that
+cannot be read or committed is reported and tried again: the partition has no leader until then. Called by
+app.py.
 """
 
 import asyncio
 
 import structlog
+from msgspec.structs import replace
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition, TopicPartition
 from tierlog.broker.replication.replica_events import ManifestUnread, ReplicaEvent
 from tierlog.metadata.controller.commands import AdoptManifest
-from tierlog.metadata.image import RemotePartition
+from tierlog.metadata.controller.remote import MAX_ENTRIES
+from tierlog.metadata.delete_queue import QueuedDelete
+from tierlog.metadata.image import ClusterImage, RemotePartition
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode
@@ -92,8 +96,8 @@ class ManifestRecovery:
         try:
             root = await self._read(where)
             image = self._metadata.image
-            remote, known = image.remote_partition(*where), image.unread_manifests.get(where, image.index)
-            adopted = newer_manifest(remote, root, known)
+            remote = image.remote_partition(*where)
+            adopted = await choose_manifest(self._manager, image, where, root)
             _report(event, remote, adopted, root)
             command = AdoptManifest(
                 topic_id=where.topic_id,
@@ -125,13 +129,60 @@ def newer_manifest(remote: RemotePartition, root: ManifestRoot | None, known_ind
     """
     if root is None or root.metadata_index <= known_index:
         return remote
-    start = max(remote.log_start_offset, root.log_start_offset)
-    found = RemotePartition(
+    found = _manifest_of(root, remote)
+    return found if _end_of(found) >= _end_of(remote) else remote
+
+
+async def choose_manifest(
+    manager: TierManager, image: ClusterImage, where: TopicIdPartition, root: ManifestRoot | None
+) -> RemotePartition:
+    """The newer manifest, unless that is the recovered one and an object of it is missing that the root does
+    not list: then the root's, and the segments after it that exist.
+
+    The last entries of the recovered log may never have been committed. If they finished a copy or replaced
+    segments, the lost majority has abandoned the new objects, and deleted them. Objects that the root lists
+    are not deleted before another root is written. Raises ObjectStoreError.
+    """
+    remote = image.remote_partition(*where)
+    chosen = newer_manifest(remote, root, image.unread_manifests.get(where, image.index))
+    if root is None or chosen is not remote:
+        return chosen
+    found = _manifest_of(root, remote)
+    listed = {node.uuid for node in found.nodes}
+    others = [node for node in remote.nodes if node.uuid not in listed]
+    if not await manager.lacks_objects(where, others) or _lists_deletions(image, where, found):
+        return remote
+    entries, end = list(found.entries), _end_of(found)
+    for entry in remote.entries:
+        if entry.base_offset == end and not await manager.lacks_objects(where, (entry,)):
+            entries.append(entry)
+            end = entry.end_offset
+    return replace(found, entries=tuple(entries[:MAX_ENTRIES]))
+
+
+def _lists_deletions(image: ClusterImage, where: TopicIdPartition, found: RemotePartition) -> bool:
+    """Whether a manifest lists what is being deleted, or has a page of its own that may name what is queued:
+    only nodes of the manifest itself leave the delete queue when it is adopted."""
+    known = {node.uuid for node in image.remote_partition(*where).nodes}
+    pages = [page for page in found.pages if page.uuid not in known]
+    listed = {node.uuid for node in found.nodes}
+    return any(image.is_being_deleted(uuid) for uuid in listed) or any(
+        page.base_offset <= line.last_offset and line.base_offset <= page.last_offset
+        for line in (image.delete_queue.values() if pages else ())
+        if isinstance(line, QueuedDelete) and line.uuid not in listed
+        if (line.topic_id, line.partition) == where
+        for page in pages
+    )
+
+
+def _manifest_of(root: ManifestRoot, recovered: RemotePartition) -> RemotePartition:
+    """The manifest of a root, from the later one of both log starts on."""
+    start = max(recovered.log_start_offset, root.log_start_offset)
+    return RemotePartition(
         log_start_offset=start,
         pages=tuple(page for page in root.pages if page.end_offset > start),
         entries=tuple(entry for entry in root.entries if entry.end_offset > start),
     )
-    return found if _end_of(found) >= _end_of(remote) else remote
 
 
 def _end_of(remote: RemotePartition) -> int:
