@@ -10,7 +10,7 @@ merger, the only other part that replaces segments.
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.records import ManifestNode, RemoteSegment, codec_tags, compaction_tags
 from tierlog.records.chunks import ChunkBuilder
-from tierlog.records.indexes import AbortedTxn, decode_txn_index
+from tierlog.records.indexes import AbortedTxn, decode_txn_index, encode_txn_index
 from tierlog.tiering.copier import Attempt, SegmentFile
 from tierlog.tiering.download import read_chunk
 from tierlog.tiering.format.bundle import IndexBundle
@@ -223,14 +223,13 @@ class RemoteCompactor:
         async with self._downloaded(where, entry) as source:
             swap = await asyncio.to_thread(cleaner.clean, (source,))
             end_offset = min(cleaner.cleaned_to, entry.end_offset)
-            if swap is None and entry.compacted_to >= end_offset:
+            has_aborts = bool(cleaner.aborted)
+            if swap is None and entry.compacted_to >= end_offset and entry.has_aborts == has_aborts:
                 return 0
             cleaned = source if swap is None else swap.cleaned
             bundle = await self._remote_log.indexes.bundle(where, entry)
             interval_bytes = replica.config.index_interval_bytes
-            export = partial(
-                _export, cleaned, entry, bundle, interval_bytes, rest, is_changed=swap is not None
-            )
+            export = partial(_export, cleaned, entry, bundle, interval_bytes, rest, tuple(cleaner.aborted))
             await self._replace(where, leader_epoch, entry, await asyncio.to_thread(export), end_offset)
         self.segments += 1
         return 1
@@ -303,11 +302,12 @@ def _export(
     bundle: IndexBundle,
     interval_bytes: int,
     rest: Callable[[], None],
-    *,
-    is_changed: bool,
+    aborted: Sequence[AbortedTxn],
 ) -> tuple[SegmentExport, ChunkBuilder]:
-    """Indexes and chunks of a file. Epochs and producer state at its end are those of the old segment."""
-    txn_index = bytes(cleaned.txn_index) if is_changed else bundle.txn_index
+    """Indexes and chunks of a file. Epochs and producer state at its end are those of the old segment. Its
+    transaction index has only the markers that are in it: no aborted records are left, and a reader would
+    wait in vain for a marker behind it that compaction has removed."""
+    txn_index = encode_txn_index(sorted(aborted, key=lambda one: (one.last_offset, one.producer_id)))
     # a bundle lacks early offsets if the log start had moved before it was written
     epochs = earliest_starts(old.leader_epochs, bundle.leader_epochs)
     cleaned.reset_indexes()

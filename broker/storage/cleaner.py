@@ -190,6 +190,11 @@ class Cleaner:
     def keys(self) -> int:
         return len(self._keys)
 
+    @property
+    def aborted(self) -> Sequence[AbortedTxn]:
+        """The transaction index that the last group needs: the transactions whose markers were kept in it."""
+        return self._filter.transactions.kept
+
     def build_offset_map(self) -> list[tuple[Segment, ...]]:
         """Read the dirty part; returns the groups of segments to clean. Raises OSError, CorruptLog,
         RecordsError and CleaningStopped, as `clean` does.
@@ -296,7 +301,8 @@ class Cleaner:
         validated.
         """
         try:
-            plain = _plain(batch, header)
+            # aborted records say nothing, also if they are malformed
+            plain = b"" if self._filter.transactions.is_aborted(header) else _plain(batch, header)
             records = partial(self._records, plain, header)
             return self._filter.data(batch, header, plain, records, stays=stays)
         except RecordsError as error:

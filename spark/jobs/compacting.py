@@ -223,9 +223,10 @@ class _Compaction:
                 is_changed = is_changed or kept != batch
                 if kept:
                     writer.add(kept, header if kept is batch else read_header(kept))
-            if not is_changed and entry.compacted_to >= end_offset:
+            aborted = list(fates.kept)  # as the remote compactor
+            is_compacted = entry.compacted_to >= end_offset and entry.has_aborts == bool(aborted)
+            if is_compacted and not is_changed:
                 return None
-            aborted = list(fates.kept) if is_changed else list(decode_txn_index(reader.bundle.txn_index))
             now_ms = SystemClock().now_ms()
             tags = compaction_tags(end_offset, max(now_ms, entry.compacted_at + 1)) + codec_tags((entry,))
             finished = writer.finish(
@@ -274,7 +275,7 @@ def kept_of(rules: BatchFilter, batch: bytes, header: BatchHeader, *, stays: boo
     if header.is_control:
         return rules.control(batch, header, read_marker(batch), stays=stays)
     try:
-        plain = _plain(batch, header)
+        plain = b"" if rules.transactions.is_aborted(header) else _plain(batch, header)
         return rules.data(batch, header, plain, partial(spans, plain, header), stays=stays)
     except RecordsError:
         return batch

@@ -24,7 +24,8 @@ from tierlog.records.rewrite import Span, emptied, rewritten, spans
 class CleanedTransactionMetadata:
     """Transactions seen while reading the log in order: identifies aborted data and markers without data.
 
-    A marker is kept as long as data of its transaction is in the log, since readers of that data need it.
+    A marker is kept as long as data of its transaction is in the log, since readers of that data need it. The
+    aborted transactions that are given may include some whose markers are gone: each ends at its last offset.
     """
 
     __slots__ = ("_aborted", "_committed", "_met", "_upcoming", "kept")
@@ -40,7 +41,7 @@ class CleanedTransactionMetadata:
 
     def is_aborted(self, header: BatchHeader) -> bool:
         """Whether a data batch belongs to an aborted transaction."""
-        self._reach(header.last_offset)
+        self._reach(header)
         if not header.is_transactional:
             return False
         if header.producer_id in self._aborted:
@@ -53,7 +54,7 @@ class CleanedTransactionMetadata:
         """Whether no data of a control batch's transaction has been read. Also True for a batch without
         records.
         """
-        self._reach(header.last_offset)
+        self._reach(header)
         if header.record_count == 0:
             return True
         if marker is None:
@@ -69,10 +70,19 @@ class CleanedTransactionMetadata:
         self.kept.append(entry)
         return False
 
-    def _reach(self, offset: int) -> None:
-        while self._upcoming and self._upcoming[0][0] <= offset:
+    def _reach(self, header: BatchHeader) -> None:
+        while self._upcoming and self._upcoming[0][0] <= header.last_offset:
             entry = heappop(self._upcoming)[1]
+            self._end_below(entry.first_offset, entry.producer_id)
             self._aborted.setdefault(entry.producer_id, entry)
+        self._end_below(header.base_offset, header.producer_id)
+
+    def _end_below(self, offset: int, producer_id: int) -> None:
+        """End a producer's transaction whose marker was to come before an offset."""
+        entry = self._aborted.get(producer_id)
+        if entry is not None and entry.last_offset < offset:
+            del self._aborted[producer_id]
+            self._met.discard(producer_id)
 
 
 # -- retained batches --

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tierlog.records.writer import NewRecord, encode_batch, with_section
 from tierlog.tiering.manager import TierLimits
 from tierlog.tiering.memory_store import MemoryStore
 
+COMMIT = [NewRecord(START_MS, struct.pack(">hh", 0, 1), struct.pack(">hi", 0, 5), ())]
 COMPACTED = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.01", "delete_retention_ms": "1000"}
 
 
@@ -263,6 +265,31 @@ async def test_aborted_records_go_and_their_marker_stays_for_its_time(tmp_path: 
         found = await read_all(node, replica)
         assert (3, b"k", b"2") in found and b"aborted" not in [value for _, _, value in found]
         assert [offset for offset, _, _ in found] == [marker, 3]
+
+
+async def test_committed_records_stay_after_the_marker_of_an_earlier_abort_has_gone(tmp_path: Path) -> None:
+    """The index of a segment between the aborted records and their marker lists the transaction, too. Without
+    the marker it would never end, so that all later records of the producer would count as aborted."""
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t", **COMPACTED)
+        write_transactional(replica, [NewRecord(START_MS, b"k", b"aborted")])
+        replica.log.roll(START_MS)
+        produce_values(replica, [(b"between", b"v")])
+        replica.log.roll(START_MS)
+        marker = write_transactional(replica, ABORT, control=True)
+        for turn in range(4):
+            await tiered(node, replica, [[(b"turn %d" % turn, b"v")]])
+            await node.merger.merge_all()
+            node.clock.pass_time(2000)
+        found = await read_all(node, replica)
+        assert marker not in [offset for offset, _, _ in found]
+        assert not any(entry.has_aborts for entry in node.remote(replica).entries)
+
+        committed = write_transactional(replica, [NewRecord(START_MS, b"k", b"committed")])
+        write_transactional(replica, COMMIT, control=True)
+        await tiered(node, replica, [[(b"last", b"v")]])
+        await node.merger.merge_all()
+        assert (committed, b"k", b"committed") in await read_all(node, replica)
 
 
 async def test_aborted_list_is_of_the_same_manifest_as_the_records(tmp_path: Path) -> None:

@@ -230,6 +230,19 @@ def test_aborted_data_is_removed_at_once_and_its_marker_later() -> None:
     assert control(filter_for(keys_with({}), now=NOW + DAY), waiting, ABORT) == b""
 
 
+def test_aborted_transaction_whose_marker_is_gone_ends_at_its_last_offset() -> None:
+    """A segment without its data may list it in the transaction index after compaction has removed both."""
+    gone, later = AbortedTxn(7, 10, 20, 21), AbortedTxn(7, 40, 41, 42)
+    chosen = filter_for(keys_with({b"k30": 30, b"k40": 40}), aborted=(gone, later))
+    other, data = of_transaction(15, 8), of_transaction(30, 7)
+    assert run(chosen, other) is other
+    assert run(chosen, data) is data
+    assert run(chosen, of_transaction(40, 7)) == b""
+    marker = marker_of(41, 7, ABORT)
+    assert control(chosen, marker, ABORT) is marker
+    assert chosen.transactions.kept == [later]
+
+
 def test_commit_marker_is_kept_while_its_data_exists() -> None:
     marker = marker_of(11, 7, COMMIT)
     chosen = filter_for(keys_with({b"k10": 10}))
