@@ -65,6 +65,17 @@ class _Quorum(msgspec.Struct):
     term: int = 0
 
 
+class _Broker(msgspec.Struct):
+    id: int
+    admin_url: str | None = None
+
+
+class _Brokers(msgspec.Struct):
+    """The part of GET /v1/brokers that has addresses."""
+
+    brokers: list[_Broker]
+
+
 def partition_names(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Condition -> names such as "orders-3", for each condition that needs an operator, the most severe
     first. `rows`: the rows of GET /v1/partitions."""
@@ -77,7 +88,7 @@ def partition_names(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def observe(seeds: Iterable[str]) -> Observation:
-    """Query the nodes at these URLs, and the nodes that those report as members of the quorum."""
+    """Query the nodes at these URLs, the members of the quorum and the brokers that those report."""
     return observation_of(ask(seeds, HEALTH_PATHS))
 
 
@@ -92,11 +103,6 @@ def ask(seeds: Iterable[str], paths: Sequence[str]) -> Answers:
     def on_late(one: tuple[int, str]) -> None:
         unread.append(f"{one[1]} of node {one[0]}: it did not respond in time")
 
-    wanted = [(node, path) for node in sorted(documents) for path in paths]
-    found = in_parallel(read, wanted, on_late=on_late)
-    for (node, path), response in zip(wanted, found, strict=True):
-        if response is not None:
-            documents[node][path] = response
     answers = Answers(urls=urls, documents=documents, unread=unread)
     unhealthy = partial(read, condition="unhealthy", limit=PARTITIONS_MAX)
     for node in newest_first(Observation(quorum=answers.of(QUORUM)))[:SOURCES_MAX]:
@@ -104,7 +110,13 @@ def ask(seeds: Iterable[str], paths: Sequence[str]) -> Answers:
             documents[node][BROKERS] = brokers
             if rows := in_parallel(unhealthy, [(node, "/v1/partitions")], on_late=on_late)[0]:
                 documents[node][UNHEALTHY_PARTITIONS] = rows
+            _add_observers(brokers, urls, documents)
             break
+    wanted = [(node, path) for node in sorted(documents) for path in paths]
+    found = in_parallel(read, wanted, on_late=on_late)
+    for (node, path), response in zip(wanted, found, strict=True):
+        if response is not None:
+            documents[node][path] = response
     return answers
 
 
@@ -129,6 +141,22 @@ def _members(seeds: Iterable[str]) -> tuple[dict[int, str], dict[int, dict[str, 
                 urls = {**{one: to for one, to in members.items() if to}, **urls}
         pending = list(urls.values())
     return urls, documents
+
+
+def _add_observers(
+    brokers: Response, urls: dict[int, str], documents: dict[int, dict[str, Response]]
+) -> None:
+    """Add the registered brokers that are no members of the quorum, and GET /v1/quorum of each that responds.
+    `brokers`: GET /v1/brokers of one node."""
+    try:
+        rows = msgspec.convert(brokers, _Brokers).brokers[:NODES_MAX]
+    except msgspec.ValidationError:
+        return
+    others = {one.id: one.admin_url for one in rows if one.admin_url and one.id not in urls}
+    urls.update(others)
+    for node, response in zip(others, in_parallel(_ask_quorum, [*others.values()]), strict=True):
+        if response is not None and response[1].node_id == node:
+            documents.setdefault(node, {QUORUM: response[0]})
 
 
 def in_parallel(
