@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tierlog.broker.diagnosis.evidence import QUORUM, Answers, Observation, observation_of
+from tierlog.broker.diagnosis.evidence import QUORUM, Answers, Observation, newest_first, observation_of
 from tierlog.broker.diagnosis.findings import HEALTH_RULES
 from tierlog.broker.diagnosis.health import NAMED_MAX, assess_by_rule
 from tierlog.cli.errors import CliError, ExitCode, usage
@@ -38,8 +38,8 @@ IGNORABLE_RULES = tuple(sorted(HEALTH_RULES.keys() - REDUNDANCY_RULES))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """`host`: of its admin API. `started`: identifies its process; None if it did not respond, or its version
-    does not tell."""
+    """`url`: of its admin API, as it has registered. `started`: identifies its process; None if it did not
+    respond, or its version does not tell."""
 
     id: int
     url: str
@@ -136,12 +136,19 @@ def nodes_of(answers: Answers) -> dict[int, Node]:
     """The members of the cluster: its brokers, and the voters."""
     seen, versions = observation_of(answers), answers.of(VERSIONS)
     registered = {int(one["id"]): one for one in (seen.brokers or {}).get("brokers", ())}
+    quorum = answers.of(QUORUM)
+    members = {
+        int(node): url
+        for newer in reversed(newest_first(seen))
+        for node, url in {**quorum[newer].get("learners", {}), **quorum[newer]["voters"]}.items()
+    }
     found = {}
     for node in sorted({*registered, *seen.voters}):
         broker, build = registered.get(node, {}), versions.get(node, {})
         found[node] = Node(
             id=node,
-            url=str(answers.urls.get(node) or broker.get("admin_url") or ""),
+            # not the given address, which may be one of a tunnel or a load balancer: commands go to this host
+            url=str(broker.get("admin_url") or members.get(node) or answers.urls.get(node) or ""),
             is_broker=node in registered,
             is_voter=node in seen.voters,
             version=build.get("version"),

@@ -137,6 +137,14 @@ def test_hosts_that_run_the_version_are_done() -> None:
     assert all(step.has_ended for step in planned("nodes", version="46ccc503").steps)
 
 
+def test_hosts_have_their_registered_names_and_not_that_of_a_tunnel() -> None:
+    """A command for the host of the given address would restart this machine, or any host behind it."""
+    seen = answers()
+    tunnels = {node: f"http://localhost:{9000 + node}" for node in URLS}
+    seen = Answers(urls=tunnels, documents=seen.documents)
+    assert {node.id: node.url for node in nodes_of(seen).values()} == URLS
+
+
 @pytest.mark.parametrize(
     ("hosts", "message"),
     [
