@@ -181,11 +181,7 @@ def _remedy(
             node, broker, leave_quorum, is_leaving=is_leaving, has_replicas=has_replicas
         )
     if is_leaving and (state is ProcessState.UP or responds):
-        stop = f"`tierlog cluster stop {node}`" if state is ProcessState.UP else "stop its process"
-        return (
-            f"If it is to leave the cluster, run {leave_quorum}{stop}, then "
-            f"`tierlog broker decommission {node}`."
-        )
+        return _remedy_of_stopping_broker(node, state, leave_quorum, has_replicas=has_replicas)
     if state is ProcessState.UP:
         return f"The node may be starting. If this persists, see node-{node}/broker.log of the cluster."
     if broker is None and is_voter and not has_replicas:
@@ -214,6 +210,24 @@ def _remedy_without_leader(node: int, state: ProcessState | None, *, responds: b
     return (
         f"Start node {node}; its log says why it ended. If its host is lost, see "
         "docs/runbooks/lost-majority.md: no node can be removed before the quorum has a leader."
+    )
+
+
+def _remedy_of_stopping_broker(
+    node: int, state: ProcessState | None, leave_quorum: str, *, has_replicas: bool | None
+) -> str:
+    """For a broker that leads nothing and runs: a rollout or a `broker decommission` has not gone further."""
+    is_local = state is ProcessState.UP
+    stop = f"`tierlog cluster stop {node}`" if is_local else "stop its process"
+    restart = f"restart it ({stop}, then `tierlog cluster start {node}`)" if is_local else "restart it"
+    if has_replicas is False:
+        return (
+            f"If it is to leave the cluster, run {leave_quorum}{stop}, then "
+            f"`tierlog broker decommission {node}`. If it is to stay, {restart}: it leads nothing before."
+        )
+    return (
+        f"If it does not end by itself, {restart}: it leads nothing before. If it is to leave the cluster, "
+        f"`tierlog broker decommission {node}` moves its replicas first, and names the next step."
     )
 
 

@@ -185,7 +185,7 @@ def test_steps_of_a_broker_that_leaves_are_in_the_documented_order() -> None:
     assert f"run `tierlog quorum remove 3`, then `tierlog cluster stop 3`, then {last}." in step(serving, UP)
     assert f"run `tierlog quorum remove 3`, then stop its process, then {last}." in step(serving)
     removed = leaving(voter=False, responds=True)
-    assert step(removed, UP).endswith(f"run `tierlog cluster stop 3`, then {last}.")
+    assert f"run `tierlog cluster stop 3`, then {last}." in step(removed, UP)
     stopped = leaving(voter=False, responds=False)
     assert step(stopped, DOWN) == (
         f"Run {last} if it is to leave the cluster, or `tierlog cluster start 3` to keep it."
@@ -198,6 +198,17 @@ def test_steps_of_a_broker_that_leaves_are_in_the_documented_order() -> None:
     assert step(unregistered, DOWN) == (
         "Run `tierlog cluster start 3`, or `tierlog quorum remove 3` if it is gone for good."
     )
+
+
+@pytest.mark.parametrize("state", [None, UP])
+def test_drained_broker_with_replicas_is_to_be_restarted_and_not_removed(state: ProcessState | None) -> None:
+    """As after a rollout that stopped between the drain and the restart: its replicas are the cluster's."""
+    seen = cluster(brokers=[broker(1), broker(2), broker(3, stopping=True)])
+    first, other = step(seen, state).split(" If it is to leave the cluster, ")
+    assert first.startswith("If it does not end by itself, restart it") and "leads nothing before" in first
+    assert other.startswith("`tierlog broker decommission 3` moves its replicas first")
+    assert "quorum remove" not in step(seen, state)
+    assert ("`tierlog cluster stop 3`, then `tierlog cluster start 3`" in first) is (state is UP)
 
 
 def test_stopped_node_with_replicas_is_to_be_started() -> None:
