@@ -98,7 +98,11 @@ disk() {
   blkid -p "$2" > /dev/null || found=$?
   case $found in
     0) ;;
-    2) # nothing is on it
+    2) # nothing is on it, or it cannot be read
+      if ! dd if="$2" of=/dev/null bs=1M count=1 2> /dev/null; then
+        say "cannot read $2, so it is not formatted: see dmesg" >&2
+        exit 1
+      fi
       say "formatting $2"
       mkfs.ext4 -q -m 0 -E nodiscard "$2"
       ;;
@@ -145,6 +149,10 @@ attach_volume() {
     sleep 1
     tries=$((tries - 1))
   done
+  if [ ! -e "$link" ]; then
+    say "volume $VOLUME_ID is attached, but there is no $link" >&2
+    exit 1
+  fi
   disk 0 "$(readlink -f "$link")"
 }
 
@@ -264,7 +272,7 @@ start_nodes() {
     if [ "$ROLE" = broker ]; then
       first_users "$id"
     fi
-    systemctl start --no-block "tierlog@$id"
+    systemctl start --no-block "tierlog@$id" 9>&- # what it starts must not keep the lock
     say "started node $id"
   done
 }
@@ -274,6 +282,12 @@ watch_host() {
   amazon-cloudwatch-agent-ctl -a fetch-config -m ec2 -s -c "ssm:$PARAMETERS/agent"
 }
 
+# One run at a time: at boot, by hand or daily, each writes files under the same temporary names.
+exec 9> /run/tierlog-boot.lock
+flock -w 600 9 || {
+  say "another run has not ended for ten minutes: systemctl status tierlog-boot tierlog-renew" >&2
+  exit 1
+}
 if [ "${1:-}" = renew ]; then
   fetch_secrets
   exit

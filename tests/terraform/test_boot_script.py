@@ -1,0 +1,73 @@
+"""Parts of terraform/aws/files/boot.sh on their own: which disk is formatted, and one run at a time.
+
+test_aws_hosts.py runs the whole script.
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from terraform_cli import ROOT
+
+BOOT = (ROOT / "terraform/aws/files/boot.sh").read_text(encoding="utf-8")
+SAY = 'set -eu\nsay() { echo "tierlog-boot: $*"; }\n'
+PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+NOTES = '#!/bin/sh\necho "$0 $*" >> "$NOTES"\n'
+
+
+def part(begin: str, end: str) -> str:
+    start = BOOT.index(begin)
+    return BOOT[start : BOOT.index(end, start) + len(end)]
+
+
+def run(script: str, directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`mkfs.ext4` and `mount` only note that they were called, and nothing is mounted yet."""
+    for name, text in {"mkfs.ext4": NOTES, "mount": NOTES, "mountpoint": "#!/bin/sh\nexit 1\n"}.items():
+        (directory / name).write_text(text)
+        (directory / name).chmod(0o755)
+    environment = {"PATH": f"{directory}:{PATH}", "NOTES": str(directory / "notes")}
+    command = ["sh", "-c", SAY + script, "boot", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def mount(directory: Path, device: Path) -> tuple[int, str, list[str]]:
+    """Exit code, output and the called programs of `disk` for this device."""
+    script = f"state={directory}/state\n" + part("disk() {", "\n}\n") + 'disk 0 "$1"\n'
+    ended = run(script, directory, str(device))
+    notes = directory / "notes"
+    called = notes.read_text().splitlines() if notes.exists() else []
+    return ended.returncode, ended.stdout + ended.stderr, [Path(line.split()[0]).name for line in called]
+
+
+def test_an_empty_disk_is_formatted_and_one_with_a_file_system_is_not(tmp_path: Path) -> None:
+    if (mkfs := shutil.which("mkfs.ext4", path=PATH)) is None:
+        pytest.skip("NOT RUN: it needs mkfs.ext4")
+    empty, used = tmp_path / "empty", tmp_path / "used"
+    for image in (empty, used):
+        with image.open("wb") as file:
+            file.truncate(8 << 20)
+    subprocess.run([mkfs, "-q", used], check=True)
+    assert mount(tmp_path, used)[2] == ["mount"]
+    assert mount(tmp_path, empty)[2] == ["mount", "mkfs.ext4", "mount"]
+
+
+def test_a_disk_that_cannot_be_read_is_not_formatted(tmp_path: Path) -> None:
+    """blkid gives it the same exit code as an empty one. It may be the only copy of a voter's metadata."""
+    code, said, called = mount(tmp_path, tmp_path)  # a directory cannot be read as a disk
+    assert (code, called) == (1, [])
+    assert f"cannot read {tmp_path}, so it is not formatted" in said
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_second_run_does_not_begin(is_held: bool, tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    script = part("exec 9> ", "\n}\n").replace("/run/tierlog-boot.lock", str(lock)).replace("-w 600", "-w 0")
+    with lock.open("w") as held:
+        if is_held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+        ended = run(script + "echo runs\n", tmp_path)
+    assert (ended.returncode, ended.stdout == "runs\n") == ((1, False) if is_held else (0, True))
+    assert ("another run has not ended" in ended.stderr) is is_held
