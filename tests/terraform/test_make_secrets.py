@@ -27,7 +27,9 @@ while [ $# -gt 0 ]; do
   shift
 done
 case $action in
-  get-parameters-by-path) cd "$PARAMETERS" && find . -type f | cut -c2- ;;
+  get-parameters-by-path)
+    cd "$PARAMETERS" && find . -type f | cut -c2- | grep -Ev "/(${UNLISTED:-none})" || :
+    [ -z "${UNLISTED:-}" ] || { echo ThrottlingException >&2; exit 254; } ;;
   get-parameter) cat "$PARAMETERS$name" ;;
   put-parameter)
     [ "$(basename "$name")" != "${FAILS:-}" ] || exit 254
@@ -118,3 +120,12 @@ def test_nothing_changes_without_the_key_of_the_ca(parameters: Parameters) -> No
 def test_run_that_ended_before_its_ca_was_stored_can_be_repeated(parameters: Parameters) -> None:
     assert parameters.make(FAILS="ca.pem").returncode != 0
     assert parameters.make().returncode == 0 and parameters.has_a_pair()
+
+
+def test_list_that_breaks_off_creates_nothing(parameters: Parameters) -> None:
+    """The next page had the certificates. Another CA would replace the key of the one that hosts trust."""
+    assert parameters.make().returncode == 0
+    first = parameters.contents()
+    refused = parameters.make(UNLISTED="operator|nodes/[ct]")
+    assert refused.returncode != 0 and "ThrottlingException" in refused.stderr
+    assert parameters.contents() == first
