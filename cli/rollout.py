@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tierlog.broker.diagnosis.evidence import QUORUM, Answers, Observation, newest_first, observation_of
-from tierlog.broker.diagnosis.findings import HEALTH_RULES
+from tierlog.broker.diagnosis.findings import HEALTH_RULES, METADATA_BEHIND
 from tierlog.broker.diagnosis.health import NAMED_MAX, assess_by_rule
 from tierlog.cli.errors import CliError, ExitCode, usage
 from tierlog.cli.output import counted, listed
@@ -275,6 +275,7 @@ def cluster_doubts(
         for rule, problem in assess_by_rule(_without(seen, absent))
         if rule not in ignored
     ]
+    found += _voter_doubts(seen, absent)
     if seen.brokers is None and not found:
         found.append(Doubt("no node says which brokers and partitions there are", "Run it again."))
     versions = {node: told for node, told in answers.of(VERSIONS).items() if node not in absent}
@@ -286,6 +287,25 @@ def cluster_doubts(
         values = ", ".join(f"{version} at node {node}" for node, version in sorted(formats.items()))
         what = f"an upgrade is being finalised: tierlog.format is {values}"
         found.append(Doubt(what, "Run it again once `tierlog cluster versions` shows one version."))
+    return found
+
+
+def _voter_doubts(seen: Observation, absent: Collection[int]) -> list[Doubt]:
+    """Voters that respond to this command, and count for no majority: cut off from the others, or behind."""
+    found = []
+    responding = {node: one for node in seen.voters if (one := seen.quorum.get(node)) is not None}
+    newest = max((int(one["applied_index"]) for one in responding.values()), default=0)
+    for node, one in responding.items():
+        behind = newest - int(one["applied_index"])
+        if node in absent or seen.leader is None:  # without a leader, the rule of the quorum says so
+            continue
+        if one.get("leader", seen.leader) != seen.leader:
+            what = f"voter {node} does not follow node {seen.leader}, the leader of the quorum"
+        elif behind > METADATA_BEHIND:
+            what = f"voter {node} has not applied the last {behind:,} changes of metadata"
+        else:
+            continue
+        found.append(Doubt(what, f"Wait, or see `tierlog quorum status` and the log of node {node}."))
     return found
 
 

@@ -155,6 +155,10 @@ class RolloutRun:
         """Carry out the steps; yields each when it has ended. Raises CliError at the first doubt, and if a
         command fails."""
         self._file.check_command()
+        if all(
+            step.has_ended for step in self.rollout.steps
+        ):  # all run the version, and may have just started
+            self._require_whole(())
         while step := self.rollout.next_step(observation_of(self._ask()).leader):
             began = time.monotonic()
             self._restart(step)
@@ -177,11 +181,14 @@ class RolloutRun:
         return [one for step in steps for one in stop_doubts(step, nodes_of(answers), partitions)]
 
     def _restart(self, step: Step) -> None:
+        has_begun = step.has_begun
+        if has_begun and self._by_hand:
+            self._await(step, partial(self._not_back, step))
+            return
         answers = self._ask()
         nodes = nodes_of(answers)
-        has_begun = step.has_begun
         is_back = has_begun and not not_back(step, nodes, answers, self.rollout.version)
-        if is_back and (self._by_hand or step.commands == len(self.rollout.commands)):
+        if is_back and step.commands == len(self.rollout.commands):
             return
         answers = self._require_whole(step.nodes if has_begun else ())
         nodes = nodes_of(answers)
@@ -201,7 +208,7 @@ class RolloutRun:
         if not is_back:  # else the commands that are left may restart nothing, and it would lead nothing
             self._drain(step, [node for node in running if node.is_broker])
         self._run_commands(step)
-        self._await(step, lambda answers: self._not_back(step, answers))
+        self._await(step, partial(self._not_back, step))
 
     def _not_whole(self, step: Step, index: int, answers: Answers) -> list[Doubt]:
         """Why the step has not ended, though its nodes are back. `index`: what they must have applied."""

@@ -30,7 +30,7 @@ COLUMNS = {
 WAIT_S, COMMAND_TIMEOUT_S = 3600.0, 1800.0
 CLUSTER_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 GO_ON = "Then run the same command again: it continues from there."
-
+START_OVER = "--start-over"
 
 Hosts = Annotated[
     str,
@@ -112,7 +112,7 @@ State = Annotated[
     ),
 ]
 StartOver = Annotated[
-    bool, typer.Option("--start-over", help="Forget a rollout that has not ended, and begin this one.")
+    bool, typer.Option(START_OVER, help="Forget a rollout that has not ended, and begin this one.")
 ]
 
 
@@ -221,7 +221,8 @@ def _finish(done: "Rollout", file: "StateFile", stopped: CliError | None, *, as_
         if not as_json:
             print_status(f"{progress}; output of the commands: {file.log}")
         return
-    raise CliError(f"{stopped.message}\n{progress}", hint=f"{stopped.hint} {GO_ON}", code=stopped.code)
+    hint = stopped.hint if START_OVER in stopped.hint else f"{stopped.hint} {GO_ON}"
+    raise CliError(f"{stopped.message}\n{progress}", hint=hint, code=stopped.code)
 
 
 def _planned(

@@ -11,7 +11,7 @@ from waiting import until
 from tierlog.broker.diagnosis.evidence import BROKERS, QUORUM, UNHEALTHY_PARTITIONS, Answers
 from tierlog.broker.diagnosis.findings import HEALTH_RULES
 from tierlog.cli import rollout_run
-from tierlog.cli.commands.cluster_rollout import _planned, _texts
+from tierlog.cli.commands.cluster_rollout import _finish, _planned, _texts
 from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.rollout import (
     IGNORABLE_RULES,
@@ -214,6 +214,28 @@ def test_cluster_that_is_not_whole_raises_a_doubt(changes: dict[str, Any], doubt
     assert any(doubt in one.what for one in cluster_doubts(answers(**changes)))
 
 
+@pytest.mark.parametrize(
+    ("changes", "doubt"),
+    [
+        ({"leader": -1, "role": "candidate"}, "voter 3 does not follow node 1, the leader of the quorum"),
+        ({"leader": 3, "role": "leader", "term": 3}, "voter 3 does not follow node 1"),
+        ({"leader": 1, "applied_index": 2_000}, "voter 3 has not applied the last 8,000 changes"),
+    ],
+)
+def test_voter_that_responds_and_cannot_vote_raises_a_doubt(changes: dict[str, Any], doubt: str) -> None:
+    """Without it, the next voter to stop would be the one that makes the majority."""
+    seen = answers()
+    documents = {node: {**found} for node, found in seen.documents.items()}
+    for node, found in documents.items():
+        found[QUORUM] = {**found[QUORUM], "leader": 1, "applied_index": 10_000}
+        if node == 3:
+            found[QUORUM] |= changes
+    seen = Answers(urls=URLS, documents=documents)
+    [found_doubt] = cluster_doubts(seen)
+    assert doubt in found_doubt.what and "tierlog quorum status" in found_doubt.next
+    assert cluster_doubts(seen, absent=[3]) == []
+
+
 def test_absence_of_the_steps_nodes_explains_their_part_only() -> None:
     down = answers(
         silent=(21,),
@@ -374,6 +396,18 @@ def test_a_second_run_continues_with_corrected_commands_and_with_no_other_hosts(
         again(["1", "2"], cluster="d")
 
 
+@pytest.mark.parametrize(
+    ("hint", "continues"), [("Start node 3.", True), ("Begin again with --start-over.", False)]
+)
+def test_an_error_says_to_run_the_same_command_again_unless_another_one_helps(
+    hint: str, continues: bool, file: StateFile
+) -> None:
+    with pytest.raises(CliError) as stopped:
+        _finish(planned("1"), file, CliError("a doubt", hint=hint), as_json=False)
+    assert stopped.value.hint.startswith(hint)
+    assert ("run the same command again" in stopped.value.hint) is continues
+
+
 def test_commands_of_a_file(tmp_path: Path) -> None:
     steps = tmp_path / "steps"
     steps.write_text("# on each host\nssh {host} stop\n\n  ssh {host} start\n")
@@ -469,6 +503,27 @@ def test_commands_after_one_that_failed_are_not_forgotten_once_the_nodes_are_bac
     assert len(list(Run(made, file, back, by_hand=by_hand).steps())) == 1
     assert (tmp_path / "checked.21").exists() is not by_hand
     assert drained == ["21"], "a node that is back leads partitions again, and keeps them"
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_work_done_by_hand_is_waited_for_and_not_done_again(file: StateFile, tmp_path: Path) -> None:
+    """The operator has just started the node, and it does not respond yet."""
+    made = with_command(planned("21"), f"touch {tmp_path}/ran.{{nodes}}")
+    made.steps[0].before = {21: (1021, 7)}
+    starting, back = answers(silent=(21,)), answers(builds={21: {"started_at_ms": 5000}})
+    assert len(list(ScriptedRun(made, file, starting, starting, starting, back, by_hand=True).steps())) == 1
+    assert not list(tmp_path.glob("ran*"))
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_hosts_that_run_the_version_are_done_only_in_a_whole_cluster(file: StateFile) -> None:
+    """As with --start-over, after a run that stopped while the last host was not back in sync."""
+    made = planned("nodes", version="1.0.0")
+    assert list(ScriptedRun(made, file, answers()).steps()) == []
+    drained = answers(brokers={21: {"stopping": True}})
+    with pytest.raises(CliError, match="node 21: its broker is shutting down") as doubt:
+        list(ScriptedRun(made, file, drained).steps())
+    assert doubt.value.code is ExitCode.DEGRADED
 
 
 @pytest.mark.usefixtures("no_pause")
