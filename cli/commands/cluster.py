@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
 
 POLL_INTERVAL_S = 0.5
+REFUSED = (401, 403, 421)
+"""HTTP statuses: no login, too few rights, a name that the node does not know."""
+
 SHOWN_MAX = 20
 """Maximum number of partition names in a row of the table; JSON has up to 1,000."""
 
@@ -207,15 +210,16 @@ def _sizes_shown(row: dict[str, Any]) -> dict[str, Any]:
 def _wait_until_healthy(admin: str | None, bootstrap: str | None, within_s: float) -> dict[str, Any]:
     """Check until the cluster has no problems, for at most `within_s` seconds. Returns the last result.
 
-    Raises CliError if no node responds to the last check.
+    Raises CliError if no node responds to the last check, and at once for what waiting does not change: a
+    wrong address, or a login that is refused.
     """
     deadline = time.monotonic() + within_s
     while True:
         is_last_check = time.monotonic() >= deadline
         try:
             document = _check(admin, bootstrap)
-        except CliError:
-            if is_last_check:
+        except CliError as failure:
+            if is_last_check or failure.code is ExitCode.USAGE or failure.status in REFUSED:
                 raise
         else:
             if is_last_check or not document["problems"]:

@@ -47,6 +47,8 @@ def doctor(
     evidence = _gather(admin, bootstrap) if bundle is None else read(bundle)
     findings = diagnose(evidence)
     _print_findings(findings, evidence, as_json=as_json)
+    if bundle is None and not evidence.answers.documents:  # a local cluster, whose processes are known
+        raise typer.Exit(int(ExitCode.UNREACHABLE))
     if code := _exit_code(findings):
         raise typer.Exit(int(code))
 
