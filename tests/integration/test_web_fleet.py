@@ -1,5 +1,6 @@
 """Requests of the web page to the other nodes: those that hang do not keep the others from being read."""
 
+import asyncio
 import socket
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -54,6 +55,26 @@ async def test_nodes_that_hang_do_not_keep_others_from_being_read() -> None:
     assert sorted(found.unread) == sorted(
         f"node {one}: no response within {fleet.TIMEOUT_S:.0f} s" for one in range(1, HANGING + 1)
     )
+
+
+async def test_an_own_document_that_hangs_does_not_keep_the_page_from_being_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a disk that hangs. All users of the page would wait for it."""
+    monkeypatch.setattr(fleet, "OWN_TIMEOUT_S", 0.1)
+
+    async def hang(_: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        return web.Response()
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"role": "leader"})
+
+    handlers = {"/v1/directories": hang, "/v1/quorum": answer}
+    wanted = [(0, path) for path in handlers]
+    found = await Fleet(node_that_knows({}), handlers, None).ask(make_mocked_request("GET", "/"), wanted)
+    assert found.documents == {0: {"/v1/quorum": {"role": "leader"}}}
+    assert found.unread == ["/v1/directories of node 0: no response within 0 s"]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,9 @@ from tierlog.metadata.quorum.tls import TlsFiles
 TIMEOUT_S = 2.0
 """For each response of another node, the wait for its turn included."""
 
+OWN_TIMEOUT_S = 15.0
+"""For each of this node's own documents: one of 200,000 partitions takes seconds, and a disk may hang."""
+
 NODES_MAX = 100
 CONNECTIONS_PER_NODE = 2
 """There is no bound over all nodes: requests to nodes that hang would keep those to others waiting."""
@@ -139,7 +142,10 @@ class Fleet:
         if handler is None:
             raise _Unread
         try:
-            response = await handler(request.clone(rel_url=URL(path, encoded=True)))
+            async with asyncio.timeout(OWN_TIMEOUT_S):
+                response = await handler(request.clone(rel_url=URL(path, encoded=True)))
+        except TimeoutError:
+            raise _Unread(f"no response within {OWN_TIMEOUT_S:.0f} s") from None
         except web.HTTPException as refused:
             raise _Unread("" if refused.status in NOTHING_THERE else _message(refused.text or "")) from None
         text = response.body if isinstance(response, web.Response) else None

@@ -80,6 +80,13 @@ function errorOf(status, body) {
   return status >= 400 ? `status ${status}` : "";
 }
 
+// What the response says beside success: a broker whose leaderships were moved away keeps some.
+function restOf(body) {
+  return body && body.leads
+    ? ` It still leads ${body.leads} partitions whose other replicas have not caught up: wait for them before a restart.`
+    : "";
+}
+
 async function send(button) {
   say("Sending …");
   button.disabled = true;
@@ -92,7 +99,8 @@ async function send(button) {
     });
     const body = await response.json().catch(() => null);
     const error = errorOf(response.status, body);
-    say(error ? `Refused: ${error}` : `Done: ${button.textContent}.`, Boolean(error));
+    const rest = restOf(body);
+    say(error ? `Refused: ${error}` : `Done: ${button.textContent}.${rest}`, Boolean(error || rest));
   } catch (failure) {
     say(`No answer (${failure.message}). The change may have been made.`, true);
   }
