@@ -29,6 +29,7 @@ from tierlog.cli.admin import AdminApi
 from tierlog.cli.cluster_files import replace_file, state_directory
 from tierlog.cli.errors import CliError
 from tierlog.cli.observation import ask
+from tierlog.cli.output import counted
 from tierlog.cli.rollout import (
     Doubt,
     Node,
@@ -223,14 +224,28 @@ class RolloutRun:
         """Hand over the leaderships of these brokers. They get none until they restart."""
         for node in brokers:
             self._tell(f"{step.name}: broker {node.id} hands over its leaderships")
-            leads = self._request(step, "POST", f"/v1/brokers/{node.id}/stop")["leads"]
+            leads = self._hand_over(step, node)
             if leads and not self._allow_unavailable:
-                what = f"broker {node.id} still leads partitions that no other broker can lead: {leads}"
+                what = (
+                    f"broker {node.id} still leads {counted(leads, 'partition')} whose other replicas have "
+                    "not caught up"
+                )
                 how = (
-                    "Add replicas with `tierlog partition move`, or accept it: --allow-unavailable. "
-                    f"Broker {node.id} leads no others until it restarts."
+                    "Wait until `tierlog partition list --under-replicated` is empty, or accept that they "
+                    "are not served: --allow-unavailable. It leads no others until it restarts."
                 )
                 _require([Doubt(what, how)])
+
+    def _hand_over(self, step: Step, broker: Node) -> int:
+        """The number of leaderships that it keeps because no other replica has caught up. Each request elects
+        others where one has."""
+        leads = 0
+        for number in range(CHECKS):
+            time.sleep(POLL_INTERVAL_S if number else 0)
+            leads = int(self._request(step, "POST", f"/v1/brokers/{broker.id}/stop")["leads"])
+            if not leads or self._allow_unavailable:
+                break
+        return leads
 
     def _run_commands(self, step: Step) -> None:
         while step.commands < len(self.rollout.commands):

@@ -506,6 +506,28 @@ def test_commands_after_one_that_failed_are_not_forgotten_once_the_nodes_are_bac
 
 
 @pytest.mark.usefixtures("no_pause")
+@pytest.mark.parametrize("leads", [[2, 1, 0], [2, 2, 2]])
+def test_leaderships_that_wait_for_a_replica_are_handed_over_once_it_has_caught_up(
+    leads: list[int], file: StateFile
+) -> None:
+    left = [*leads]
+
+    class Run(ScriptedRun):
+        def _request(self, step: Step, method: str, path: str) -> Any:
+            return {"leads": left.pop(0)} if method == "POST" else {"partitions": []}
+
+    made = with_command(planned("21"), "true {nodes}")
+    back = answers(builds={21: {"started_at_ms": 5000}})
+    run = Run(made, file, *[answers()] * 4, back)
+    if leads[-1] == 0:
+        assert len(list(run.steps())) == 1
+        return
+    with pytest.raises(CliError, match="still leads 2 partitions whose other replicas have not") as doubt:
+        list(run.steps())
+    assert "partition list --under-replicated" in doubt.value.hint and made.steps[0].has_begun
+
+
+@pytest.mark.usefixtures("no_pause")
 def test_work_done_by_hand_is_waited_for_and_not_done_again(file: StateFile, tmp_path: Path) -> None:
     """The operator has just started the node, and it does not respond yet."""
     made = with_command(planned("21"), f"touch {tmp_path}/ran.{{nodes}}")
