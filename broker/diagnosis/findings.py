@@ -412,7 +412,8 @@ def _builds(evidence: Evidence) -> Iterator[Finding]:
             urgency=Urgency.ADVICE,
             what=f"the nodes run different builds: {builds}",
             why="A rolling upgrade has begun, and has not ended.",
-            next="Upgrade the other nodes, then run `tierlog cluster finalize`.",
+            next="Upgrade the other nodes, or take those with the newer build back. `tierlog cluster "
+            "finalize` is for later, when all have run it for a while: it has no way back.",
             runbook="docs/howto/upgrade.md",
         )
 
