@@ -60,7 +60,7 @@ resource "aws_ssm_parameter" "host" {
     PACKAGE_INDEX    = var.package.index_url == null ? "" : var.package.index_url
     PCA_ARN          = var.acm_pca_arn == null ? "" : var.acm_pca_arn
     PCA_ALGORITHM    = "SHA256WITHECDSA"
-    CERTIFICATE_DAYS = 30
+    CERTIFICATE_DAYS = 90 # renewed in the last 30, before `tierlog cluster health` warns
     TLS_NAMES        = join(" ", compact(["${each.key}.${local.domain}", var.outside == null || each.value.role == "voter" ? "" : var.outside.hostname]))
     CLOUDWATCH_AGENT = var.cloudwatch_agent
   } : "${key}='${value}'\n"])

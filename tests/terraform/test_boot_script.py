@@ -1,16 +1,20 @@
-"""Parts of terraform/aws/files/boot.sh on their own: which disk is formatted, and one run at a time.
+"""Parts of terraform/aws/files/boot.sh on their own: which disk is formatted, one run at a time, and when
+certificates are renewed.
 
 test_aws_hosts.py runs the whole script.
 """
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from terraform_cli import ROOT
+
+from tierlog.broker.diagnosis.health import EXPIRES_SOON_DAYS
 
 BOOT = (ROOT / "terraform/aws/files/boot.sh").read_text(encoding="utf-8")
 SAY = 'set -eu\nsay() { echo "tierlog-boot: $*"; }\n'
@@ -71,3 +75,12 @@ def test_a_second_run_does_not_begin(is_held: bool, tmp_path: Path) -> None:
         ended = run(script + "echo runs\n", tmp_path)
     assert (ended.returncode, ended.stdout == "runs\n") == ((1, False) if is_held else (0, True))
     assert ("another run has not ended" in ended.stderr) is is_held
+
+
+def test_certificates_are_renewed_before_they_are_reported() -> None:
+    """Else a rollout, which needs a whole cluster, could not begin during a third of the time."""
+    parameters = (ROOT / "terraform/aws/parameters.tf").read_text(encoding="utf-8")
+    found = re.search(r"CERTIFICATE_DAYS = (\d+)", parameters)
+    assert found is not None
+    assert "-checkend $((CERTIFICATE_DAYS * 86400 / 3))" in BOOT
+    assert int(found[1]) / 3 - 2 > EXPIRES_SOON_DAYS, "the timer runs daily, up to six hours late"
