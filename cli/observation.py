@@ -11,9 +11,11 @@ from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
+from tierlog.base.addresses import is_loopback
 from tierlog.broker.diagnosis.evidence import (
     BROKERS,
     HEALTH_PATHS,
@@ -147,15 +149,20 @@ def _add_observers(
     brokers: Response, urls: dict[int, str], documents: dict[int, dict[str, Response]]
 ) -> None:
     """Add the registered brokers that are no members of the quorum, and GET /v1/quorum of each that responds.
-    `brokers`: GET /v1/brokers of one node."""
+    `brokers`: GET /v1/brokers of one node. The default of admin.listener is an address of the broker's own
+    machine: one that does not respond there may be well."""
     try:
         rows = msgspec.convert(brokers, _Brokers).brokers[:NODES_MAX]
     except msgspec.ValidationError:
         return
     others = {one.id: one.admin_url for one in rows if one.admin_url and one.id not in urls}
-    urls.update(others)
-    for node, response in zip(others, in_parallel(_ask_quorum, [*others.values()]), strict=True):
-        if response is not None and response[1].node_id == node:
+    for (node, url), response in zip(
+        others.items(), in_parallel(_ask_quorum, [*others.values()]), strict=True
+    ):
+        responds = response is not None and response[1].node_id == node
+        if responds or not is_loopback(urlsplit(url).hostname or ""):
+            urls[node] = url
+        if response is not None and responds:
             documents.setdefault(node, {QUORUM: response[0]})
 
 

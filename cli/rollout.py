@@ -275,7 +275,7 @@ def cluster_doubts(
         for rule, problem in assess_by_rule(_without(seen, absent))
         if rule not in ignored
     ]
-    found += _voter_doubts(seen, absent)
+    found += _unseen_doubts(seen, absent) + _voter_doubts(seen, absent)
     if seen.brokers is None and not found:
         found.append(Doubt("no node says which brokers and partitions there are", "Run it again."))
     versions = {node: told for node, told in answers.of(VERSIONS).items() if node not in absent}
@@ -288,6 +288,17 @@ def cluster_doubts(
         what = f"an upgrade is being finalised: tierlog.format is {values}"
         found.append(Doubt(what, "Run it again once `tierlog cluster versions` shows one version."))
     return found
+
+
+def _unseen_doubts(seen: Observation, absent: Collection[int]) -> list[Doubt]:
+    """Brokers whose admin API this machine cannot request. Health does not report them."""
+    registered = {int(one["id"]): one for one in (seen.brokers or {}).get("brokers", ())}
+    unseen = sorted(registered.keys() - seen.quorum.keys() - {*absent})
+    if not unseen:
+        return []
+    where = listed([f"{node} ({registered[node].get('admin_url') or 'no URL'})" for node in unseen])
+    what = f"this machine cannot reach the admin API of broker {where}"
+    return [Doubt(what, "Set admin.listener of these brokers to an address that this machine reaches.")]
 
 
 def _voter_doubts(seen: Observation, absent: Collection[int]) -> list[Doubt]:

@@ -236,6 +236,16 @@ def test_voter_that_responds_and_cannot_vote_raises_a_doubt(changes: dict[str, A
     assert cluster_doubts(seen, absent=[3]) == []
 
 
+def test_broker_whose_admin_api_is_out_of_reach_raises_a_doubt() -> None:
+    """Its leaderships would not be handed over, and its restart would not be seen."""
+    seen = answers(silent=(21,), brokers={21: {"admin_url": "http://127.0.0.1:9644"}})
+    seen = Answers(urls={one: url for one, url in URLS.items() if one != 21}, documents=seen.documents)
+    [doubt] = cluster_doubts(seen)
+    assert "cannot reach the admin API of broker 21 (http://127.0.0.1:9644)" in doubt.what
+    assert "admin.listener" in doubt.next
+    assert cluster_doubts(seen, absent=[21]) == []
+
+
 def test_absence_of_the_steps_nodes_explains_their_part_only() -> None:
     down = answers(
         silent=(21,),
