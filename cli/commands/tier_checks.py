@@ -32,7 +32,8 @@ NOT_FOUND = 404
 @dataclass(slots=True)
 class _Progress:
     """State that `--resume` keeps. `done`: partition -> offset up to which its segments are verified.
-    `seed`: of the sample, so that a resumed run chooses the same segments."""
+    `seed`: of the sample, so that a resumed run chooses the same segments. `manifests`: faults, which a
+    resumed run does not find again, because the brokers have mended them."""
 
     sample: float
     topic: str | None
@@ -41,6 +42,7 @@ class _Progress:
     segments: int = 0
     bytes: int = 0
     errors: list[dict[str, Any]] = field(default_factory=list)
+    manifests: list[dict[str, Any]] = field(default_factory=list)
 
     def chooses(self, name: str, base_offset: int) -> bool:
         share = random.Random(f"{self.seed} {name} {base_offset}").uniform(0, 100)
@@ -92,7 +94,7 @@ def verify(
         hint = f"`tierlog tier flush {topic}` uploads it."
         raise CliError(f"nothing of topic {topic!r} is uploaded yet", hint=hint)
     progress = _resumed(resume, sample, topic)
-    manifests = _manifest_faults(api, topic)
+    manifests = _add_manifest_faults(api, progress, resume)
     _verify_all(partitions, progress, resume)
     if resume is not None:
         resume.unlink(missing_ok=True)
@@ -186,6 +188,14 @@ def _manifest_faults(api: "AdminApi", topic: str | None) -> list[dict[str, Any]]
         writer = api.of_broker(min(live), api.get("/v1/cluster"))
         faults += writer.post("/v1/tier/documents", {})["faults"]
     return faults
+
+
+def _add_manifest_faults(api: "AdminApi", progress: _Progress, resume: Path | None) -> list[dict[str, Any]]:
+    """All faults so far."""
+    found = progress.manifests
+    found += [fault for fault in _manifest_faults(api, progress.topic) if fault not in found]
+    progress.save(resume)
+    return found
 
 
 def _print_manifest_faults(faults: list[dict[str, Any]]) -> None:

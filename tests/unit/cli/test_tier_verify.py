@@ -18,6 +18,7 @@ from urllib.parse import parse_qs
 import pytest
 from cli_inline import call
 
+from tierlog.cli.commands import tier_checks
 from tierlog.cli.commands.tier_checks import _Progress
 
 CLUSTER = {
@@ -128,6 +129,26 @@ def test_manifest_roots_with_a_fault_are_listed_and_fail_the_command(
     assert json.loads(ended.stdout)["manifests"] == rows
     ended = call("tier", "verify", "--admin", admin)
     assert "3 manifest roots or documents" in ended.stdout + ended.stderr and "root-2" in ended.stdout
+
+
+def test_manifest_faults_of_an_interrupted_run_are_in_the_result_of_the_resumed_one(
+    admin: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The brokers have written the manifests again, so that a second check finds nothing."""
+    rows = [{"topic": "orders", "partition": 0, "object": "root-0", "fault": "damaged"}]
+    words = ["tier", "verify", "--resume", str(tmp_path / "progress"), "--json", "--admin", admin]
+    monkeypatch.setattr(Admin, "roots", rows)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(tier_checks, "_verify_all", interrupt)
+        assert call(*words).code == 130
+    monkeypatch.setattr(Admin, "roots", ())
+    monkeypatch.setattr(Admin, "segments", (SEGMENT,))
+    ended = call(*words)
+    assert ended.code == 1 and json.loads(ended.stdout)["manifests"] == rows
 
 
 def many_segments(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
