@@ -1,5 +1,5 @@
-"""Parts of terraform/aws/files/boot.sh on their own: which disk is formatted, one run at a time, and when
-certificates are renewed.
+"""Parts of terraform/aws/files/boot.sh on their own: which disk is formatted, one run at a time, when a name
+is published, and when certificates are renewed.
 
 test_aws_hosts.py runs the whole script.
 """
@@ -73,6 +73,23 @@ def test_a_second_run_does_not_begin(is_held: bool, tmp_path: Path) -> None:
         ended = run(script + "echo runs\n", tmp_path)
     assert (ended.returncode, ended.stdout == "runs\n") == ((1, False) if is_held else (0, True))
     assert ("another run has not ended" in ended.stderr) is is_held
+
+
+@pytest.mark.parametrize(
+    ("known", "calls"), [("", 1), ("10.40.0.9 STREAM\n10.40.0.9 DGRAM", 0), ("10.40.0.7 STREAM", 1)]
+)
+def test_the_name_is_published_once_for_an_address(known: str, calls: int, tmp_path: Path) -> None:
+    getent = f"#!/bin/sh\n[ -n '{known}' ] || exit 2\necho '{known}'\n"
+    for name, text in {"getent": getent, "aws": NOTES}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    names = "HOST=broker-1 DOMAIN=small.internal ZONE_ID=Z1\nmetadata() { echo 10.40.0.9; }\n"
+    ended = run(names + part("publish_name() {", "\n}\n") + "publish_name\n", tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    notes = tmp_path / "notes"
+    found = notes.read_text() if notes.exists() else ""
+    assert found.count("change-resource-record-sets") == calls
+    assert ('"Value": "10.40.0.9"' in found) is bool(calls)
 
 
 def test_certificates_are_renewed_before_they_are_reported() -> None:

@@ -75,8 +75,12 @@ END
   systemctl start --no-block tierlog-renew.timer
 }
 
+# Only if it has changed: changes of Route 53 are made in another region, and a host has to restart without them.
 publish_name() {
   address=$(metadata local-ipv4)
+  if [ "$(getent ahostsv4 "$HOST.$DOMAIN" | cut -d ' ' -f 1 | sort -u)" = "$address" ]; then
+    return
+  fi
   aws route53 change-resource-record-sets --hosted-zone-id "$ZONE_ID" --change-batch "{\"Changes\": [{\"Action\": \"UPSERT\",
     \"ResourceRecordSet\": {\"Name\": \"$HOST.$DOMAIN\", \"Type\": \"A\", \"TTL\": 10, \"ResourceRecords\": [{\"Value\": \"$address\"}]}}]}" > /dev/null
   say "$HOST.$DOMAIN is $address"
