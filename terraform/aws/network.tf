@@ -19,10 +19,9 @@ data "aws_subnet" "given" {
 locals {
   new_vpc = var.vpc_id == null ? 1 : 0
   vpc_id  = var.vpc_id == null ? aws_vpc.new[0].id : var.vpc_id
-  zones = (
-    local.new_vpc == 0 ? data.aws_subnet.given[*].availability_zone :
-    length(var.availability_zones) == 3 ? var.availability_zones : slice(data.aws_availability_zones.available.names, 0, 3)
-  )
+  # Of the subnets that there are: the region's list changes, also while a zone fails.
+  zones      = local.new_vpc == 0 ? data.aws_subnet.given[*].availability_zone : aws_subnet.private[*].availability_zone
+  new_zones  = length(var.availability_zones) == 3 ? var.availability_zones : slice(data.aws_availability_zones.available.names, 0, 3)
   subnet_ids = local.new_vpc == 0 ? var.subnet_ids : aws_subnet.private[*].id
 }
 
@@ -46,9 +45,14 @@ resource "aws_subnet" "private" {
   count = 3 * local.new_vpc
 
   vpc_id            = aws_vpc.new[0].id
-  availability_zone = local.zones[count.index]
+  availability_zone = local.new_zones[count.index]
   cidr_block        = cidrsubnet(var.vpc_cidr, 4, count.index)
   tags              = merge(local.tags, { Name = "${var.name}-private-${count.index + 1}" })
+
+  # Another zone would replace the subnet, and with it the volumes of the voters.
+  lifecycle {
+    ignore_changes = [availability_zone]
+  }
 }
 
 resource "aws_subnet" "public" {

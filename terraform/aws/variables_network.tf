@@ -12,7 +12,7 @@ variable "vpc_cidr" {
 }
 
 variable "availability_zones" {
-  description = "Three zones of a new VPC. Default: the first three of the region."
+  description = "Three zones of a new VPC, which keeps them: a later change has no effect. Default: the first three of the region."
   type        = list(string)
   default     = []
 

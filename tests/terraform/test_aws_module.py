@@ -145,7 +145,7 @@ def test_each_variable_has_a_type_a_description_and_invalid_values() -> None:
 
 
 def test_each_variable_is_set_in_a_test() -> None:
-    text = (MODULE / "tests" / "topology.tftest.hcl").read_text(encoding="utf-8")
+    text = "".join(file.read_text(encoding="utf-8") for file in sorted(MODULE.glob("tests/*.tftest.hcl")))
     assert [name for name in variables() if f"\n    {name} " not in text and f"\n  {name} " not in text] == []
 
 
