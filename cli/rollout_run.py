@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -87,8 +87,15 @@ class StateFile:
             raise CliError(f"cannot read {self.path}: {failure}", hint=hint) from None
 
     def save(self, rollout: Rollout) -> None:
+        """Raises CliError."""
         text = msgspec.json.format(msgspec.json.encode(rollout), indent=1)
-        replace_file(self.path, text + b"\n")
+        with _writing(self.path):
+            replace_file(self.path, text + b"\n")
+
+    def open_log(self) -> BinaryIO:
+        """Raises CliError."""
+        with _writing(self.log):
+            return open(os.open(self.log, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b")
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -123,6 +130,16 @@ class StateFile:
             yield
         finally:
             os.close(descriptor)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Raises CliError for a file that cannot be written, as on a full disk."""
+    try:
+        yield
+    except OSError as failure:
+        hint = "Free space, or correct the permissions of its directory."
+        raise CliError(f"cannot write {path}: {failure.strerror}", hint=hint) from None
 
 
 class RolloutRun:
@@ -260,7 +277,7 @@ class RolloutRun:
 
     def _run_command(self, step: Step, command: str) -> None:
         """Raises CliError if it fails."""
-        with open(os.open(self._file.log, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b") as log:
+        with self._file.open_log() as log:
             log.write(f"==== {step.name}: {command}\n".encode())
             log.flush()
             begin = log.seek(0, os.SEEK_END)

@@ -44,6 +44,18 @@ def test_damaged_state_is_named(file: StateFile) -> None:
     assert "--start-over" in refused.value.hint
 
 
+@pytest.mark.usefixtures("no_pause")
+def test_files_that_cannot_be_written_stop_it_before_a_command_runs(file: StateFile, tmp_path: Path) -> None:
+    made = with_command(planned("21"), f"touch {tmp_path}/ran.{{nodes}}")
+    for path in (file.path.with_name(file.path.name + ".new"), file.log):
+        path.mkdir()
+        with pytest.raises(CliError, match="cannot write") as stopped:
+            list(ScriptedRun(made, file, answers()).steps())
+        assert stopped.value.hint.startswith("Free space")
+        path.rmdir()
+    assert not list(tmp_path.glob("ran*"))
+
+
 def test_only_one_command_at_a_time(file: StateFile) -> None:
     with pytest.raises(CliError, match="another command"), StateFile(file.path).lock():
         pass
