@@ -27,12 +27,13 @@ CLOCK_SKEW = timedelta(minutes=5)
 
 
 class LocalAuthority:
-    """A CA in a directory, which is created if it has none. `now_s`: seconds since 1970. Raises OSError."""
+    """A CA in a directory, which is created if it has none. `now_s`: seconds since 1970. No certificate is
+    valid for longer than the CA. Raises OSError, and ValueError if the CA has expired."""
 
     def __init__(self, directory: Path, now_s: int, days: int) -> None:
         self.directory = directory
         self._now = datetime.fromtimestamp(now_s, UTC)
-        self._days = timedelta(days=days)
+        self._until = self._now + timedelta(days=days)
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not (directory / CA_FILE).exists():
             self._create()
@@ -41,6 +42,18 @@ class LocalAuthority:
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise OSError(f"{directory / CA_KEY_FILE} is not a key of `tierlog certs create`")
         self._key = key
+        ends = self._certificate.not_valid_after_utc
+        if ends <= self._now:
+            raise ValueError(
+                f"its CA expired on {ends:%Y-%m-%d}. Move ca.pem and ca.key away for a new one, which all "
+                "brokers and clients need"
+            )
+        self._until = min(self._until, ends)
+
+    @property
+    def valid_until(self) -> datetime:
+        """When the certificates that it issues expire."""
+        return self._until
 
     def issue(self, name: str, hosts: tuple[str, ...] = ()) -> Path:
         """Write `name`.pem with a new key and a certificate: with host names and addresses for a broker,
@@ -84,7 +97,7 @@ class LocalAuthority:
             .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(self._now - CLOCK_SKEW)
-            .not_valid_after(self._now + self._days)
+            .not_valid_after(self._until)
         )
 
 

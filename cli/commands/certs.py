@@ -45,7 +45,8 @@ def create(
 ) -> None:
     """Create broker.pem, which all brokers can use, and a file for each client, signed by the CA in ca.pem.
 
-    The directory's CA is created if there is none. For production, use the CA of your organization: a
+    The directory's CA is created if there is none, and is valid for as many days: no certificate is valid for
+    longer than it. For production, use the CA of your organization: a
     process that can read ca.key can act as any client.
     """
     names = client or []
@@ -60,11 +61,14 @@ def create(
         clients = [authority.issue(name) for name in names]
     except (OSError, ValueError) as failure:
         raise CliError(f"{directory}: {failure}", hint="Choose another --directory.") from None
+    until = f"{authority.valid_until:%Y-%m-%d}"
     created = {
+        "valid_until": until,
         "ca": str(directory / CA_FILE),
         "broker": str(broker),
         "clients": [str(one) for one in clients],
     }
     listed = ", ".join(map(str, [directory / CA_FILE, broker, *clients]))
-    message = f"Created {listed}. For a broker: --set ssl.keystore.location={broker.absolute()}"
+    where = f"For a broker: --set ssl.keystore.location={broker.absolute()}"
+    message = f"Created {listed}, valid until {until}. {where}"
     print_outcome(message, created, as_json=as_json)

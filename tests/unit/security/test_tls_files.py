@@ -24,6 +24,18 @@ def authority(tmp_path: Path) -> LocalAuthority:
     return LocalAuthority(tmp_path, int(time.time()), DAYS)
 
 
+def test_a_certificate_ends_with_its_ca_and_an_expired_ca_issues_none(
+    authority: LocalAuthority, tmp_path: Path
+) -> None:
+    """Health looks at the certificates of listeners. Clients would refuse one whose CA has expired before."""
+    ends = x509.load_pem_x509_certificate((tmp_path / "ca.pem").read_bytes()).not_valid_after_utc
+    later = LocalAuthority(tmp_path, int(time.time()) + 20 * 86_400, DAYS)
+    issued = x509.load_pem_x509_certificate(later.issue("broker", ("localhost",)).read_bytes())
+    assert issued.not_valid_after_utc == later.valid_until == ends
+    with pytest.raises(ValueError, match=rf"its CA expired on {ends:%Y-%m-%d}. Move ca.pem and ca.key away"):
+        LocalAuthority(tmp_path, int(time.time()) + 40 * 86_400, DAYS)
+
+
 def tls(**settings: object) -> ListenerTls:
     texts = {name.replace("_", "."): str(value) for name, value in settings.items()}
     return NodeTls(settings_from({**LISTENER, **texts})).by_name["SSL"]
