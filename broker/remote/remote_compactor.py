@@ -306,7 +306,7 @@ def _export(
 ) -> tuple[SegmentExport, ChunkBuilder]:
     """Indexes and chunks of a file. Epochs and producer state at its end are those of the old segment. Its
     transaction index has only the markers that are in it: no aborted records are left, and a reader would
-    wait in vain for a marker behind it that compaction has removed."""
+    wait without end for a marker behind it that compaction has removed."""
     txn_index = encode_txn_index(sorted(aborted, key=lambda one: (one.last_offset, one.producer_id)))
     # a bundle lacks early offsets if the log start had moved before it was written
     epochs = earliest_starts(old.leader_epochs, bundle.leader_epochs)

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hasha
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-import structlog
-
 RETRY_S = 1.0
 """Pause after a failed run: a permanent bug must not fill the log, and other failures should recover soon."""
 
@@ -22,7 +20,6 @@ millisecond to a millisecond."""
 T = TypeVar("T")
 Item = TypeVar("Item", bound=Hashable)
 Report = Callable[[str, BaseException], None]
-_log = structlog.get_logger("tierlog")
 
 
 def _always() -> bool:
@@ -73,13 +70,20 @@ class TaskGroup:
                 task.cancel()
             _, going_on = await asyncio.wait(tasks, timeout=CANCEL_AGAIN_S)
             if going_on:
-                _log.warning("node.task.goes_on", tasks=sorted(task.get_name() for task in going_on))
+                _log_running(sorted(task.get_name() for task in going_on))
             await asyncio.sleep(0)  # done callbacks of tasks that have just ended run
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (failure := task.exception()) is not None:
             self._report(task.get_name(), failure)
+
+
+def _log_running(names: list[str]) -> None:
+    import structlog  # Spark's executors, which use the rest of this module, do not have it
+
+    _log = structlog.get_logger("tierlog")
+    _log.warning("node.task.goes_on", tasks=names)
 
 
 async def done_before(event: asyncio.Future[Any], work: Coroutine[Any, Any, None]) -> bool:
