@@ -33,8 +33,8 @@ WINDOW_S = 5
 COUNT_S = 60
 """Seconds in which events are counted."""
 
-AGES = {"> 3600 ": "> 20 ", "> 604800 ": "> 20 "}
-"""Seconds of overdue deletions and old snapshots, and what they are here."""
+SHORTER = {"> 3600 ": "> 20 ", "> 604800 ": "> 20 ", "for: 72s": "for: 20s"}
+"""Seconds of overdue deletions and old snapshots, and how long balancing is held, and what they are here."""
 
 RATE_INTERVAL = "20s"
 
@@ -45,9 +45,9 @@ def watched(
 ) -> Iterator[tuple[WatchedCluster, Prometheus]]:
     directory = tmp_path_factory.mktemp("watched")
     rules = shortened(rules_yaml(ALERTS), FASTER, WINDOW_S, COUNT_S)
-    for age, here in AGES.items():
-        assert rules.count(age) == 1
-        rules = rules.replace(age, here)
+    for time, here in SHORTER.items():
+        assert rules.count(time) == 1
+        rules = rules.replace(time, here)
     rules += recording_rules().removeprefix("groups:\n")
     with watched_cluster.running(directory, s3) as cluster:
         urls = [node.admin_url for node in cluster.cluster]

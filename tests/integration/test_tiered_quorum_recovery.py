@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import prometheus
 import pytest
 from cli_process import run
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -14,6 +15,8 @@ from tierlog.broker.diagnosis.health import assess
 from tierlog.cli.admin import AdminApi
 from tierlog.cli.local_cluster import LocalCluster
 from tierlog.cli.observation import observe
+from tierlog.monitoring.rules import rules_yaml
+from tierlog.monitoring.tier_alerts import TIER_ALERTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -28,6 +31,8 @@ CONFIGS = {
 }
 SETTINGS = {"remote.log.manager.task.interval.ms": "300", "remote.log.delete.grace.ms": "1"}
 METADATA = "__cluster_metadata"
+RULES = prometheus.shortened(rules_yaml([TIER_ALERTS]), 300, 5, 60)
+ALERT = "TierlogManifestsUnread"
 
 
 def values(label: str, count: int) -> list[bytes]:
@@ -104,11 +109,13 @@ def test_segments_that_only_the_buckets_manifest_names_are_read_after_the_recove
         until(lambda: any(row["error"] for row in api.get("/v1/tier/unread")["unread"]), "it is refused")
         problems = [problem.what for problem in assess(observe([survivor.admin_url])).problems]
         assert any(f"{TOPIC}-0" in what and "recovery" in what for what in problems), problems
-        assert root.read_bytes() == damaged
-
-        root.write_bytes(intact)
-        assert consumed(survivor.bootstrap, len(known + lost)) == known + lost
-        assert api.get("/v1/tier/unread")["unread"] == []
+        with prometheus.running(tmp_path / "p", [survivor.admin_url], rules=RULES) as server:
+            until(lambda: ALERT in server.firing(), "its alert fires")
+            assert root.read_bytes() == damaged
+            root.write_bytes(intact)
+            assert consumed(survivor.bootstrap, len(known + lost)) == known + lost
+            assert api.get("/v1/tier/unread")["unread"] == []
+            until(lambda: ALERT not in server.firing(), "its alert ends")
         produce(survivor.bootstrap, last)
         assert flush(survivor.admin_url) == len(known + lost + last)
         until(lambda: first_local(cluster, 3) >= len(known + lost), "broker 3 drops again")

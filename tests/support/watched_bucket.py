@@ -7,9 +7,9 @@ from pathlib import Path
 
 import s3_servers
 import watched_cluster
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from waiting import until
-from watched_cluster import WatchedCluster, in_background, paused_repeatedly
+from watched_cluster import SLOW_LINK, TIMEOUT_S, WatchedCluster, in_background, paused_repeatedly
 
 HISTORY = "history"
 IN_THE_BUCKET = {"remote.storage.enable": "true", "local.retention.ms": "0", "retention.ms": "-1",
@@ -21,6 +21,13 @@ PAUSE_S, RUN_S = 7.0, 1.0
 """A slow store: requests wait for longer than five seconds, but a probe gets its response within eight."""
 
 RECORDS = 10
+
+FLAPPING_PARTITIONS, FLAPPING_RECORDS = 12, 3
+"""Enough uploads that fail to notice an outage."""
+
+WIDE = "wide"
+WIDE_PARTITIONS, CONSUMERS = 60, 20
+"""Together more readers than may wait for the object store."""
 
 
 def bucket_is_down(watched: WatchedCluster, undo: ExitStack) -> None:
@@ -37,11 +44,62 @@ def bucket_is_slow(watched: WatchedCluster, undo: ExitStack) -> None:
     paused_repeatedly(undo, watched.store.pause, watched.store.resume, pause_s=PAUSE_S, run_s=RUN_S)
 
 
+def link_is_slow(watched: WatchedCluster, undo: ExitStack) -> None:
+    """The upload of 40 MiB has five parts of 28 s, two at a time. Longer ones would fail."""
+    segments = {"remote.storage.enable": "true", "segment.bytes": str(40 << 20)}
+    watched.create_topic(undo, "slow", [[SLOW_LINK]], segments)
+    undo.callback(watched.link.slow.clear)
+    watched.link.slow.set()
+    _produce_evenly(watched, "slow", 1, 90, 500_000)
+
+
+def bucket_flaps(watched: WatchedCluster, undo: ExitStack) -> None:
+    """One outage after the other. A broker notices each, because its uploads fail."""
+    small = {"remote.storage.enable": "true", "segment.bytes": "10000"}
+    watched.create_topic(undo, "flapping", [[1]] * FLAPPING_PARTITIONS, small)
+
+    def until_available(wanted: bool) -> None:
+        until(lambda: watched.get(1, "/v1/tier/store")["available"] is wanted, f"available: {wanted}")
+
+    def fail_repeatedly(ends: threading.Event) -> None:
+        while not ends.is_set():
+            watched.store.kill()
+            try:
+                _produce_evenly(watched, "flapping", FLAPPING_PARTITIONS, FLAPPING_RECORDS, 5_000)
+                until_available(False)
+            finally:
+                watched.store.start()
+            until_available(True)
+
+    in_background(undo, fail_repeatedly)
+
+
+def many_readers_wait(watched: WatchedCluster, undo: ExitStack) -> None:
+    """Consumers want more from a bucket that hangs than a broker lets wait for it. After 11 s the breaker is
+    open, and no read waits any more."""
+    watched.create_topic(undo, WIDE, [[3]] * WIDE_PARTITIONS, IN_THE_BUCKET)
+    _produce_evenly(watched, WIDE, WIDE_PARTITIONS, 1, 100)
+    watched.run("tier", "flush", WIDE)
+    _await_only_remote(watched, WIDE)
+    undo.callback(watched.store.resume)
+    watched.store.pause()
+    for _ in range(CONSUMERS):
+        _read(watched, undo, [TopicPartition(WIDE, number, 0) for number in range(WIDE_PARTITIONS)])
+
+
+def _produce_evenly(watched: WatchedCluster, topic: str, partitions: int, count: int, size: int) -> None:
+    """So many records to each partition."""
+    producer = Producer(watched.clients)
+    for number in range(partitions * count):
+        producer.produce(topic, bytes(size), partition=number % partitions)
+    assert producer.flush(TIMEOUT_S) == 0
+
+
 def history_is_unreadable(watched: WatchedCluster, undo: ExitStack) -> None:
     """A consumer wants records that are only in the bucket, and that no broker has read yet."""
     _create_history(watched, undo)
     bucket_is_down(watched, undo)
-    _read(watched, undo)
+    _read(watched, undo, [TopicPartition(HISTORY, 0, 0)])
 
 
 def object_is_damaged(watched: WatchedCluster, undo: ExitStack) -> None:
@@ -109,12 +167,12 @@ def _await_only_remote(watched: WatchedCluster, topic: str) -> None:
     until(is_only_remote, "no broker has the history")
 
 
-def _read(watched: WatchedCluster, undo: ExitStack) -> None:
-    """Read from the first offset, again and again."""
+def _read(watched: WatchedCluster, undo: ExitStack, partitions: list[TopicPartition]) -> None:
+    """Read from these offsets on."""
 
     def read(ends: threading.Event) -> None:
         consumer = Consumer({**watched.clients, "group.id": HISTORY, "enable.auto.commit": False})
-        consumer.assign([TopicPartition(HISTORY, 0, 0)])
+        consumer.assign(partitions)
         while not ends.is_set():
             consumer.consume(1, timeout=0.5)
         consumer.close()

@@ -28,6 +28,7 @@ from confluent_kafka.admin import (
 )
 from havoc.nodes import CONTROL, ControlFile, build_shim
 from mounts import tmpfs
+from slow_link import SlowLink
 from waiting import until
 
 from tierlog.base.clock import SystemClock
@@ -41,8 +42,9 @@ TIERED, COMPACTED = "orders", "accounts"
 PARTITIONS = 3
 GROUP = "billing"
 CERTIFICATE_DAYS = 5
-SMALL_DISK, TWO_DISKS, WRONG_CLOCK = 1, 2, 3
-"""Nodes whose logs are on a small disk and on two disks, and node whose clock can be set."""
+SMALL_DISK, TWO_DISKS, WRONG_CLOCK, SLOW_LINK = 1, 2, 3, 3
+"""Nodes whose logs are on a small disk and on two disks, node whose clock can be set and whose fsync can
+hang, and node whose link to the bucket can be slow."""
 
 DISK_BYTES, METADATA_DISK_BYTES = 160 << 20, 64 << 20
 PREFIX, STORE_USER, STORE_SECRET = "watched", "watched", canary("watched")
@@ -68,6 +70,7 @@ class WatchedCluster:
     clock: ControlFile
     disk: Path
     metadata_disk: Path
+    link: SlowLink
     load: "Load"
 
     @property
@@ -153,9 +156,10 @@ class WatchedCluster:
 def running(directory: Path, store: s3_servers.S3Server) -> Iterator[WatchedCluster]:
     shim = build_shim(directory)
     assert shim is not None, "a C compiler is needed, for a node whose clock can be set"
+    url, link = store.url(PREFIX), SlowLink(store.address)
     cluster = LocalCluster(
         directory / "cluster",
-        settings={**SETTINGS, "object.store.url": store.url(PREFIX)},
+        settings={**SETTINGS, "object.store.url": url},
         secure=True,
         environment=s3_servers.credentials(STORE_USER, STORE_SECRET),
     )
@@ -175,15 +179,16 @@ def running(directory: Path, store: s3_servers.S3Server) -> Iterator[WatchedClus
     clock = ControlFile(directory / "clock")
     late = cluster.nodes[WRONG_CLOCK]
     late.environment |= {"LD_PRELOAD": str(shim), CONTROL: str(clock.path)}
+    cluster.nodes[SLOW_LINK].settings["object.store.url"] = url.replace(store.address, link.address)
     assert cluster.security is not None
     _issue_certificate(cluster.security, CERTIFICATE_DAYS)
     store.create_user(STORE_USER, STORE_SECRET)
     set_rights(store)
     disks = tmpfs(small.data_dir, DISK_BYTES), tmpfs(metadata_disk, METADATA_DISK_BYTES)
-    with disks[0], disks[1], cluster:
+    with disks[0], disks[1], link, cluster:
         load = Load(cluster)
         try:
-            yield WatchedCluster(cluster, store, clock, small.data_dir, metadata_disk, load)
+            yield WatchedCluster(cluster, store, clock, small.data_dir, metadata_disk, link, load)
         finally:
             load.stop()
 

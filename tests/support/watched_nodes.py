@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -16,10 +17,12 @@ import watched_cluster
 from builds import changed_copy
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import ConfigResource
+from havoc.nodes import HANGS
 from mounts import read_only
 from waiting import until
 from watched_cluster import (
     CERTIFICATE_DAYS,
+    COMPACTED,
     SMALL_DISK,
     TWO_DISKS,
     WRONG_CLOCK,
@@ -28,7 +31,7 @@ from watched_cluster import (
     paused_repeatedly,
 )
 
-from tierlog.cli.process import BrokerFailed
+from tierlog.cli.process import BrokerFailed, TierlogBroker
 from tierlog.metadata.versions import WIRE_VERSIONS
 
 MIB = 1 << 20
@@ -38,6 +41,9 @@ FREE_BYTES_MIN = 40 * MIB
 IDLE_CONNECTIONS, SPARE_FILES = 600, 30
 PAUSE_S, RUN_S = 1.6, 0.9
 """A late event loop: paused for longer than a second, and then for so long that a scrape succeeds."""
+
+METADATA_ENTRIES = 1_100
+"""More than a node may be behind."""
 
 
 def group_stands_still(watched: WatchedCluster, undo: ExitStack) -> None:
@@ -119,11 +125,7 @@ def version_is_unknown(watched: WatchedCluster, undo: ExitStack) -> None:
     """A node that skipped a release speaks no wire version of the others, and never serves."""
     after_the_next = WIRE_VERSIONS[1] + 1
     changes = {"metadata/versions.py": {"WIRE_VERSIONS": f"({after_the_next}, {after_the_next})"}}
-    skipped = changed_copy(watched.cluster.directory.parent / "skipped", changes)
-    broker = watched.cluster.nodes[DEAD]
-    broker_is_dead(watched, undo)
-    undo.callback(broker.environment.pop, "PYTHONPATH")
-    broker.environment["PYTHONPATH"] = str(skipped)
+    broker = _with_other_build(watched, undo, "skipped", changes)
 
     def try_to_join() -> None:
         with suppress(BrokerFailed):
@@ -133,6 +135,33 @@ def version_is_unknown(watched: WatchedCluster, undo: ExitStack) -> None:
     undo.callback(joining.join)
     undo.callback(broker.kill)
     joining.start()
+
+
+def task_has_a_bug(watched: WatchedCluster, undo: ExitStack) -> None:
+    """Each turn of the task that watches the disks fails."""
+    changes = {"broker/maintenance/disk_pressure.py": {"CHECK_S": "None"}}
+    broker = _with_other_build(watched, undo, "buggy", changes)
+    undo.callback(broker.kill)
+    broker.start(RESTART_TIMEOUT_S)
+
+
+def _with_other_build(
+    watched: WatchedCluster, undo: ExitStack, name: str, changes: Mapping[str, Mapping[str, str]]
+) -> TierlogBroker:
+    """A node that is killed, and starts next with other constants."""
+    build = changed_copy(watched.cluster.directory.parent / name, changes)
+    broker = watched.cluster.nodes[DEAD]
+    broker_is_dead(watched, undo)
+    undo.callback(broker.environment.pop, "PYTHONPATH")
+    broker.environment["PYTHONPATH"] = str(build)
+    return broker
+
+
+def balancing_is_held(watched: WatchedCluster, undo: ExitStack) -> None:
+    change = ("cluster", "config", "set")
+    broker_is_dead(watched, undo)
+    undo.callback(watched.run, *change, "auto.rebalance.enable=false")
+    watched.run(*change, "auto.rebalance.enable=true", "auto.rebalance.interval.seconds=1")
 
 
 def only_replica_is_dead(watched: WatchedCluster, undo: ExitStack) -> None:
@@ -179,6 +208,27 @@ def event_loop_is_late(watched: WatchedCluster, undo: ExitStack) -> None:
     process = watched.cluster.nodes[DEAD].pid
     pause, resume = (partial(os.kill, process, number) for number in (signal.SIGSTOP, signal.SIGCONT))
     paused_repeatedly(undo, pause, resume, pause_s=PAUSE_S, run_s=RUN_S)
+
+
+def followers_cannot_fetch(watched: WatchedCluster, undo: ExitStack) -> None:
+    """A leader receives no packets at its Kafka port."""
+    port = watched.cluster.nodes[SMALL_DISK].port
+    rule = ("INPUT", "-p", "tcp", "--dport", str(port), "-j", "DROP")
+    subprocess.run(["iptables", "-A", *rule], check=True)
+    undo.callback(subprocess.run, ["iptables", "-D", *rule], check=True)
+
+
+def disk_hangs(watched: WatchedCluster, undo: ExitStack) -> None:
+    """A voter's disk hangs while the others commit. This voter does not lead, since it has just started."""
+    broker = watched.cluster.nodes[WRONG_CLOCK]
+    undo.callback(broker.start, RESTART_TIMEOUT_S)
+    undo.callback(broker.kill)
+    broker.restart(RESTART_TIMEOUT_S)
+    undo.callback(watched.clock.set)
+    watched.clock.set(fsync=HANGS)
+    for number in range(METADATA_ENTRIES):
+        delay = {"file.delete.delay.ms": str(60_000 + number)}
+        watched.configure(ConfigResource.Type.TOPIC, COMPACTED, delay)
 
 
 def log_is_damaged(watched: WatchedCluster, undo: ExitStack) -> None:
