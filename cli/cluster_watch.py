@@ -52,7 +52,7 @@ def rows(
     directory: Path, plan: ClusterPlan, processes: Mapping[int, ProcessState], seen: Observation
 ) -> list[dict[str, Any]]:
     """One row per node, with None for unknown values. `metadata`: the index that the node has applied."""
-    brokers = {broker["id"]: broker for broker in (seen.brokers or {}).get("brokers", ())}
+    brokers = seen.registered
     found = []
     for node in plan.nodes:
         quorum, broker = seen.quorum.get(node.id) or {}, brokers.get(node.id, {})

@@ -135,7 +135,7 @@ class Doubt:
 def nodes_of(answers: Answers) -> dict[int, Node]:
     """The members of the cluster: its brokers, and the voters."""
     seen, versions = observation_of(answers), answers.of(VERSIONS)
-    registered = {int(one["id"]): one for one in (seen.brokers or {}).get("brokers", ())}
+    registered = seen.registered
     quorum = answers.of(QUORUM)
     members = {
         int(node): url
@@ -292,7 +292,7 @@ def cluster_doubts(
 
 def _unseen_doubts(seen: Observation, absent: Collection[int]) -> list[Doubt]:
     """Brokers whose admin API this machine cannot request. Health does not report them."""
-    registered = {int(one["id"]): one for one in (seen.brokers or {}).get("brokers", ())}
+    registered = seen.registered
     unseen = sorted(registered.keys() - seen.quorum.keys() - {*absent})
     if not unseen:
         return []

@@ -173,10 +173,8 @@ class RolloutRun:
         """Carry out the steps; yields each when it has ended. Raises CliError at the first doubt, and if a
         command fails."""
         self._file.check_command()
-        if all(
-            step.has_ended for step in self.rollout.steps
-        ):  # all run the version, and may have just started
-            self._require_whole(())
+        if all(step.has_ended for step in self.rollout.steps):
+            self._require_whole(())  # all run the version, and may have just started
         while step := self.rollout.next_step(observation_of(self._ask()).leader):
             began = time.monotonic()
             self._restart(step)

@@ -67,6 +67,11 @@ class Observation:
     versions: tuple[Response, ...] = ()
 
     @property
+    def registered(self) -> dict[int, Response]:
+        """The registered brokers by id; empty if no node responded."""
+        return {int(broker["id"]): broker for broker in (self.brokers or {}).get("brokers", ())}
+
+    @property
     def leader(self) -> int | None:
         """Leader of the quorum: the node that reports itself as leader in the highest term."""
         leading = [response for response in self.quorum.values() if response and response["role"] == "leader"]

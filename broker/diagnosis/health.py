@@ -116,7 +116,7 @@ def _two_voters(seen: Observation) -> list[Problem]:
 
 def _nodes(seen: Observation, processes: Mapping[int, ProcessState], roles: Roles) -> list[Problem]:
     """One problem for each unhealthy node, with all its symptoms."""
-    registered = {int(broker["id"]): broker for broker in (seen.brokers or {}).get("brokers", ())}
+    registered = seen.registered
     assigned = {int(one) for one in (seen.brokers or {}).get("assigned", ())}
     problems = []
     for node in sorted({*seen.quorum, *registered, *assigned, *processes, *seen.voters}):
