@@ -7,7 +7,6 @@ batches. After a clean shutdown only the end of the active segment is read. Call
 possibly in a thread.
 """
 
-import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -32,21 +31,19 @@ from tierlog.broker.storage.names import (
     EPOCH_CHECKPOINT,
     INDEXES,
     LOG,
-    OFFSET_INDEX,
     SNAPSHOT,
     SWAP,
-    TIME_INDEX,
-    TXN_INDEX,
     is_temporary,
     offsets_of,
     parse_segment_file,
     segment_file,
 )
 from tierlog.broker.storage.segment import CorruptLog, Segment
+from tierlog.broker.storage.segment_loading import load_segment
 from tierlog.broker.storage.segment_swap import complete_swaps
 from tierlog.records.batch import HEADER_SIZE, BatchHeader, read_header
 from tierlog.records.errors import RecordsError
-from tierlog.records.indexes import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY, AbortedTxn
+from tierlog.records.indexes import AbortedTxn
 from tierlog.records.markers import read_marker
 
 _RESTORE_WINDOWS = tuple(size * 1024 * 1024 for size in (1, 4, 16, 64))
@@ -154,7 +151,7 @@ def _load(known: LogToOpen, *, use_epochs: bool) -> LoadedLog:
         allow_torn = known.may_have_lost and not synced
         # A segment that ends at the recovery point may have been rolled after the flush: its indexes may be
         # missing.
-        intact = (known.clean or (synced and end != recovery_point)) and _load_segment(segment, end, rules)
+        intact = (known.clean or (synced and end != recovery_point)) and load_segment(segment, end, rules)
         if intact:
             if epochs is None or loaded.rebuilt:  # a rebuild drops the epochs of later segments
                 next_header = None if end is None else _first_header(files, directory, end)
@@ -410,77 +407,6 @@ def _add_epochs(segment: Segment, loaded: LoadedLog, gaps: bool, next_header: Ba
             loaded.epochs.rebuild(header.leader_epoch, header.base_offset, loaded.saved_epochs, end)
             end = header.next_offset
     segment.unload()
-
-
-def _load_segment(segment: Segment, end: int | None, rules: HeaderRules) -> bool:
-    """Load the index files. Returns False if they are invalid and must be rebuilt, or if a batch that was
-    read does not belong to this log.
-    """
-    files = segment.files
-    if segment.size == 0:
-        return end is None
-    if not (files.exists(segment.path(OFFSET_INDEX)) and files.exists(segment.path(TIME_INDEX))):
-        return False
-    txn_index = files.read_whole(segment.path(TXN_INDEX)) if files.exists(segment.path(TXN_INDEX)) else b""
-    segment.set_indexes(
-        files.read_whole(segment.path(OFFSET_INDEX)), files.read_whole(segment.path(TIME_INDEX)), txn_index
-    )
-    try:
-        _resume(segment, end, rules)
-    except (CorruptLog, RecordsError):
-        return False
-    return True
-
-
-def _resume(segment: Segment, end: int | None, rules: HeaderRules) -> None:
-    """Set a segment's fields from its first batch, the last index entries, and the batches after them.
-
-    The checks detect only torn or lost files: a start must not read every index entry. Raises CorruptLog.
-    """
-    first = next(segment.scan(0)).header
-    if fault := rules.fault(first, segment.base_offset):
-        raise CorruptLog(f"{segment.path()}: {fault}")
-    segment.first_timestamp = first.first_timestamp
-    relative_offset, position = _last_entry(OFFSET_ENTRY, segment.offset_index) or (0, 0)
-    time_entry = _last_entry(TIME_ENTRY, segment.time_index)
-    _last_entry(TXN_ENTRY, segment.txn_index)
-    if not 0 <= position < segment.size or relative_offset < 0:
-        raise CorruptLog(f"{segment.path(OFFSET_INDEX)} points outside the log")
-    maximum_offset = segment.base_offset
-    if time_entry is not None:
-        segment.max_timestamp, maximum_offset = time_entry[0], segment.base_offset + time_entry[1]
-        if segment.max_timestamp < segment.first_timestamp:
-            raise CorruptLog(f"{segment.path(TIME_INDEX)} ends before its first record")
-    elif segment.first_timestamp >= 0 and (end is not None or segment.offset_index):
-        raise CorruptLog(f"{segment.path(TIME_INDEX)} is empty")
-    expected = None if position else segment.base_offset
-    for batch in segment.scan(position):
-        indexed = segment.base_offset + relative_offset
-        if batch.position == position and segment.offset_index and batch.header.last_offset != indexed:
-            raise CorruptLog(
-                f"{segment.path(OFFSET_INDEX)} has {indexed}, the log {batch.header.last_offset}"
-            )
-        before = batch.header.base_offset if expected is None else expected
-        if fault := rules.fault(batch.header, before):
-            raise CorruptLog(f"{segment.path()}: {fault}")
-        expected = batch.header.next_offset
-        segment.end_offset = batch.header.next_offset
-        if batch.header.max_timestamp > segment.max_timestamp and batch.header.record_count:
-            segment.max_timestamp, maximum_offset = batch.header.max_timestamp, batch.header.last_offset
-    segment.resume_index(position, maximum_offset)
-    if end is not None:
-        if segment.end_offset < end and not rules.gaps:
-            raise CorruptLog(f"{segment.path()} ends before the next segment")
-        segment.end_offset = end
-        segment.rolled = True
-        segment.unload()
-
-
-def _last_entry(entry: struct.Struct, index: bytearray) -> tuple[int, ...] | None:
-    """None if the index is empty. Raises CorruptLog if it is truncated."""
-    if len(index) % entry.size:
-        raise CorruptLog("an index is truncated")
-    return entry.unpack_from(index, len(index) - entry.size) if index else None
 
 
 def _rebuild(
