@@ -22,6 +22,7 @@ from crc32c import crc32c
 
 from tierlog.base.safeguards import safeguard
 from tierlog.base.types import NO_TIMESTAMP, require
+from tierlog.broker.storage.core.complete_transactions import CompleteTransactions
 from tierlog.broker.storage.core.verification import VerificationGuard, Verifications
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import BatchHeader
@@ -39,9 +40,6 @@ _CRC_FROM = 6
 _ENTRY = struct.Struct(">qhiqiqiq")
 _REST = struct.Struct(">4sH")  # after Kafka's entries: magic, version, then one entry for each of them
 _REST_MAGIC, _REST_VERSION = b"TLPB", 1
-_COMPLETE = struct.Struct(">4sHi")  # after the rest: magic, version, number of complete transactions
-_COMPLETE_MAGIC, _COMPLETE_VERSION = b"TLCT", 1
-_COMPLETE_ENTRY = struct.Struct(">qq")  # offset of the marker, first offset
 _EARLIER = tuple(struct.Struct(">Bqq" + "iqiq" * count) for count in range(BATCHES_KEPT))
 """Layouts by number of earlier batches: that number, idle milliseconds, the timestamp of the last batch
 (Kafka's entry has the time at which it was written), and the earlier batches.
@@ -161,7 +159,7 @@ class ProducerStateManager:
         self._expired_at_ms: int | None = None  # monotonic time of the last call of `expire`
         self._producers: dict[int, ProducerStateEntry] = {}
         self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction, ascending
-        self._complete: dict[int, int] = {}  # marker offset -> first offset; from the high watermark on
+        self._complete = CompleteTransactions()
         self._first_open = -1  # the first value of `_open`
         self._first_unstable = -1  # the smallest value of both; each read asks for it
 
@@ -361,12 +359,7 @@ class ProducerStateManager:
 
     def on_high_watermark_updated(self, high_watermark: int) -> None:
         """Stop holding the last stable offset for transactions whose markers are committed."""
-        if self._complete:
-            self._drop_committed(high_watermark)
-
-    def _drop_committed(self, high_watermark: int) -> None:
-        if next(iter(self._complete)) < high_watermark:
-            self._complete = {at: first for at, first in self._complete.items() if at >= high_watermark}
+        if self._complete.drop_below(high_watermark):
             self._set_first_unstable()
 
     def _set_first_open(self) -> None:
@@ -374,7 +367,7 @@ class ProducerStateManager:
         self._set_first_unstable()
 
     def _set_first_unstable(self) -> None:
-        first = min(self._complete.values(), default=-1)
+        first = self._complete.first_offset
         is_open = self._first_open >= 0 and (first < 0 or self._first_open < first)
         self._first_unstable = self._first_open if is_open else first
 
@@ -414,9 +407,8 @@ class ProducerStateManager:
             timestamp = batches[-1].timestamp if batches else NO_TIMESTAMP
             earlier = chain.from_iterable(islice(batches, count))
             yield _EARLIER[count].pack(count, max(producer.idle_ms, 0), timestamp, *earlier)
-        if self._complete and self.has_all_batches:
-            yield _COMPLETE.pack(_COMPLETE_MAGIC, _COMPLETE_VERSION, len(self._complete))
-            yield from (_COMPLETE_ENTRY.pack(at, first) for at, first in self._complete.items())
+        if self.has_all_batches:
+            yield from self._complete.encode()
 
     @classmethod
     def decode(cls, content: bytes) -> "ProducerStateManager":
@@ -471,20 +463,10 @@ class ProducerStateManager:
                     producer.batches[-1] = producer.batches[-1]._replace(timestamp=timestamp)
                 earlier = [BatchMetadata(*fields[n : n + 4]) for n in range(0, len(fields), 4)]
                 producer.batches.extendleft(reversed(earlier))
-            self._decode_complete(rest, at)
+            self._complete.decode(rest, at)
         except (struct.error, IndexError):
             raise MalformedSnapshot("the part after Kafka's entries is truncated") from None
         self.has_all_batches = True
-
-    def _decode_complete(self, rest: bytes, at: int) -> None:
-        """Read the complete transactions, which older snapshots lack. Unknown versions are ignored."""
-        if len(rest) - at < _COMPLETE.size:
-            return
-        magic, version, count = _COMPLETE.unpack_from(rest, at)
-        if (magic, version) == (_COMPLETE_MAGIC, _COMPLETE_VERSION):
-            at += _COMPLETE.size
-            entries = _COMPLETE_ENTRY.iter_unpack(rest[at : at + count * _COMPLETE_ENTRY.size])
-            self._complete = dict(entries)
 
     def check(self) -> None:
         """Raise InvariantViolation if a producer's batches do not follow each other."""
@@ -500,8 +482,10 @@ class ProducerStateManager:
             )
         first_offsets = list(self._open.values())
         require(first_offsets == sorted(first_offsets), "open transactions are not in the order of offsets")
-        require(list(self._complete) == sorted(self._complete), "complete transactions are not in order")
-        unstable = min((*first_offsets, *self._complete.values()), default=-1)
+        self._complete.check()
+        unstable = min(
+            (*first_offsets, *filter(lambda at: at >= 0, [self._complete.first_offset])), default=-1
+        )
         require(unstable == self._first_unstable, f"first unstable offset {unstable}, {self._first_unstable}")
 
     def _end_transaction(
@@ -515,7 +499,7 @@ class ProducerStateManager:
         producer.transaction_first_offset = -1
         if first is None:
             return None  # the transaction has no records in this partition
-        self._complete[marker_offset] = first
+        self._complete.add(marker_offset, first)
         if first == self._first_open:
             self._set_first_open()
         return CompletedTransaction(producer.producer_id, first, marker_offset, not marker.committed)
