@@ -364,7 +364,7 @@ class Broker(NodeBase):
         await self.replicas.open_all(image, self._report_empty)
         if self.sentinel is not None:
             self.directories.record_broker_epoch(self.lifecycle.broker_epoch)
-        if not (self._is_standalone or self.directories.offline or self.replicas.offline_count):
+        if not (self.directories.offline or self.replicas.offline_count):
             record_boot_id(self.files, [one.path for one in self.directories.online], self.platform.boot_id)
 
     async def _start_serving(self) -> None:
@@ -458,7 +458,7 @@ class Broker(NodeBase):
     def _on_replica_event(self, event: ReplicaEvent) -> None:
         """A failed directory may have lost writes. Remove the boot id, so that no later start takes it as
         proof that nothing was lost."""
-        if isinstance(event, DirectoryFailed) and not self._is_standalone:
+        if isinstance(event, DirectoryFailed):
             clear_boot_id(self.files, [directory.path for directory in self.directories.all])
 
     async def _join(self) -> None:
@@ -470,10 +470,10 @@ class Broker(NodeBase):
         }
         own = endpoints[self.settings.inter_broker_listener]
         directories = [directory.path for directory in self.directories.online]
-        boot_id = self.platform.boot_id
-        why = None if self._is_standalone else data_loss_reason(self.files, directories, boot_id)
-        self.directories.may_have_lost = why is not None
-        if why is not None:
+        why = data_loss_reason(self.files, directories, self.platform.boot_id)
+        self.directories.same_boot = why is None
+        self.directories.may_have_lost = why is not None and not self._is_standalone
+        if self.directories.may_have_lost:
             _log.warning("broker.unclean_start", why=why)
         registration = RegisterBroker(
             broker_id=self.settings.node_id,

@@ -145,9 +145,12 @@ class LogMaintenance:
             raise failure
 
     async def checkpoint(self, directory: LogDirectory) -> None:
-        """Flush new records and write recovery points, so that recovery after a crash reads little."""
+        """Flush new records, write restart points and recovery points, so that recovery after a crash reads
+        little."""
         async for replica in in_turns(self._replicas.replicas_in(directory)):
-            if replica.log.recovery_point < replica.log_end_offset:
+            log = replica.log
+            prepared = not directory.is_full and log.flusher.restart_points.prepare(log.active, log.producers)
+            if prepared or log.recovery_point < log.log_end_offset:
                 await self._flush(replica)
         if directory.failure is None:
             await self._replicas.checkpoints.write(directory)

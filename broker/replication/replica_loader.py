@@ -97,6 +97,7 @@ class ReplicaLoader:
             high_watermark=high_watermark,
             clean=checkpoints.clean,
             may_have_lost=self._directories.may_have_lost,
+            same_boot=self._directories.same_boot,
             cleaned_to=checkpoints.cleaned_to(name),
             has_been_tiered=TopicIdPartition(topic.topic_id, name.partition) in image.remote,
             rng=self._rng,

@@ -29,6 +29,7 @@ from tierlog.broker.storage.core.retention import (
 )
 from tierlog.broker.storage.damage import damage_of, readable_end
 from tierlog.broker.storage.delayed_deletion import DelayedDeletion
+from tierlog.broker.storage.loaded_log import LoadedLog, LogToOpen
 from tierlog.broker.storage.log_flusher import LogFlusher
 from tierlog.broker.storage.log_reader import LogReader
 from tierlog.broker.storage.lookups import (
@@ -55,7 +56,7 @@ class PartitionLog:
         directory: Path,
         config: TopicConfig,
         files: Files,
-        loaded: recovery.LoadedLog,
+        loaded: LoadedLog,
         log_start_offset: int,
         recovery_point: int,
         rng: random.Random,
@@ -90,18 +91,7 @@ class PartitionLog:
             cleaned_to = log_start_offset  # the log lost its end: compaction starts again
         self.cleaned_to = cleaned_to
         """Everything below it has been compacted. None: the log has never been compacted."""
-        claimed = recovery_point if recovery_point > self.log_end_offset else 0
-        self.flusher = LogFlusher(
-            files,
-            directory,
-            loaded.epochs,
-            unsynced=loaded.unsynced(recovery_point),
-            epochs_dirty=bool(loaded.rebuilt),
-            saved_epochs=loaded.saved_epochs,
-            recovery_point=min(recovery_point, self.log_end_offset),
-            checkpointed_recovery_point=max(claimed, loaded.missing_end),
-            now_ms=self.active.created_ms,
-        )
+        self.flusher = LogFlusher(files, directory, loaded, recovery_point)
 
     @classmethod
     def open(
@@ -116,13 +106,15 @@ class PartitionLog:
         high_watermark: int = 0,
         clean: bool,
         may_have_lost: bool = False,
+        same_boot: bool = False,
         rng: random.Random,
         cleaned_to: int | None = None,
         has_been_tiered: bool = False,
     ) -> "PartitionLog":
         """Open or create the log. Raises OSError. May run in a thread, as `files` and each draw from `rng`
-        are thread-safe. `may_have_lost`: unsynced data may be gone in part, which is no damage."""
-        known = recovery.LogToOpen(
+        are thread-safe. `may_have_lost`: unsynced data may be gone in part, which is no damage.
+        `same_boot`: no unsynced data is gone."""
+        known = LogToOpen(
             files=files,
             directory=directory,
             now_ms=now_ms,
@@ -132,6 +124,7 @@ class PartitionLog:
             high_watermark=high_watermark,
             clean=clean,
             may_have_lost=may_have_lost,
+            same_boot=same_boot,
             gaps="compact" in config.cleanup_policy or cleaned_to is not None,
         )
         loaded = recovery.load(known)
@@ -258,16 +251,18 @@ class PartitionLog:
         active = self.active
         if active.size == 0:
             return False
-        recovery.overwrite(self._files, self._snapshot_path(self.log_end_offset), self.producers.encode())
         following = Segment(self._files, self.directory, self.log_end_offset, now_ms)
-        try:
-            active.roll()
-            following.create()
-        except OSError:
-            active.rolled = False
-            following.close()
-            self._files.unlink(following.path(), missing_ok=True)
-            raise
+        with self.flusher.restart_points.replaced():
+            try:
+                active.roll()
+                path = self._snapshot_path(self.log_end_offset)
+                recovery.overwrite(self._files, path, self.producers.encode())
+                following.create()
+            except OSError:
+                active.rolled = False
+                following.close()
+                self._files.unlink(following.path(), missing_ok=True)
+                raise
         self._segments.append(following)
         self._bases.append(following.base_offset)
         self.flusher.on_rolled(active)
@@ -298,9 +293,11 @@ class PartitionLog:
         clean. If nothing changed since the last clean close, no file is written."""
         as_found = self._clean_end == self.log_end_offset and not self.flusher.files_changed
         if clean and (not as_found or self.active.has_excess_bytes):
-            self.active.add_time_entry()  # for the largest timestamp, as Kafka does
-            self.active.persist()
-            recovery.overwrite(self._files, self._snapshot_path(self.log_end_offset), self.producers.encode())
+            with self.flusher.restart_points.replaced():
+                self.active.add_time_entry()  # for the largest timestamp, as Kafka does
+                self.active.persist()
+                path = self._snapshot_path(self.log_end_offset)
+                recovery.overwrite(self._files, path, self.producers.encode())
             self.flusher.flush_clean(self)
         self.flusher.close()
         self._reader.close()
@@ -426,12 +423,13 @@ class PartitionLog:
         self, offset: int, now_ms: int, epochs: Sequence[EpochEntry] = (), producers: bytes = b""
     ) -> None:
         """Delete everything; the log is then empty at `offset`, even after an OSError, except one from a
-        pending swap or from writing `producers`: then nothing has changed.
+        pending swap, from removing a restart point or from writing `producers`: then nothing has changed.
 
         `epochs` and the snapshot `producers` are the state at `offset`. The new file is only created at the
         next flush, so that no crash leaves a log that starts there without that state.
         """
         self.swaps.complete(self, now_ms)
+        self.flusher.restart_points.remove()
         if producers:
             recovery.overwrite(self._files, self._snapshot_path(offset), producers)
         may_come_back = self.log_end_offset > offset and not self.is_empty

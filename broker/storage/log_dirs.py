@@ -69,6 +69,9 @@ class LogDirectories:
         """Whether unsynced data may have been lost since the last use (unclean_restart.py), so that logs may
         end torn.
         """
+        self.same_boot = False
+        """Whether it is known that no unsynced data was lost. After a power failure of a standalone broker,
+        neither is set."""
         self._rng = rng
         self._have_been_read = False
         self._with_refused_copies: set[LogDirectory] = set()

@@ -16,7 +16,9 @@ from typing import Protocol
 from tierlog.base.files import Files
 from tierlog.base.leader_epochs import LeaderEpochs
 from tierlog.broker.storage.checkpoints import PARTITION_METADATA
+from tierlog.broker.storage.loaded_log import LoadedLog
 from tierlog.broker.storage.names import EPOCH_CHECKPOINT, INDEXES, SNAPSHOT, segment_file
+from tierlog.broker.storage.restart_point import RestartPoint, RestartPoints
 from tierlog.broker.storage.segment import Segment
 
 _NOT_OF_THE_DISK = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -63,25 +65,17 @@ class LogFlusher:
         "checkpointed_recovery_point",
         "files_changed",
         "recovery_point",
+        "restart_points",
         "truncations",
         "unflushed_since_ms",
     )
 
-    def __init__(
-        self,
-        files: Files,
-        directory: Path,
-        epochs: LeaderEpochs,
-        *,
-        unsynced: list[Segment],
-        epochs_dirty: bool,
-        saved_epochs: LeaderEpochs,
-        recovery_point: int,
-        checkpointed_recovery_point: int,
-        now_ms: int,
-    ) -> None:
-        self.recovery_point = recovery_point
-        self.checkpointed_recovery_point = checkpointed_recovery_point
+    def __init__(self, files: Files, directory: Path, loaded: LoadedLog, recovery_point: int) -> None:
+        """`recovery_point`: from the checkpoint file; it may be above the log end."""
+        active = loaded.segments[-1]
+        too_high = recovery_point if recovery_point > active.end_offset else 0
+        self.recovery_point = min(recovery_point, active.end_offset)
+        self.checkpointed_recovery_point = max(too_high, loaded.missing_end)
         """The recovery point in the checkpoint file, if that may be above the log end since the log was
         truncated; else 0.
 
@@ -89,22 +83,23 @@ class LogFlusher:
         crash.
         """
         self.truncations = 0
-        self.unflushed_since_ms = now_ms
+        self.unflushed_since_ms = active.created_ms
         self.files_changed = False
         """Whether files were created, removed or truncated since the log was opened."""
         self._files = files
         self._directory = directory
         self._directory_dirty = True  # names changed since the last fsync of the directory
         self._name_synced = False  # whether the name of the directory and its topic id are on disk
-        self._epochs = epochs
-        self._epochs_dirty = epochs_dirty
-        self._saved_epochs = saved_epochs  # as in the checkpoint
-        self._unsynced = unsynced  # rolled segments
+        self._epochs = loaded.epochs
+        self._epochs_dirty = loaded.has_changed
+        self._saved_epochs = loaded.saved_epochs  # as in the checkpoint
+        self._unsynced = loaded.unsynced(recovery_point)  # rolled segments
         self._start_snapshot: int | None = None  # a producer snapshot that cannot be rebuilt from batches
         self._failure: SyncFailed | None = None
         self._lock = files.lock()
         self._epochs_lock = threading.Lock()  # held while the epochs are written
         self._naming_lock = threading.Lock()  # held while a file gets a name, never during an fsync
+        self.restart_points = RestartPoints(files, directory, *loaded.restart_point)
 
     def flush(self, log: FlushableLog) -> int:
         """Make everything appended so far durable and advance the recovery point. Raises OSError, in
@@ -115,6 +110,7 @@ class LogFlusher:
         """
         with self._lock:
             self._require_open()  # after a failed fsync the next one succeeds without having written the data
+            restart_point = self.restart_points.pending  # read before the log end
             end, active, rolled = log.log_end_offset, log.active, list(self._unsynced)
             if end > self.recovery_point or rolled or self._epochs_dirty:
                 try:
@@ -129,6 +125,8 @@ class LogFlusher:
                     with suppress(ValueError):  # retention has dropped it
                         self._unsynced.remove(segment)
             self.recovery_point = max(self.recovery_point, end)
+            if restart_point is not None:
+                self._write_restart_point(restart_point)
             return self.recovery_point
 
     @contextmanager
@@ -172,12 +170,14 @@ class LogFlusher:
         """
         with self._naming_lock:
             self._failure = self._failure or LogClosed(errno.EBADF, "the log is closed")
+        self.restart_points.close()
 
     def switch_directory(self, directory: Path, files: Files) -> None:
         """Continue in another directory that has all of the log, on disk up to the recovery point. Call it
         while flushes are held. The next flush also syncs the names there.
         """
         self._directory, self._files = directory, files
+        self.restart_points.switch_directory(directory, files)
         self._name_synced = False
         self._directory_dirty = self._epochs_dirty = self.files_changed = True
         self._saved_epochs = LeaderEpochs()  # unknown
@@ -200,6 +200,7 @@ class LogFlusher:
         """The log and its epochs have been truncated. Its active segment may be one that was
         rolled before.
         """
+        self.restart_points.on_truncated(log.log_end_offset)
         before = self.recovery_point
         self.recovery_point = min(before, log.log_end_offset)
         if before > log.log_end_offset:
@@ -311,6 +312,12 @@ class LogFlusher:
             self._files.rename(temporary, path)
         self._files.sync_directory(self._directory)
         self._saved_epochs = saved
+
+    def _write_restart_point(self, point: RestartPoint) -> None:
+        """A flush does not fail with it: without one, a start after a crash takes longer."""
+        if self._has_saved(0, point.offset):
+            with suppress(OSError):
+                self.restart_points.write(point)
 
     def _require_open(self) -> None:
         if self._failure is not None:

@@ -3,15 +3,17 @@
 After a crash every segment above the recovery point is read batch by batch (length, CRC, growing offsets) and
 truncated at the first invalid byte. Later segments are deleted, since offsets must be contiguous. Leader
 epochs and producer state are loaded from their files as of the recovery point and brought up to date from the
-batches. After a clean shutdown only the end of the active segment is read. Called by `PartitionLog.open`,
-possibly in a thread.
+batches. If no power failure can have come between, rolled segments are only read from the recovery point on,
+and the active one from its restart point on (`restart_point`). After a clean shutdown only the end of the
+active segment is read. Called by `PartitionLog.open`, possibly in a thread.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from tierlog.base.files import Files
 from tierlog.base.leader_epochs import LeaderEpochs, MalformedEpochs
@@ -26,11 +28,13 @@ from tierlog.broker.storage.core.producer_state import (
     ProducerStateEntry,
     ProducerStateManager,
 )
+from tierlog.broker.storage.loaded_log import LoadedLog, LogToOpen
 from tierlog.broker.storage.names import (
     DAMAGED,
     EPOCH_CHECKPOINT,
     INDEXES,
     LOG,
+    OFFSET_INDEX,
     SNAPSHOT,
     SWAP,
     is_temporary,
@@ -38,8 +42,8 @@ from tierlog.broker.storage.names import (
     parse_segment_file,
     segment_file,
 )
-from tierlog.broker.storage.segment import CorruptLog, Segment
-from tierlog.broker.storage.segment_loading import load_segment
+from tierlog.broker.storage.segment import BatchAt, BatchBoundary, CorruptLog, Segment
+from tierlog.broker.storage.segment_loading import load_prefix, load_segment
 from tierlog.broker.storage.segment_swap import complete_swaps
 from tierlog.records.batch import HEADER_SIZE, BatchHeader, read_header
 from tierlog.records.errors import RecordsError
@@ -50,61 +54,8 @@ _RESTORE_WINDOWS = tuple(size * 1024 * 1024 for size in (1, 4, 16, 64))
 _RESTORE_BATCHES = 512  # this many headers are enough; large batches need the larger windows
 
 
-@dataclass(slots=True)
-class LoadedLog:
-    """A loaded log, and what recovery did.
-
-    `truncated_bytes` and `dropped` (segments) count what recovery removed; the log reports them. `damaged`:
-    recovery removed more than the batch that a killed process was writing. `rebuilt`: base offsets of the
-    segments whose indexes were rebuilt. `snapshot_offset`: offset of the producer snapshot that was used, -1
-    if there was none. `missing_end`: the log end offset that the checkpoints prove, if the log ends below it;
-    else 0. `saved_epochs`: the content of the leader epoch checkpoint, empty if it is missing or wrong.
-    """
-
-    segments: list[Segment]
-    epochs: LeaderEpochs
-    producers: ProducerStateManager
-    truncated_bytes: int = 0
-    dropped: int = 0
-    damaged: bool = False
-    rebuilt: list[int] = field(default_factory=list)
-    snapshot_offset: int = -1
-    missing_end: int = 0
-    saved_epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
-
-    def unsynced(self, recovery_point: int) -> list[Segment]:
-        """Rolled segments with a file that may not be on disk, such as rebuilt indexes."""
-        return [
-            s for s in self.segments[:-1] if s.end_offset > recovery_point or s.base_offset in self.rebuilt
-        ]
-
-
 class _WrongEpochFile(Exception):
     """The leader epoch checkpoint contradicts batches that agree with each other."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogToOpen:
-    """Facts about a log that are known before it is opened.
-
-    `may_have_lost`: a power failure may have lost unsynced data. Truncating such data is not damage, unless
-    it was below the recovery point or an earlier start found damage. `gaps`: compaction may have removed
-    records. Kafka's cleaner also removes the last records of a segment, which then ends before the next one
-    begins. tierlog's cleaner keeps the last batch, so above the recovery point such a segment is incomplete.
-    If the recovery point is unknown (None), the segments after it are kept, because they may hold
-    acknowledged records.
-    """
-
-    files: Files
-    directory: Path
-    now_ms: int
-    interval_bytes: int
-    start_offset: int
-    recovery_point: int | None
-    high_watermark: int
-    clean: bool
-    may_have_lost: bool
-    gaps: bool
 
 
 def load(known: LogToOpen) -> LoadedLog:
@@ -149,39 +100,145 @@ def _load(known: LogToOpen, *, use_epochs: bool) -> LoadedLog:
         segment.size = files.size_of(segment.path())
         synced = end is not None and recovery_point is not None and end <= recovery_point
         allow_torn = known.may_have_lost and not synced
-        # A segment that ends at the recovery point may have been rolled after the flush: its indexes may be
-        # missing.
-        intact = (known.clean or (synced and end != recovery_point)) and load_segment(segment, end, rules)
-        if intact:
+        if _load_trusted(segment, end, rules, known, loaded):
             if epochs is None or loaded.rebuilt:  # a rebuild drops the epochs of later segments
                 next_header = None if end is None else _first_header(files, directory, end)
                 _add_epochs(segment, loaded, gaps, next_header)
             loaded.segments.append(segment)
             continue
+        if end is None and (cut := _resume_active(segment, names, rules, known, loaded)):
+            loaded.damaged = loaded.damaged or cut.is_damage
+            loaded.segments.append(segment)
+            loaded.truncated_bytes += cut.bytes
+            continue
         loaded.rebuilt.append(base)
-        loaded.epochs.truncate_from_end(base)  # the epoch checkpoint may be older than a truncation
         next_header = None if end is None else _first_header(files, directory, end)
-        truncated, damaged = _rebuild(
-            segment, known.interval_bytes, loaded, rules, next_header, allow_torn=allow_torn
-        )
-        loaded.damaged = loaded.damaged or damaged
+        cut = _rebuild(segment, known.interval_bytes, loaded, rules, next_header, allow_torn=allow_torn)
+        loaded.damaged = loaded.damaged or cut.is_damage
         loaded.segments.append(segment)
-        loaded.truncated_bytes += truncated
+        loaded.truncated_bytes += cut.bytes
         may_end_early = gaps and (synced or recovery_point is None)
         if end is not None and (
-            truncated or segment.end_offset > end or (segment.end_offset < end and not may_end_early)
+            cut.bytes or segment.end_offset > end or (segment.end_offset < end and not may_end_early)
         ):
             _drop_segments_after(loaded, files, directory, bases[at + 1 :], allow_torn=allow_torn)
             break
         if end is not None:
             segment.end_offset = end
-            segment.roll()
+            files.unlink(segment.path(OFFSET_INDEX), missing_ok=True)  # else half of a new time index may
+            segment.roll()  # seem to belong to an old, complete offset index
             segment.unload()
     if not loaded.segments:
         loaded.segments.append(_first_segment(files, directory, known.start_offset, now_ms))
     loaded.epochs.truncate_from_end(loaded.segments[-1].end_offset)
     rebuild_producer_state(loaded, files, directory, now_ms, None if loaded.rebuilt else names)
+    _keep_one_snapshot_inside(loaded, files, directory, names)
     return loaded
+
+
+def _keep_one_snapshot_inside(loaded: LoadedLog, files: Files, directory: Path, names: Sequence[str]) -> None:
+    """Remove the producer snapshots inside the active segment that were not used: if it was read whole, they
+    may be of a history that was truncated, or have no index files."""
+    active, used = loaded.segments[-1], loaded.snapshot_offset
+    for offset in offsets_of(names, SNAPSHOT):
+        if active.base_offset < offset and offset != used:
+            files.unlink(segment_file(directory, offset, SNAPSHOT), missing_ok=True)
+    if used > active.base_offset and loaded.restart_point[0] is None:  # after a clean shutdown
+        loaded.restart_point = used, active.size
+
+
+def _load_trusted(
+    segment: Segment, end: int | None, rules: HeaderRules, known: LogToOpen, loaded: LoadedLog
+) -> bool:
+    """Load a segment from its index files; False if it must be rebuilt.
+
+    A segment that ends at the recovery point may have been rolled after the flush, so that its indexes may be
+    missing after a power failure. If there was none, they were complete before the next segment's file was
+    created.
+    """
+    if known.clean:
+        return load_segment(segment, end, rules)
+    if end is None or known.recovery_point is None:
+        return False
+    if end < known.recovery_point:
+        return load_segment(segment, end, rules)
+    if not _trusts_unsynced(known, loaded) or not load_segment(segment, end, rules):
+        return False
+    return end == known.recovery_point or _verify(segment, known.recovery_point, end, rules, loaded)
+
+
+def _trusts_unsynced(known: LogToOpen, loaded: LoadedLog) -> bool:
+    """Whether index files and snapshots can be used that may never have been synced."""
+    return known.same_boot and not (known.may_have_lost or loaded.damaged or loaded.rebuilt)
+
+
+def _verify(segment: Segment, trusted: int, end: int, rules: HeaderRules, loaded: LoadedLog) -> bool:
+    """Check the batches of a loaded segment from an offset on, and rebuild their epochs. False if one is not
+    intact.
+
+    The epoch checkpoint has the epochs below the offset, unless the log was truncated since and the recovery
+    point was not lowered yet: then the batch before it has another epoch (KIP-101).
+    """
+    start, first = BatchBoundary(0, segment.base_offset), _first_header(segment.files, segment.directory, end)
+    try:
+        if trusted > segment.base_offset:
+            start = segment.boundary_before(trusted - 1)
+            header = next(segment.scan(start.position)).header
+            if loaded.saved_epochs.epoch_of(header.last_offset) != header.leader_epoch:
+                return False
+    except (CorruptLog, RecordsError):
+        return False
+    good, verified_end = start
+    for position, header in _verified(segment, rules, loaded, start, first):
+        good, verified_end = position + header.size, header.next_offset
+    segment.unload()
+    return good == segment.size and verified_end == end
+
+
+def _verified(
+    segment: Segment,
+    rules: HeaderRules,
+    loaded: LoadedLog,
+    start: BatchBoundary,
+    last: BatchHeader | None,
+) -> Iterator[BatchAt]:
+    """The intact batches from a boundary on; rebuilds the leader epochs there from these and the checkpoint.
+    `last`: the header after the last batch."""
+    epochs, end = loaded.epochs, start.end_offset
+    epochs.truncate_from_end(end)  # the epoch checkpoint may be older than a truncation
+    last_epoch = NO_EPOCH if epochs.latest is None else epochs.latest.epoch
+    for position, header, _ in verified_batches(
+        segment, rules, start=start, last_epoch=last_epoch, next_header=last
+    ):
+        epochs.rebuild(header.leader_epoch, header.base_offset, loaded.saved_epochs, end)
+        end = header.next_offset
+        yield BatchAt(position, header)
+
+
+def _resume_active(
+    segment: Segment, names: Sequence[str], rules: HeaderRules, known: LogToOpen, loaded: LoadedLog
+) -> "_CutOff | None":
+    """Load the active segment up to its restart point, and read the batches after that. None if it has none,
+    or if the log is not intact up to there: then it must be rebuilt."""
+    files, directory = known.files, known.directory
+    inside = [offset for offset in offsets_of(names, SNAPSHOT) if offset > segment.base_offset]
+    if not inside or known.recovery_point is None or not _trusts_unsynced(known, loaded):
+        return None
+    try:
+        ProducerStateManager.decode(files.read_whole(segment_file(directory, inside[-1], SNAPSHOT)))
+    except MalformedSnapshot:
+        return None
+    batch = load_prefix(segment, inside[-1], rules, loaded.saved_epochs)
+    if batch is None:
+        return None
+    good, start = batch.position, BatchBoundary(batch.position, batch.header.base_offset)
+    for position, header in _verified(segment, rules, loaded, start, None):
+        segment.index_batch(position, header, header.base_offset, known.interval_bytes)
+        good = position + header.size
+    if segment.end_offset < inside[-1]:
+        return None
+    loaded.restart_point = inside[-1], start.position
+    return _cut_off(segment, good, rules, allow_torn=False)
 
 
 @safeguard("a log that ends below its checkpoints is reported as damaged")
@@ -226,6 +283,10 @@ def rebuild_producer_state(
     """
     segments = loaded.segments
     end = segments[-1].end_offset
+    has_new_aborts = {
+        *loaded.rebuilt,
+        *(() if loaded.restart_point[0] is None else (segments[-1].base_offset,)),
+    }
     latest = loaded.rebuilt[0] if loaded.rebuilt else end
     names = files.list_directory(directory) if names is None else names
     at, loaded.producers = _latest_snapshot(files, directory, names, latest, end)
@@ -241,7 +302,7 @@ def rebuild_producer_state(
         is_there = segment.base_offset <= latest and files.exists(snapshot)
         if segment.base_offset >= start and not (is_first or is_there):
             overwrite(files, snapshot, loaded.producers.encode())
-        replay(loaded.producers, segment, start, now_ms, index_aborts=segment.base_offset in loaded.rebuilt)
+        replay(loaded.producers, segment, start, now_ms, index_aborts=segment.base_offset in has_new_aborts)
 
 
 def producer_state_of(segments: list[Segment], now_ms: int) -> ProducerStateManager:
@@ -417,21 +478,28 @@ def _rebuild(
     next_header: BatchHeader | None,
     *,
     allow_torn: bool,
-) -> tuple[int, bool]:
-    """Rebuild indexes and totals from the batches, and the epochs from these and the checkpoint.
-
-    Returns the number of bytes truncated from the end, and whether they are damage rather than an incomplete
-    write. With `allow_torn` any truncation counts as an incomplete write.
-    """
+) -> "_CutOff":
+    """Rebuild indexes and totals from the batches, and the epochs from these and the checkpoint."""
     segment.reset_indexes()
-    good, before, end = 0, loaded.epochs.latest, segment.base_offset
-    last_epoch = NO_EPOCH if before is None else before.epoch
-    for position, header, _ in verified_batches(
-        segment, rules, last_epoch=last_epoch, next_header=next_header
-    ):
+    good = 0
+    start = BatchBoundary(0, segment.base_offset)
+    for position, header in _verified(segment, rules, loaded, start, next_header):
         segment.index_batch(position, header, header.base_offset, interval_bytes)
-        loaded.epochs.rebuild(header.leader_epoch, header.base_offset, loaded.saved_epochs, end)
-        good, end = position + header.size, header.next_offset
+        good = position + header.size
+    return _cut_off(segment, good, rules, allow_torn=allow_torn)
+
+
+class _CutOff(NamedTuple):
+    """Bytes truncated from the end of a segment, and whether they are damage rather than an incomplete
+    write."""
+
+    bytes: int
+    is_damage: bool
+
+
+def _cut_off(segment: Segment, good: int, rules: HeaderRules, *, allow_torn: bool) -> _CutOff:
+    """Truncate a segment after its last intact batch. With `allow_torn` any truncation counts as an
+    incomplete write."""
     truncated = segment.size - good
     if truncated:
         _check_epoch_file(segment, good, rules)
@@ -440,7 +508,7 @@ def _rebuild(
         _mark_damaged(segment.files, segment.directory)
     segment.size = good
     segment.trim()  # always, as space may be reserved beyond
-    return truncated, damaged
+    return _CutOff(truncated, damaged)
 
 
 def _check_epoch_file(segment: Segment, good: int, rules: HeaderRules) -> None:

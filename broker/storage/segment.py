@@ -1,10 +1,10 @@
 """Log segment: a `.log` file of record batches with its sparse offset, time and transaction indexes.
 
 Indexes are kept in memory in Kafka's file format, so lookups are the same for live and loaded segments, and
-an append writes only the batch. Index files are written when the segment is rolled or closed, and rebuilt
-from the batches after a crash. A rolled segment releases its indexes when others are read more often
-(`unload`). When too many files are open, the descriptor of any segment may be closed from any thread: code
-that uses `file` holds a reference to it, and so do slices that are being sent.
+an append writes only the batch. Index files are written when the segment is rolled or closed, and for restart
+points (`restart_point`). A rolled segment releases its indexes when others are read more often (`unload`).
+When too many files are open, the descriptor of any segment may be closed from any thread: code that uses
+`file` holds a reference to it, and so do slices that are being sent.
 
 Invariants: bytes beyond `size` were never acknowledged and will be overwritten; `end_offset` is one past the
 last batch; an empty file may not exist yet. PartitionLog changes its segments on the event loop; `sync` runs
@@ -87,6 +87,14 @@ class Damage(NamedTuple):
     end_offset: int
 
 
+class IndexSizes(NamedTuple):
+    """Bytes of the three indexes of a segment."""
+
+    offset_index: int
+    time_index: int
+    txn_index: int
+
+
 class Segment:
     __slots__ = (
         "__weakref__",
@@ -94,6 +102,7 @@ class Segment:
         "_has_reserved",
         "_maximum_offset",
         "_offset_index",
+        "_saved_indexes",
         "_time_index",
         "_txn_index",
         "base_offset",
@@ -142,6 +151,7 @@ class Segment:
         self._txn_index: bytearray | None = bytearray()
         self._maximum_offset = base_offset  # last offset of the batch that set max_timestamp
         self._bytes_since_entry = 0
+        self._saved_indexes: IndexSizes | None = None  # sizes of the index files, if they are a prefix
         self.has_excess_bytes = False
         """Whether a failed write may have left bytes beyond `size`."""
         self._has_reserved = False
@@ -262,20 +272,35 @@ class Segment:
         """Write the index files and trim the log file. Not durable before `sync`."""
         if self.has_excess_bytes or self._has_reserved:
             self.trim()
-        for suffix, content in (
-            (OFFSET_INDEX, self.offset_index),
-            (TIME_INDEX, self.time_index),
-            (TXN_INDEX, self.txn_index),
-        ):
-            if suffix == TXN_INDEX and not content:
+        self._saved_indexes = None
+        self.save_indexes(self.index_sizes)
+
+    @property
+    def index_sizes(self) -> IndexSizes:
+        return IndexSizes(len(self.offset_index), len(self.time_index), len(self.txn_index))
+
+    def save_indexes(self, sizes: IndexSizes) -> None:
+        """Write the index files up to these sizes, from where they end if that is known. Not durable. May run
+        in a thread beside appends, but not beside anything else that changes the segment.
+
+        The offset index is last: if it was missing and a crash comes between, it still is.
+        """
+        indexes, saved = (self.offset_index, self.time_index, self.txn_index), self._saved_indexes
+        self._saved_indexes = None  # unless all is written
+        files = list(zip(INDEXES, indexes, saved or (0, 0, 0), sizes, strict=True))
+        for suffix, content, start, end in (*files[1:], files[0]):
+            if saved is not None and start == end:
+                continue
+            if suffix == TXN_INDEX and not end:
                 self.files.unlink(self.path(suffix), missing_ok=True)
                 continue
             fd = self.files.open(self.path(suffix), create=True)
             try:
-                self.files.writev_at(fd, (content,), 0)
-                self.files.truncate(fd, len(content))
+                self.files.writev_at(fd, (content[start:end],), start)
+                self.files.truncate(fd, end)
             finally:
                 self.files.close(fd)
+        self._saved_indexes = sizes
 
     def sync(self) -> None:
         """fdatasync the log, and the indexes of a rolled segment. May run in a thread, so it does not reopen
@@ -349,6 +374,7 @@ class Segment:
         """Continue with identical files in another directory. Readers of the old files can continue."""
         self.directory, self.files = directory, files
         files.open_files.release(self)
+        self._saved_indexes = None
         self.has_excess_bytes = self._has_reserved = False
         self.reserved_to = max(RESERVE_FROM, self.size)
 
@@ -390,15 +416,19 @@ class Segment:
         self.max_timestamp = self.first_timestamp = NO_TIMESTAMP
         self._maximum_offset = self.end_offset = self.base_offset
         self._bytes_since_entry = 0
+        self._saved_indexes = None
         self.has_transactions, self.has_aborts, self.rolled = False, False, False
 
-    def set_indexes(self, offset_index: Buffer, time_index: Buffer, txn_index: Buffer) -> None:
-        """Use indexes read from their files."""
+    def set_indexes(
+        self, offset_index: Buffer, time_index: Buffer, txn_index: Buffer, *, are_saved: bool = False
+    ) -> None:
+        """Use indexes read from their files. `are_saved`: the files have nothing else."""
         self._offset_index, self._time_index, self._txn_index = map(
             bytearray, (offset_index, time_index, txn_index)
         )
         self.has_aborts = bool(txn_index)
         self.has_transactions = True if txn_index else None
+        self._saved_indexes = self.index_sizes if are_saved else None
 
     def resume_index(self, last_entry_position: int, maximum_offset: int) -> None:
         """Set where the loaded indexes end, so that appends continue as if the segment had never

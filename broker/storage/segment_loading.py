@@ -1,35 +1,83 @@
 """Segment loading: sets a segment's fields from its index files and the batches after the last entry.
 
-Called by recovery, for segments whose index files can be trusted.
+Called by recovery, for segments whose index files can be trusted, in whole or up to an offset.
 """
 
 import struct
 
+from tierlog.base.leader_epochs import LeaderEpochs
 from tierlog.broker.storage.core.continuity import HeaderRules
 from tierlog.broker.storage.names import OFFSET_INDEX, TIME_INDEX, TXN_INDEX
-from tierlog.broker.storage.segment import CorruptLog, Segment
+from tierlog.broker.storage.segment import BatchAt, CorruptLog, Segment
 from tierlog.records.errors import RecordsError
-from tierlog.records.indexes import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
+from tierlog.records.indexes import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY, cut_indexes
 
 
 def load_segment(segment: Segment, end: int | None, rules: HeaderRules) -> bool:
     """Load the index files. Returns False if they are invalid and must be rebuilt, or if a batch that was
     read does not belong to this log.
     """
-    files = segment.files
     if segment.size == 0:
         return end is None
-    if not (files.exists(segment.path(OFFSET_INDEX)) and files.exists(segment.path(TIME_INDEX))):
+    if (indexes := _read_indexes(segment)) is None:
         return False
-    txn_index = files.read_whole(segment.path(TXN_INDEX)) if files.exists(segment.path(TXN_INDEX)) else b""
-    segment.set_indexes(
-        files.read_whole(segment.path(OFFSET_INDEX)), files.read_whole(segment.path(TIME_INDEX)), txn_index
-    )
+    segment.set_indexes(*indexes, are_saved=True)
     try:
         _resume(segment, end, rules)
     except (CorruptLog, RecordsError):
         return False
     return True
+
+
+def load_prefix(segment: Segment, end: int, rules: HeaderRules, epochs: LeaderEpochs) -> BatchAt | None:
+    """Load the index files of an active segment up to an offset, and the totals of the batches before the
+    last entry. Returns the batch of that entry; None if there is none, or if the files are not of this log.
+
+    `epochs`: the leader epochs below the offset. A batch with the epoch that they have at its offset is the
+    one that was there when they were saved (KIP-101), and so are those before it.
+    """
+    if segment.size == 0 or (indexes := _read_indexes(segment)) is None:
+        return None
+    cut = cut_indexes(*indexes, segment.base_offset, end)
+    segment.set_indexes(*cut, are_saved=[*map(len, cut)] == [*map(len, indexes)])
+    try:
+        return _resume_prefix(segment, rules, epochs)
+    except (CorruptLog, RecordsError):
+        return None
+
+
+def _resume_prefix(segment: Segment, rules: HeaderRules, epochs: LeaderEpochs) -> BatchAt | None:
+    first = next(segment.scan(0)).header
+    offset_entry = _last_entry(OFFSET_ENTRY, segment.offset_index)
+    time_entry = _last_entry(TIME_ENTRY, segment.time_index)
+    if offset_entry is None or rules.fault(first, segment.base_offset):
+        return None
+    relative_offset, position = offset_entry
+    if not 0 < position < segment.size:
+        return None
+    batch = next(segment.scan(position))
+    header = batch.header
+    if header.last_offset != segment.base_offset + relative_offset or rules.epoch_fault(header):
+        return None
+    if epochs.epoch_of(header.last_offset) != header.leader_epoch:
+        return None
+    maximum_offset = segment.base_offset
+    if time_entry is not None:
+        segment.max_timestamp, maximum_offset = time_entry[0], segment.base_offset + time_entry[1]
+    if segment.max_timestamp < first.first_timestamp:
+        return None
+    segment.first_timestamp = first.first_timestamp
+    segment.resume_index(segment.size, maximum_offset)
+    return batch
+
+
+def _read_indexes(segment: Segment) -> tuple[bytes, bytes, bytes] | None:
+    """The offset, time and transaction index; None if one of the first two has no file."""
+    files = segment.files
+    if not (files.exists(segment.path(OFFSET_INDEX)) and files.exists(segment.path(TIME_INDEX))):
+        return None
+    txn_index = files.read_whole(segment.path(TXN_INDEX)) if files.exists(segment.path(TXN_INDEX)) else b""
+    return files.read_whole(segment.path(OFFSET_INDEX)), files.read_whole(segment.path(TIME_INDEX)), txn_index
 
 
 def _resume(segment: Segment, end: int | None, rules: HeaderRules) -> None:

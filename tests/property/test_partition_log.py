@@ -58,7 +58,7 @@ class LogMachine(RuleBasedStateMachine):
         self.model: dict[int, Written] = {}
         self.open(clean=False, recovery_point=0)
 
-    def open(self, *, clean: bool, recovery_point: int) -> None:
+    def open(self, *, clean: bool, recovery_point: int, same_boot: bool = False) -> None:
         self.log = PartitionLog.open(
             self.directory,
             self.config,
@@ -67,6 +67,7 @@ class LogMachine(RuleBasedStateMachine):
             log_start_offset=self.start,
             recovery_point=recovery_point,
             clean=clean,
+            same_boot=same_boot,
             rng=random.Random(1),
         )
 
@@ -116,7 +117,7 @@ class LogMachine(RuleBasedStateMachine):
     def kill(self) -> None:
         recovery_point = self.log.recovery_point
         self.log.close(clean=False)
-        self.open(clean=False, recovery_point=recovery_point)
+        self.open(clean=False, recovery_point=recovery_point, same_boot=True)
         assert self.log.log_end_offset == self.end
 
     @rule(data=st.data(), harm=st.sampled_from(["cut", "flip", "zeros", "garbage"]))

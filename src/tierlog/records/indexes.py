@@ -120,6 +120,17 @@ def find_end_position(index: Buffer, base_offset: int, end_offset: int) -> int |
     return int(OFFSET_ENTRY.unpack_from(index, at)[1]) if at < len(index) else None
 
 
+def cut_indexes(
+    offset_index: Buffer, time_index: Buffer, txn_index: Buffer, base_offset: int, end_offset: int
+) -> tuple[Buffer, Buffer, Buffer]:
+    """The entries of three indexes for batches that end below an offset."""
+    last = end_offset - 1 - base_offset
+    offset_end = _last_at_or_below(OFFSET_ENTRY, offset_index, 0, last) + OFFSET_ENTRY.size
+    time_end = _last_at_or_below(TIME_ENTRY, time_index, 1, last) + TIME_ENTRY.size
+    txn_end = _last_at_or_below(TXN_ENTRY, txn_index, _LAST_OFFSET, end_offset - 1) + TXN_ENTRY.size
+    return offset_index[:offset_end], time_index[:time_end], txn_index[:txn_end]
+
+
 def next_position(index: Buffer, position: int, limit: int) -> int | None:
     """The largest indexed position in (position, limit], else the next one after limit; None at the end.
 

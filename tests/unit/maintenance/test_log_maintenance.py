@@ -303,3 +303,18 @@ async def test_reserved_space_is_released_on_a_full_disk(tmp_path: Path) -> None
     await node.maintenance.recheck_full()
     for replica in node.replicas:
         node.append(replica)
+
+
+async def test_checkpoint_writes_restart_points_of_logs_that_have_grown(tmp_path: Path) -> None:
+    node = await Node(tmp_path).start()
+    for _ in range(100):
+        node.append(node.replica(0))
+    await node.maintenance.checkpoint(node.directory)
+    assert [path.name for path in tmp_path.glob("*/*.snapshot")] == [f"{101:020d}.snapshot"]
+    node.replica(0).log.flush()
+    for _ in range(100):
+        node.append(node.replica(0))
+    node.directory.mark_full()
+    await node.maintenance.checkpoint(node.directory)
+    assert [path.parent.name for path in tmp_path.glob("*/*.snapshot")] == ["t-0"]
+    assert (tmp_path / "t-0" / f"{101:020d}.snapshot").exists()
