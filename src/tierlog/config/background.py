@@ -27,8 +27,9 @@ class BackgroundSettings(SslSettings):
     )
     log_flush_offset_checkpoint_interval_ms: int = int_(
         60_000,
-        "How often, in milliseconds, logs are flushed and their recovery points written. With a shorter "
-        "interval, recovery after a crash reads less. Lower it if starts after a crash take too long.",
+        "How often, in milliseconds, logs are flushed and their recovery points written. A start after a "
+        "kill reads the records since then, a start after a power failure whole active segments. Lower it "
+        "if starts after a kill take too long.",
         minimum=1,
     )
     auto_rebalance_enable: bool = boolean_(
