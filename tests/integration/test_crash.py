@@ -6,6 +6,8 @@ from collections import defaultdict
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from deliveries import Deliveries
+from restarted_log import restart_point
+from waiting import until
 
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
@@ -89,3 +91,34 @@ def test_acknowledged_records_survive_kills(tierlog_broker_factory: TierlogBroke
         assert list(numbers) == list(range(partition, sent, PARTITIONS)), "lost, duplicated or out of order"
     at = {number: (partition, offset) for partition, records in stored.items() for offset, number in records}
     assert at == deliveries.acknowledged
+
+
+def test_start_after_a_kill_reads_a_log_from_the_last_checkpoint(
+    tierlog_broker_factory: TierlogBrokerFactory,
+) -> None:
+    """A damaged batch shows what a start has read: it truncates the log there."""
+    broker = tierlog_broker_factory({"log.flush.offset.checkpoint.interval.ms": "100"})
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
+    for _ in range(20):
+        producer.produce("crash", bytes(1000), partition=0)
+        assert producer.flush(60) == 0
+    (directory,) = broker.directory.rglob("crash-0")
+    until(lambda: (restart_point(directory) or 0) > 10, "a checkpoint has written a restart point")
+    broker.kill()
+    log = directory / f"{0:020d}.log"
+    content = bytearray(log.read_bytes())
+    content[2500] ^= 1  # in the third batch
+    log.write_bytes(content)
+    broker.restart()
+    assert end_of(broker, "crash") == 20
+    broker.kill()
+    (directory.parent / "boot.id").unlink()  # as after a power failure
+    broker.restart()
+    assert end_of(broker, "crash") == 2
+
+
+def end_of(broker: TierlogBroker, topic: str) -> int:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "check"})
+    end = consumer.get_watermark_offsets(TopicPartition(topic, 0), 60)[1]
+    consumer.close()
+    return int(end)
