@@ -40,6 +40,7 @@ HOT = (
     "broker/replication/replica.py",
     "broker/storage/checked_batches.py",
     "broker/storage/core/batch_validation.py",
+    "broker/storage/core/complete_transactions.py",
     "broker/storage/core/continuity.py",
     "broker/storage/core/producer_state.py",
     "broker/storage/core/retention.py",

@@ -148,8 +148,9 @@ class LogMaintenance:
         """Flush new records, write restart points and recovery points, so that recovery after a crash reads
         little."""
         async for replica in in_turns(self._replicas.replicas_in(directory)):
-            log = replica.log
-            prepared = not directory.is_full and log.flusher.restart_points.prepare(log.active, log.producers)
+            log, interval = replica.log, replica.config.index_interval_bytes
+            points = log.flusher.restart_points
+            prepared = not directory.is_full and points.prepare(log.active, log.producers, interval)
             if prepared or log.recovery_point < log.log_end_offset:
                 await self._flush(replica)
         if directory.failure is None:

@@ -26,11 +26,10 @@ from tierlog.broker.storage.names import SNAPSHOT, segment_file
 from tierlog.broker.storage.recovery import overwrite
 from tierlog.broker.storage.segment import IndexSizes, Segment
 
-LEAST_GROWTH_BYTES = 4096
-GROWTH_BYTES_PER_PRODUCER = 1024
-"""A restart point is written once the segment has grown by so many bytes since the last one. Reading them
-takes a start no longer than it takes now to write the point: an idle log gets none, and one with 10,000
-producers one for each 10 MiB.
+PRODUCERS_PER_INTERVAL = 4
+"""A restart point is written once the segment has grown by an index interval, and by another for so many
+producers, since the last one. Reading them takes a start no longer than it takes now to write the point: an
+idle log gets none, and with the default interval one with 10,000 producers gets one for each 10 MiB.
 """
 
 
@@ -63,10 +62,11 @@ class RestartPoints:
         """The one that the next flush writes."""
         return self._pending
 
-    def prepare(self, active: Segment, producers: ProducerStateManager) -> bool:
-        """Have the next flush write a restart point at the log end; False if it is not worth it."""
-        enough = LEAST_GROWTH_BYTES + GROWTH_BYTES_PER_PRODUCER * len(producers)
-        if active.size - self._position < enough or not active.index_entries:
+    def prepare(self, active: Segment, producers: ProducerStateManager, interval_bytes: int) -> bool:
+        """Have the next flush write a restart point at the log end; False if it is not worth it.
+        `interval_bytes`: of the index."""
+        enough = interval_bytes + interval_bytes * len(producers) // PRODUCERS_PER_INTERVAL
+        if active.size - self._position <= enough or not active.index_entries:
             return False
         self._pending = RestartPoint(
             active, active.end_offset, active.size, active.index_sizes, producers.encode()

@@ -56,7 +56,7 @@ def write(log: PartitionLog, records: list[NewRecord], epoch: int, **options: An
 
 def checkpoint(log: PartitionLog) -> int:
     """A checkpoint of log maintenance; returns the recovery point."""
-    log.flusher.restart_points.prepare(log.active, log.producers)
+    log.flusher.restart_points.prepare(log.active, log.producers, log.config.index_interval_bytes)
     return log.flush()
 
 

@@ -23,7 +23,7 @@ from restarted_log import (
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.names import EPOCH_CHECKPOINT
-from tierlog.broker.storage.restart_point import GROWTH_BYTES_PER_PRODUCER, LEAST_GROWTH_BYTES
+from tierlog.broker.storage.restart_point import PRODUCERS_PER_INTERVAL
 from tierlog.config.topic import TopicConfig
 from tierlog.records.batch import iter_batches
 from tierlog.records.record import iter_records
@@ -220,7 +220,7 @@ def test_log_that_has_not_grown_enough_gets_no_restart_point(tmp_path: Path) -> 
     append(log, value=b"")
     checkpoint(log)
     assert restart_point(tmp_path) == 2
-    producers = (2 * BATCH - LEAST_GROWTH_BYTES) // GROWTH_BYTES_PER_PRODUCER
+    producers = PRODUCERS_PER_INTERVAL * (2 * BATCH // CONFIG.index_interval_bytes - 1)
     for producer_id in range(producers):
         append(log, value=b"", producer_id=producer_id, producer_epoch=0, base_sequence=0)
     checkpoint(log)
