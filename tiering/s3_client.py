@@ -45,6 +45,7 @@ _DAMAGED = frozenset(
 )
 _TRANSIENT = frozenset({"SlowDown", "InternalError", "RequestTimeout", "ServiceUnavailable", "Throttling"})
 _TRANSIENT_STATUS = frozenset({429, 500, 502, 503, 504})
+_DELETED = b"DeleteResult"  # the root of DeleteObjects' response, also if it names only errors
 _USUAL_FAILURES = frozenset({404, 412})
 """Statuses that say nothing about how the store is addressed."""
 
@@ -155,6 +156,7 @@ class S3Client:
         if response is None:
             headers = {name: _text(value) for name, value in request.headers.items()}
             response = self._request(request.method, request.url, headers, request.body)
+            _require_result(call.operation, response)
             if call.arguments is not None and response.status < 300:
                 self._direct.learn(call.operation, call.arguments, request.url, headers)
         return AWSResponse(request.url, response.status, response.headers, _Received(response.body))
@@ -163,6 +165,13 @@ class S3Client:
         sent = {name: value for name, value in headers.items() if name.lower() != "expect"}
         content = body.view if isinstance(body, SendBody) else body or b""
         return self._connections.request(self._threads.transfer, method, url, sent, content)
+
+
+def _require_result(operation: str, response: Response) -> None:
+    """Raises HTTPException for a success of DeleteObjects that is none. botocore parses an empty body, or any
+    other XML, as a response without errors."""
+    if operation == "delete_objects" and response.status < 300 and _DELETED not in response.body:
+        raise HTTPException(f"status {response.status} without a DeleteResult")
 
 
 def _credentials_of(options: S3Options, session: Any) -> Any:

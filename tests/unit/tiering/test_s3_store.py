@@ -71,6 +71,16 @@ async def test_success_without_a_listing_is_no_empty_listing(body: bytes) -> Non
         assert [info async for info in store.list("leases/")] == []
 
 
+@pytest.mark.parametrize("body", [b"", b"<html><body>welcome</body></html>"])
+async def test_success_without_a_result_deletes_nothing(body: bytes) -> None:
+    """The objects would stay forever: the storage cleaner forgets what it has deleted."""
+    async with store_behind("200 OK", body) as store:
+        with pytest.raises(ObjectStoreError):
+            await store.delete(["k"])
+    async with store_behind("200 OK", b"<DeleteResult/>") as store:
+        await store.delete(["k"])
+
+
 class Pieces:
     """A body of many parts that counts what was read of it."""
 
