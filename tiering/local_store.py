@@ -106,7 +106,7 @@ class LocalStore:
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         folder, _, _ = prefix.rpartition("/")
-        found = (info for info in self._walk(folder) if info.key.startswith(prefix))
+        found = (info for info in self._walk_mounted(folder) if info.key.startswith(prefix))
         while page := await self._run(prefix, lambda: list(islice(found, _LIST_PAGE))):
             for info in page:
                 yield info
@@ -209,10 +209,21 @@ class LocalStore:
                     if folder == self._root:
                         break
                     folder.rmdir()
+        self._require_mounted()
+
+    def _require_mounted(self) -> None:
+        """Call this after objects may have been missing. Below a file system that was unmounted is an empty
+        directory, without the store's own folder."""
+        if not self._private.is_dir():
+            raise ObjectStoreError(f"{self._private} is missing: the store is not mounted, or was removed")
 
     def _info(self, key: str, stat: os.stat_result) -> ObjectInfo:
         # a replaced object has another inode and time, which is enough to distinguish versions
         return ObjectInfo(key, stat.st_size, f"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}")
+
+    def _walk_mounted(self, folder: str) -> Iterator[ObjectInfo]:
+        yield from self._walk(folder)
+        self._require_mounted()
 
     def _walk(self, folder: str) -> Iterator[ObjectInfo]:
         """Depth first in key order: a folder sorts as its name with a slash, like the keys in it."""
