@@ -17,6 +17,7 @@ leader. Called by the admin API; owned by `tiering`.
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -33,7 +34,7 @@ from tierlog.broker.remote.remote_log_manager import CommandRejected, RemoteLogM
 from tierlog.broker.remote.replacements import TierBusy, check_tags, verify_announced
 from tierlog.broker.remote.tier_views import TierConflict, TierRefused
 from tierlog.broker.replication.replica import Replica
-from tierlog.metadata.controller.commands import LoadSegments, StartCopy
+from tierlog.metadata.controller.commands import AbandonCopy, LoadSegments, StartCopy
 from tierlog.metadata.controller.remote import MAX_ENTRIES, MAX_LOADING, is_tiered
 from tierlog.metadata.controller.remote_loads import MAX_LOADED
 from tierlog.metadata.image import ClusterImage, Load, RemotePartition
@@ -133,15 +134,21 @@ class Loads:
         more. A later leader epoch opens a partition by itself."""
         if old.remote is new.remote:
             return
-        for where, (replica, lease) in list(self._closed.items()):
-            if replica.leader_epoch != lease.leader_epoch or replica.failed is not None:
-                del self._closed[where]
-                continue
-            remote = new.remote_partition(*where)
-            started = {copy.uuid for copy in remote.started}
-            if remote.load_of(lease.load_id) is None and not any(sent <= started for sent in lease.sent):
-                replica.as_leader.reopen()
-                del self._closed[where]
+        for where in list(self._closed):
+            self._reopen_if_over(where, new)
+
+    def _reopen_if_over(self, where: TopicIdPartition, image: ClusterImage) -> None:
+        replica, lease = self._closed[where]
+        if replica.leader_epoch != lease.leader_epoch or replica.failed is not None:
+            del self._closed[where]
+        elif image.remote_partition(*where).load_of(lease.load_id) is None and not self._sent(lease, image):
+            replica.as_leader.reopen()
+            del self._closed[where]
+
+    def _sent(self, lease: LoadLease, image: ClusterImage) -> list[frozenset[UUID]]:
+        """The segments of each LoadSegments that can still be committed."""
+        started = {copy.uuid for copy in image.remote_partition(*lease.partition).started}
+        return [sent for sent in lease.sent if sent <= started]
 
     # -- requests of the job --
 
@@ -163,6 +170,8 @@ class Loads:
                 self.renew(where, load_id)
                 return replica, lease
             self._end(lease)
+        if where in self._closed:  # the leader epoch may have changed without a change of the image
+            self._reopen_if_over(where, self._metadata.image)
         if where in self._closed:
             raise TierBusy(f"{replica.name}: the outcome of a bulk load is not known yet")
         _require_loadable(replica)
@@ -265,7 +274,7 @@ class Loads:
             raise TierBusy(f"{replica.name}: its manifest entries have not been moved to a page yet")
         unverified = [segment for segment in segments if segment not in lease.verified]
         await asyncio.gather(*(self._verify(lease, segment) for segment in unverified))
-        self._close(replica, lease)
+        self._close(replica, lease, frozenset(segment.uuid for segment in segments))
         command = LoadSegments(
             topic_id=where.topic_id,
             partition=where.partition,
@@ -274,7 +283,6 @@ class Loads:
             load_id=lease.load_id,
             segments=segments,
         )
-        lease.sent.append(frozenset(segment.uuid for segment in segments))
         try:
             await self._submit(command)
         except CommandRejected as refused:
@@ -289,8 +297,9 @@ class Loads:
             leader_epoch=lease.leader_epoch,
         )
 
-    def _close(self, replica: Replica, lease: LoadLease) -> None:
-        """Nothing is awaited between the checks here and the end of appends."""
+    def _close(self, replica: Replica, lease: LoadLease, sent: frozenset[UUID]) -> None:
+        """Nothing is awaited between the checks here and the end of appends. All segments that are `sent` can
+        be committed in the present image: only a later one reopens the partition."""
         if not self._leads(lease) or self._leases.get(lease.partition) is not lease:
             raise TierConflict(f"{replica.name}: the lease has ended, or the leader has changed")
         if replica.log_end_offset != lease.base_offset:
@@ -299,13 +308,17 @@ class Loads:
                 f"{replica.log_end_offset - 1}. Stop its producers, and start the load again"
             )
         _require_loadable(replica)  # settings may have changed
-        self._require_tiered(replica, self._metadata.image.remote_partition(*lease.partition))
+        remote = self._metadata.image.remote_partition(*lease.partition)
+        self._require_tiered(replica, remote)
+        if not sent <= {copy.uuid for copy in remote.started}:
+            raise TierConflict(f"{replica.name}: a segment of the load was abandoned")
         if not replica.as_leader.close_for_load(lease.base_offset):
             raise TierBusy(
                 f"{replica.name}: not all in-sync replicas are at offset {lease.base_offset}, fewer than "
                 "min.insync.replicas are in sync, or a transaction is open"
             )
         self._closed[lease.partition] = replica, lease
+        lease.sent.append(sent)
 
     async def _verify(self, lease: LoadLease, segment: RemoteSegment) -> None:
         """Compare the objects of a segment with its entry. Raises CorruptObject, or TierConflict."""
@@ -337,6 +350,21 @@ class Loads:
             del self._leases[lease.partition]
         self._editor.copies.difference_update(lease.copies)
         self._log_manager.wake(lease.partition)  # abandons the copies that were not committed
+        if self._closed.get(lease.partition, (None, None))[1] is lease:
+            self._tasks.spawn(f"end of a bulk load of {lease.partition}", self._abandon_sent(lease))
+
+    async def _abandon_sent(self, lease: LoadLease) -> None:
+        """Producers wait for this. The planner, which would do it, may be waiting for the object store."""
+        where = lease.partition
+        for sent in self._sent(lease, self._metadata.image):
+            command = AbandonCopy(
+                topic_id=where.topic_id,
+                partition=where.partition,
+                leader_epoch=lease.leader_epoch,
+                uuid=next(iter(sent)),
+            )
+            with suppress(CommandRejected, MetadataUnavailable):  # the planner tries it again
+                await self._submit(command)
 
     def _leads(self, lease: LoadLease) -> bool:
         replica = self._log_manager.led(lease.partition)
@@ -381,7 +409,7 @@ class Loads:
             "partition, or the upload never catches up"
         )
 
-    async def _submit(self, command: StartCopy | LoadSegments) -> None:
+    async def _submit(self, command: AbandonCopy | StartCopy | LoadSegments) -> None:
         reply = await self._metadata.submit(command)
         if reply.error is not ErrorCode.NONE:
             raise CommandRejected(reply.message or reply.error.name)

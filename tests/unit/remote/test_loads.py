@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from awaited_image import image_when
 from msgspec.structs import replace
 from tier_node import START_MS, TierNode, produce, write_transactional
 
@@ -14,7 +15,7 @@ from tierlog.broker.remote.loads import LEASE_MS, LoadLease, Loads
 from tierlog.broker.remote.replacements import TierBusy
 from tierlog.broker.remote.tier_views import TierConflict, TierRefused
 from tierlog.broker.replication.replica import Replica
-from tierlog.metadata.controller.commands import Acknowledged, LoadSegments
+from tierlog.metadata.controller.commands import AbandonCopy, Acknowledged, LoadSegments
 from tierlog.metadata.image import Load
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.records import RemoteSegment
@@ -200,6 +201,46 @@ async def test_appends_are_refused_until_the_outcome_of_a_commit_is_known(
         monkeypatch.undo()
         with pytest.raises(TierConflict, match="the lease has ended"):
             await bench.commit(segment)
+
+
+async def test_partition_opens_although_its_job_waits_for_the_object_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failure of the store that is half a minute, and a wake-up does not end it."""
+    async with Opened(tmp_path) as bench:
+        lease = await bench.begin()
+        segment = await bench.write(lease, 0, [b"a"])
+        submit, node = bench.node.metadata.submit, bench.node
+
+        async def lost(command: Any) -> Any:
+            if isinstance(command, LoadSegments):
+                raise MetadataUnavailable("no response", applied_unknown=True)
+            return await submit(command)
+
+        monkeypatch.setattr(node.metadata, "submit", lost)
+        with pytest.raises(MetadataUnavailable):
+            await bench.commit(segment)
+        monkeypatch.setattr(node.log_manager, "wake", lambda where: None)
+        bench.loads.cancel(bench.where, LOAD)
+        await image_when(node.metadata, lambda image: not image.remote_partition(*bench.where).started)
+        assert bench.append().error is ErrorCode.NONE
+
+
+async def test_load_whose_segment_was_abandoned_does_not_close_the_partition(tmp_path: Path) -> None:
+    """No later image would reopen it."""
+    async with Opened(tmp_path) as bench:
+        lease = await bench.begin()
+        segment = await bench.write(lease, 0, [b"a"])
+        command = AbandonCopy(
+            topic_id=bench.where.topic_id,
+            partition=bench.where.partition,
+            leader_epoch=lease.leader_epoch,
+            uuid=segment.uuid,
+        )
+        await bench.node.metadata.submit(command)
+        with pytest.raises(TierConflict, match="abandoned"):
+            await bench.commit(segment)
+        assert bench.append().error is ErrorCode.NONE
 
 
 async def test_commit_whose_response_was_lost_is_repeated(
