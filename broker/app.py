@@ -64,11 +64,7 @@ from tierlog.broker.replication.replica_reporter import ReplicaReporter
 from tierlog.broker.security.authorizer import authorizer_of
 from tierlog.broker.security.delegation_tokens import delegation_tokens_of
 from tierlog.broker.security.first_users import forget_first_users, read_first_users
-from tierlog.broker.storage.unclean_restart import (
-    clear_boot_id,
-    data_loss_reason,
-    record_boot_id,
-)
+from tierlog.broker.storage.unclean_restart import data_loss_reason, record_boot_id
 from tierlog.broker.transactions.marker_sender import LocalResponse
 from tierlog.broker.transactions.producer_ids import ProducerIds
 from tierlog.broker.transactions.transaction_service import TransactionService
@@ -456,10 +452,8 @@ class Broker(NodeBase):
         return None if self._is_standalone else self.reporter.report_empty
 
     def _on_replica_event(self, event: ReplicaEvent) -> None:
-        """A failed directory may have lost writes. Remove the boot id, so that no later start takes it as
-        proof that nothing was lost."""
         if isinstance(event, DirectoryFailed):
-            clear_boot_id(self.files, [directory.path for directory in self.directories.all])
+            self.directories.forget_boot()
 
     async def _join(self) -> None:
         """Register with the controller. The broker stays fenced until it serves."""

@@ -13,12 +13,14 @@ may be in it, so it is not created again.
 Called by app.py, the replica manager and the directory moves, on the event loop.
 """
 
+import asyncio
 import random
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -32,7 +34,7 @@ from tierlog.broker.storage.log_dir import (
     ForeignDirectory,
     LogDirectory,
 )
-from tierlog.broker.storage.unclean_restart import UNKNOWN_EPOCH, previous_broker_epoch
+from tierlog.broker.storage.unclean_restart import UNKNOWN_EPOCH, clear_boot_id, previous_broker_epoch
 
 PLACEMENT_UNIT_BYTES = 1 << 20
 """Free space is compared in this unit: a smaller difference is only due to recent appends."""
@@ -103,6 +105,13 @@ class LogDirectories:
         if not self.online:
             why = "; ".join(directory.refusal or "" for directory in self.all)
             raise DirectoryUnusable(None, why, "log.dirs")
+
+    def forget_boot(self) -> None:
+        """A failed directory may have lost writes. Clear the boot ids, so that no later start takes them as
+        proof that nothing was lost. In the threads of each directory, as one that hangs delays no other."""
+        for directory in self.all:
+            clear = partial(clear_boot_id, directory.files, [directory.path])
+            asyncio.get_running_loop().run_in_executor(directory.threads, clear)
 
     # -- owner --
 
