@@ -289,4 +289,6 @@ def replace_file(path: Path, content: bytes) -> None:
     new.unlink(missing_ok=True)
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
+        file.flush()
+        os.fsync(file.fileno())  # else a power failure may leave an empty file under the name
     new.replace(path)
