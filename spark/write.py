@@ -36,11 +36,8 @@ from tierlog.spark.options import InvalidOption
 from tierlog.spark.options.write import WriteOptions
 from tierlog.spark.short_errors import short_errors
 
-QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties that Spark sets for the tasks of a streaming query, whose id is in its checkpoint."""
-
-RUN_CHARACTERS = 8
-"""Characters of the id of the query's run that transactional ids contain."""
 
 PREFIX = "tierlog-spark-"
 RETRY_PAUSE_S = 0.1
@@ -191,8 +188,7 @@ class StreamWriter(_ArrowStreamWriter):  # type: ignore[misc, valid-type]
             check_batch(known, int(batch_id))
             if known.batch_id == int(batch_id):
                 return TaskWritten(0, query=identity)
-            run = (context.getLocalProperty(RUN_ID) or "")[:RUN_CHARACTERS]
-            begun = committer.begin_task(run, context.partitionId(), context.attemptNumber())
+            begun = committer.begin_task(int(batch_id))
             written = _write_prepared(cluster, self._options, transactions, begun, rows)
             return TaskWritten(written.records, written.transaction, identity)
 

@@ -6,10 +6,14 @@ set of group offsets, stored in a transaction of its own, whose transactional id
 docs/adr/0038.
 
 A transaction is aborted by the driver only, once a decision without it is durable, or by its own task. A task
-never takes over an open transaction: it takes the first id that is free.
+takes an id of its own thread, of which no other task that is still running can have one. It begins only if
+the id has no open transaction, and the coordinator checks that again.
 """
 
+import os
 import re
+import secrets
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +25,7 @@ from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from tierlog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from tierlog.protocol.messages.end_txn import EndTxnRequest
-from tierlog.protocol.messages.init_producer_id import InitProducerIdRequest
+from tierlog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tierlog.protocol.messages.list_transactions import ListTransactionsRequest
 from tierlog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tierlog.protocol.messages.txn_offset_commit import (
@@ -42,12 +46,18 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 OFFSETS_PARTITIONS = 50
 PART_CHARACTERS = 3_500  # offset.metadata.max.bytes is 4,096 by default
-MOST_SLOTS = 1_000
+MOST_SLOTS = 20_000  # open transactions of one thread: more than a decision has
+OWNER_BYTES = 6
 OPEN_STATE = "Ongoing"
 TWO_PHASE_SETTING = "transaction.two.phase.commit.enable"
 RETRY_PAUSE_S = 0.05
 INIT_PRODUCER_ID_2PC = 6
 """The version of InitProducerId that has two-phase commit."""
+
+UNUSED_PRODUCER_ID = 2**63 - 1
+"""No producer has this id. InitProducerId that expects it creates an id, or is fenced if the id exists."""
+
+FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
 class Prepared(NamedTuple):
@@ -74,19 +84,35 @@ class Transactions:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    def begin(self, transactional_id: str, *, timeout_ms: int, two_phase: bool = False) -> Prepared:
+    def begin(self, transactional_id: str, *, timeout_ms: int) -> Prepared:
         """A producer id and epoch for the next transaction of an id. Aborts an open one."""
-        if two_phase:
-            self._require_two_phase(transactional_id)
+        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
+        return self._begun(transactional_id, self.ask(transactional_id, request, lambda r: r.error_code))
+
+    def begin_two_phase(self, transactional_id: str, found: Prepared | None) -> Prepared | None:
+        """The same with two-phase commit, if the id is still as it was `found` (None: not known) and has no
+        open transaction. Otherwise None, and nothing has changed.
+
+        A copy of the request that timed out may arrive at any time, also once the transaction is prepared."""
+        self._require_two_phase(transactional_id)
         request = InitProducerIdRequest(
-            transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, enable2_pc=two_phase
+            transactional_id=transactional_id,
+            transaction_timeout_ms=DECISION_TIMEOUT_MS,  # unused: there is none
+            producer_id=UNUSED_PRODUCER_ID if found is None else found.producer_id,
+            producer_epoch=0 if found is None else found.producer_epoch,
+            enable2_pc=True,
         )
         response = self.ask(transactional_id, request, lambda r: r.error_code)
-        if two_phase and response.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        if response.error_code in FENCED:
+            return None
+        if response.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             raise WriteFailed(
                 f"the brokers refuse two-phase commit: set {TWO_PHASE_SETTING}=true on all brokers; "
                 "streaming writes need it"
             )
+        return self._begun(transactional_id, response)
+
+    def _begun(self, transactional_id: str, response: InitProducerIdResponse) -> Prepared:
         raise_for(response.error_code, None, f"producer id of {transactional_id}")
         return Prepared(transactional_id, response.producer_id, response.producer_epoch)
 
@@ -159,6 +185,34 @@ class Transactions:
             time.sleep(RETRY_PAUSE_S)
 
 
+class _Owner(threading.local):
+    """A thread that runs one task after the other, such as a Python worker of Spark, and the transactional
+    ids that it has used for the last batch of each query."""
+
+    def __init__(self) -> None:
+        self._renew()
+
+    def name(self) -> str:
+        if self._process != os.getpid():
+            self._renew()  # a fork
+        return self._name
+
+    def first_slot(self, identity: str, batch_id: int) -> int:
+        """The first that no task of the batch has used in this thread."""
+        known_batch, slot = self._used.get(identity, (batch_id, 0))
+        return slot if known_batch == batch_id else 0
+
+    def use(self, identity: str, batch_id: int, slot: int) -> None:
+        self._used[identity] = batch_id, slot + 1
+
+    def _renew(self) -> None:
+        self._process, self._name = os.getpid(), secrets.token_hex(OWNER_BYTES)
+        self._used: dict[str, tuple[int, int]] = {}
+
+
+_OWNER = _Owner()
+
+
 class BatchCommitter:
     """Decides the batches of one streaming query. `identity`: of the query, in all of its ids."""
 
@@ -166,18 +220,24 @@ class BatchCommitter:
         self._transactions = transactions
         self._identity = identity
 
-    def begin_task(self, run: str, partition: int, attempt: int) -> Prepared:
-        """A new transaction of a task attempt. The ids are few, because a coordinator keeps each for days:
-        an attempt takes the first that has no open transaction, whose driver may still commit it. `run`: of
-        the query since its start, so that a task which outlived its driver takes no id of another one."""
-        for slot in range(MOST_SLOTS):
-            transactional_id = f"{self._identity}-{run}-{partition}-{attempt}-{slot}"
-            found = self._transactions.state(transactional_id)
-            if found is None or found[0].startswith(("Empty", "Complete")):
-                return self._transactions.begin(
-                    transactional_id, timeout_ms=DECISION_TIMEOUT_MS, two_phase=True
-                )
-        raise WriteFailed(f"{MOST_SLOTS} transactions of partition {partition} are open: {self._identity}")
+    def begin_task(self, batch_id: int) -> Prepared:
+        """A new transaction for a task of a batch that is not decided.
+
+        A task may live on although Spark has started another for the same rows, or the next batch. If both
+        could take one id, the late one would abort what the other has prepared. Therefore each thread has ids
+        of its own. They are few, because a coordinator keeps each for days: a task takes the first that has
+        no open transaction, whose driver may still commit it. It takes none that the thread has used for the
+        same batch: a driver may commit these again, which must have no effect."""
+        owner = _OWNER.name()
+        for slot in range(_OWNER.first_slot(self._identity, batch_id), MOST_SLOTS):
+            transactional_id = f"{self._identity}-{owner}-{slot}"
+            _OWNER.use(self._identity, batch_id, slot)
+            state, found = self._transactions.state(transactional_id) or ("Empty", None)
+            if state.startswith(("Empty", "Complete")):
+                begun = self._transactions.begin_two_phase(transactional_id, found)
+                if begun is not None:
+                    return begun
+        raise WriteFailed(f"{MOST_SLOTS} transactions of one Python worker are open: {self._identity}")
 
     def decision(self) -> Decision:
         """The last decision. Waits for one that is being stored, also by a driver that was killed: then for
@@ -269,7 +329,7 @@ class BatchCommitter:
         """Open transactions of lost tasks and of a former driver."""
         keep = set(prepared)
         try:
-            ids = self._transactions.open_ids(re.escape(self._identity) + r"(-\w+)?-\d+-\d+-\d+")
+            ids = self._transactions.open_ids(re.escape(self._identity) + r"-\w+(-\d+)+")
             states = [self._transactions.state(each) for each in ids]
         except (ClientError, WriteFailed) as failure:
             warnings.warn(f"open transactions are aborted with a later batch: {failure}", stacklevel=2)

@@ -64,19 +64,14 @@ class DyingTransactions(Transactions):
 class Task:
     """The parts of a TaskContext that a writer uses, and the rows of the task."""
 
-    run: str
     batch: int
     partition: int
-    attempt: int
 
     def partitionId(self) -> int:  # noqa: N802 (PySpark's name)
         return self.partition
 
-    def attemptNumber(self) -> int:  # noqa: N802
-        return self.attempt
-
     def getLocalProperty(self, name: str) -> str:  # noqa: N802
-        return {write.QUERY_ID: "query", write.BATCH_ID: str(self.batch), write.RUN_ID: self.run}[name]
+        return {write.QUERY_ID: "query", write.BATCH_ID: str(self.batch)}[name]
 
     def rows(self) -> list[str]:
         return [f"{self.batch}-{self.partition}-{row}" for row in range(ROWS)]
@@ -104,7 +99,7 @@ class Checkpoint:
 
 
 class Driver(threading.Thread):
-    """Starts again with its next run each time it has died, until `BATCHES` are committed."""
+    """Starts again each time it has died, until `BATCHES` are committed."""
 
     def __init__(self, options: WriteOptions, checkpoint: Checkpoint, seed: int | None) -> None:
         super().__init__()
@@ -114,12 +109,10 @@ class Driver(threading.Thread):
         self._dies = seed is not None
 
     def run(self) -> None:
-        run = f"{self._rng.getrandbits(32):08x}"
         while (batch := self._checkpoint.committed + 1) < BATCHES:
-            if not self.one_batch(run, batch):
-                run = f"{self._rng.getrandbits(32):08x}"
+            self.one_batch(batch)
 
-    def one_batch(self, run: str, batch: int) -> bool:
+    def one_batch(self, batch: int) -> bool:
         """Returns whether the driver survives it."""
         messages: list[write.TaskWritten | None] = [None] * TASKS
         seeds = [self._rng.random() for _ in range(TASKS)]
@@ -127,8 +120,8 @@ class Driver(threading.Thread):
         def attempts(partition: int) -> None:
             THIS.rng = random.Random(seeds[partition]) if self._dies else None
             THIS.checkpoint = self._checkpoint
-            for attempt in range(ATTEMPTS):
-                THIS.task = Task(run, batch, partition, attempt)
+            THIS.task = Task(batch, partition)
+            for _ in range(ATTEMPTS):
                 values = pa.RecordBatch.from_pydict({"value": pa.array(THIS.task.rows())})
                 try:
                     messages[partition] = self._writer.write(iter([values]))
@@ -172,6 +165,6 @@ def test_drivers_that_die_at_any_request_write_each_batch_once(
     for driver in drivers:
         driver.join()
     last = Driver(options, checkpoint, None)  # its batch aborts what the others have left
-    assert last.one_batch("last", BATCHES)
-    expected = [row for n in range(BATCHES + 1) for p in range(TASKS) for row in Task("", n, p, 0).rows()]
+    assert last.one_batch(BATCHES)
+    expected = [row for n in range(BATCHES + 1) for p in range(TASKS) for row in Task(n, p).rows()]
     assert committed_values(broker.bootstrap, "out", PARTITIONS, TIMEOUT_S) == Counter(expected)

@@ -14,10 +14,18 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from waiting import until
 
 from tierlog.client import Cluster
+from tierlog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from tierlog.spark.live import transactions as live_transactions
-from tierlog.spark.live.transactions import NO_DECISION, BatchCommitter, Prepared, Transactions
+from tierlog.spark.live.transactions import (
+    NO_DECISION,
+    OPEN_STATE,
+    BatchCommitter,
+    Prepared,
+    Transactions,
+)
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -259,6 +267,35 @@ def test_decision_of_a_killed_driver_is_waited_for_until_brokers_abort_it(
         BatchCommitter(Dying(dying), "query").decide(0, [])
     with cluster() as next_driver:
         assert BatchCommitter(Transactions(next_driver), "query").decision() == NO_DECISION
+
+
+def test_late_copy_of_init_producer_id_leaves_the_prepared_transaction(broker: TierlogBroker) -> None:
+    """A request that timed out and was repeated may reach the broker once the task is done."""
+
+    def prepare(begun: Prepared | None) -> Prepared:
+        assert begun is not None
+        opened = transactions.ask(
+            begun.transactional_id,
+            AddOffsetsToTxnRequest(**begun._asdict(), group_id="group"),
+            lambda response: response.error_code,
+        )
+        assert opened.error_code == 0
+        assert transactions.state("task") == (OPEN_STATE, begun)
+        return begun
+
+    with Cluster(broker.bootstrap) as cluster:
+        transactions = Transactions(cluster)
+        first = prepare(transactions.begin_two_phase("task", None))
+        assert transactions.begin_two_phase("task", None) is None
+        assert transactions.state("task") == (OPEN_STATE, first)
+        transactions.end(first, commit=True)
+        until(lambda: transactions.state("task")[0] == "CompleteCommit", "the markers are not written")
+        _, found = transactions.state("task")
+        second = prepare(transactions.begin_two_phase("task", found))
+        for late in (None, first, found):
+            assert transactions.begin_two_phase("task", late) is None
+        assert transactions.state("task") == (OPEN_STATE, second)
+        transactions.end(second, commit=True)
 
 
 def test_broker_without_two_phase_commit_is_refused(
