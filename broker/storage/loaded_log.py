@@ -67,7 +67,7 @@ class LoadedLog:
         return bool(self.rebuilt or self.truncated_bytes) or epochs_changed
 
     def unsynced(self, recovery_point: int) -> list[Segment]:
-        """Rolled segments with a file that may not be on disk, such as rebuilt indexes."""
-        return [
-            s for s in self.segments[:-1] if s.end_offset > recovery_point or s.base_offset in self.rebuilt
-        ]
+        """Rolled segments with a file that may not be on disk, such as rebuilt indexes. One that ends at the
+        recovery point, or at a log end below it, may have been rolled after the last flush."""
+        synced = min(recovery_point, self.segments[-1].end_offset)
+        return [s for s in self.segments[:-1] if s.end_offset >= synced or s.base_offset in self.rebuilt]

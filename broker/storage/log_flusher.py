@@ -74,7 +74,10 @@ class LogFlusher:
         """`recovery_point`: from the checkpoint file; it may be above the log end."""
         active = loaded.segments[-1]
         too_high = recovery_point if recovery_point > active.end_offset else 0
-        self.recovery_point = min(recovery_point, active.end_offset)
+        self._unsynced = loaded.unsynced(recovery_point)  # rolled segments
+        self.recovery_point = recovery_point
+        if too_high:  # since a truncation, after which appends up to the log end may not have been synced
+            self.recovery_point = (*self._unsynced, active)[0].base_offset
         self.checkpointed_recovery_point = max(too_high, loaded.missing_end)
         """The recovery point in the checkpoint file, if that may be above the log end since the log was
         truncated; else 0.
@@ -93,7 +96,6 @@ class LogFlusher:
         self._epochs = loaded.epochs
         self._epochs_dirty = loaded.has_changed
         self._saved_epochs = loaded.saved_epochs  # as in the checkpoint
-        self._unsynced = loaded.unsynced(recovery_point)  # rolled segments
         self._start_snapshot: int | None = None  # a producer snapshot that cannot be rebuilt from batches
         self._failure: SyncFailed | None = None
         self._lock = files.lock()

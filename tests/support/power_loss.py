@@ -97,6 +97,11 @@ class PowerLoss(OsFiles):
         """-1 if the file was unlinked since."""
         return self._names.get(Path(f"/proc/self/fd/{fd}").readlink().name, -1)
 
+    def unsynced(self) -> set[str]:
+        """Names of the files with content that is not on disk."""
+        content = {name: (self.directory / name).read_bytes() for name in self._names}
+        return {name for name, file in self._names.items() if content[name] != self._durable[file]}
+
     def sync_directory(self, path):  # type: ignore[no-untyped-def]
         self._spend()
         super().sync_directory(path)

@@ -310,6 +310,41 @@ def test_restart_point_outlives_a_truncation_above_it(tmp_path: Path) -> None:
     assert restart_point(tmp_path) is None
 
 
+def test_flush_after_a_kill_syncs_a_segment_that_ends_at_the_recovery_point(tmp_path: Path) -> None:
+    """A later start after a power failure trusts its index files."""
+    files = PowerLoss(tmp_path, 10_000)
+    log = open_log(tmp_path, CONFIG, files, 0, same_boot=False)
+    for n in range(4):
+        append(log, producer_id=3, producer_epoch=0, base_sequence=n, transactional=True)
+        end_transaction(log, 0, 3, commit=False)
+    point = checkpoint(log)
+    log.roll(NOW)
+    log.close(clean=False)
+    log = open_log(tmp_path, CONFIG, files, point, same_boot=True)
+    append(log)
+    assert checkpoint(log) > point and files.unsynced() == set()
+
+
+def test_batches_after_a_truncation_are_flushed_though_the_recovery_point_is_above_them(
+    tmp_path: Path,
+) -> None:
+    files = PowerLoss(tmp_path, 10_000)
+    log = open_log(tmp_path, CONFIG, files, 0, same_boot=False)
+    for _ in range(8):
+        append(log)
+    point = checkpoint(log)
+    log.truncate_to(4, NOW)
+    append(log)
+    checkpoint(log)
+    append(log)
+    log.close(clean=False)
+    assert restart_point(tmp_path) == 5
+    log = open_log(tmp_path, CONFIG, files, point, same_boot=True)
+    assert log.recovery_point < log.log_end_offset == 6
+    assert f"{0:020d}.log" in files.unsynced()
+    assert log.flush() == 6 and f"{0:020d}.log" not in files.unsynced()
+
+
 def records(log: PartitionLog) -> list[tuple[int, int]]:
     """Offset and leader epoch of each record."""
     found = log.read(log.local_log_start_offset, 1 << 30, log.log_end_offset, min_one=True)
