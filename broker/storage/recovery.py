@@ -8,7 +8,7 @@ and the active one from its restart point on (`restart_point`). After a clean sh
 active segment is read. Called by `PartitionLog.open`, possibly in a thread.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -84,7 +84,7 @@ def _load(known: LogToOpen, *, use_epochs: bool) -> LoadedLog:
     files, directory, now_ms = known.files, known.directory, known.now_ms
     recovery_point, gaps = known.recovery_point, known.gaps
     names = _remove_temporary(files, directory, now_ms)
-    bases = offsets_of(names, LOG)
+    bases, snapshots = offsets_of(names, LOG), frozenset(offsets_of(names, SNAPSHOT))
     epochs = _load_epochs(files, directory) if EPOCH_CHECKPOINT in names and use_epochs else None
     loaded = LoadedLog([], epochs or LeaderEpochs(), ProducerStateManager(), damaged=DAMAGED in names)
     loaded.saved_epochs = LeaderEpochs(loaded.epochs.entries)
@@ -100,7 +100,7 @@ def _load(known: LogToOpen, *, use_epochs: bool) -> LoadedLog:
         segment.size = files.size_of(segment.path())
         synced = end is not None and recovery_point is not None and end <= recovery_point
         allow_torn = known.may_have_lost and not synced
-        if _load_trusted(segment, end, rules, known, loaded):
+        if _is_complete(end, snapshots, known) and _load_trusted(segment, end, rules, known, loaded):
             if epochs is None or loaded.rebuilt:  # a rebuild drops the epochs of later segments
                 next_header = None if end is None else _first_header(files, directory, end)
                 _add_epochs(segment, loaded, gaps, next_header)
@@ -125,6 +125,8 @@ def _load(known: LogToOpen, *, use_epochs: bool) -> LoadedLog:
             break
         if end is not None:
             segment.end_offset = end
+            if loaded.rebuilt == [base]:
+                _remove_snapshots_after(base, snapshots, known)
             files.unlink(segment.path(OFFSET_INDEX), missing_ok=True)  # else half of a new time index may
             segment.roll()  # seem to belong to an old, complete offset index
             segment.unload()
@@ -145,6 +147,21 @@ def _keep_one_snapshot_inside(loaded: LoadedLog, files: Files, directory: Path, 
             files.unlink(segment_file(directory, offset, SNAPSHOT), missing_ok=True)
     if used > active.base_offset and loaded.restart_point[0] is None:  # after a clean shutdown
         loaded.restart_point = used, active.size
+
+
+def _is_complete(end: int | None, snapshots: Set[int], known: LogToOpen) -> bool:
+    """Whether the transaction index of a rolled segment has all entries, if it is intact: the producer
+    snapshot at its end is written after that."""
+    return known.clean or end is None or end in snapshots
+
+
+def _remove_snapshots_after(base: int, snapshots: Set[int], known: LogToOpen) -> None:
+    """Call this before the index files of a rebuilt segment are written, without a transaction index. If the
+    start is interrupted before `replay` adds that, the next one rebuilds the segment again."""
+    if later := [offset for offset in snapshots if offset > base]:
+        for offset in later:
+            known.files.unlink(segment_file(known.directory, offset, SNAPSHOT), missing_ok=True)
+        known.files.sync_directory(known.directory)
 
 
 def _load_trusted(

@@ -79,11 +79,18 @@ def killed_log(directory: Path, *, before: int = 8, after: int = 3) -> int:
     return point
 
 
-def opened(directory: Path, point: int | None, *, same_boot: bool = True, **options: bool) -> PartitionLog:
+def opened(
+    directory: Path,
+    point: int | None,
+    *,
+    same_boot: bool = True,
+    files: OsFiles | None = None,
+    **options: bool,
+) -> PartitionLog:
     return PartitionLog.open(
         directory,
         CONFIG,
-        OsFiles(),
+        files or OsFiles(),
         NOW,
         recovery_point=point,
         clean=False,
@@ -343,6 +350,32 @@ def test_batches_after_a_truncation_are_flushed_though_the_recovery_point_is_abo
     assert log.recovery_point < log.log_end_offset == 6
     assert f"{0:020d}.log" in files.unsynced()
     assert log.flush() == 6 and f"{0:020d}.log" not in files.unsynced()
+
+
+def test_start_after_a_start_that_was_killed_has_all_aborted_transactions(memory_path: Path) -> None:
+    """The killed start rebuilds a rolled segment, as after an interrupted compaction."""
+    source, directory = memory_path / "source", memory_path / "killed"
+    log = open_log(source, CONFIG, OsFiles(), 0, same_boot=False)
+    for n in range(9):
+        append(log, producer_id=3, producer_epoch=0, base_sequence=n, transactional=True)
+        end_transaction(log, 0, 3, commit=False)
+        if n % 3 == 2:
+            log.roll(NOW)
+    point, expected = checkpoint(log), state_of(log)
+    log.close(clean=False)
+    (source / f"{0:020d}.index").unlink()
+    for count in range(1_000):
+        shutil.copytree(source, directory)
+        files = PowerLoss(directory, count)
+        with suppress(Killed):
+            opened(directory, point, files=files).close(clean=False)
+        log = opened(directory, point)
+        assert state_of(log) == expected, count
+        log.close(clean=False)
+        shutil.rmtree(directory)
+        if files.left:
+            assert count > 15
+            return
 
 
 def records(log: PartitionLog) -> list[tuple[int, int]]:
