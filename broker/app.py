@@ -417,7 +417,11 @@ class Broker(NodeBase):
         await self.listener.close()
 
     async def _close_replicas(self) -> None:
-        await self.replicas.close(clean=self._stops_clean)
+        timeout_s = self.settings.log_dirs_stop_timeout_ms / 1000
+        closing = self.replicas.close(clean=self._stops_clean)
+        await asyncio.gather(closing, self.directories.boot_is_forgotten(timeout_s))
+        await asyncio.sleep(0)  # a directory that failed now is handled
+        await self.directories.boot_is_forgotten(timeout_s)
 
     @property
     def _is_standalone(self) -> bool:

@@ -60,7 +60,7 @@ from tierlog.broker.storage.names import (
     parse_partition_directory,
     renamed_directory,
 )
-from tierlog.broker.storage.unclean_restart import UNKNOWN_EPOCH, record_broker_epoch
+from tierlog.broker.storage.unclean_restart import UNKNOWN_EPOCH, clear_boot_id, record_broker_epoch
 
 STRAY = "-stray"
 
@@ -155,10 +155,12 @@ class LogDirectory:
         """The broker epoch under which an earlier process last used it, once that has been read."""
         self._broker_epoch = UNKNOWN_EPOCH
         self._lock = -1
-        self._is_hung = False
+        self.is_hung = False
+        """Whether shutdown waits for it no longer."""
         self._removing = asyncio.Semaphore(CONCURRENT_REMOVALS)
         self._write_lock = threading.Lock()  # taken before `_rows_lock`; held during writes
         self._rows_lock = threading.Lock()
+        self._boot_lock = threading.Lock()  # held while the boot id file is read and replaced
         self._checkpointed: set[TopicPartition] = set()
         self._cleaned: set[TopicPartition] = set()
         self._move_markers = defaultdict[TopicPartition, set[str]](set)  # names of `.moved-away` files
@@ -209,7 +211,7 @@ class LogDirectory:
         still write.
         """
         self.threads.shutdown()
-        if self._is_hung:
+        if self.is_hung:
             return
         if self._lock >= 0:
             os.close(self._lock)
@@ -242,7 +244,7 @@ class LogDirectory:
 
     def mark_hung(self, timeout_s: float) -> None:
         """Take it offline during shutdown, which continues without it; its logs are not closed clean."""
-        self._is_hung = True
+        self.is_hung = True
         self.fail(f"it hangs: no operation has ended for {timeout_s:g} s")
 
     def fail(self, why: str) -> None:
@@ -547,9 +549,15 @@ class LogDirectory:
         """Record that it is used under this broker epoch; takes it offline if that fails."""
         self._broker_epoch = broker_epoch
         try:
-            record_broker_epoch(self.files, [self.path], broker_epoch)
+            with self._boot_lock:
+                record_broker_epoch(self.files, [self.path], broker_epoch)
         except OSError as failure:
             self.fail(failure.strerror or str(failure))
+
+    def forget_boot(self) -> None:
+        """Clear its boot id, in a thread: a directory of this broker has failed."""
+        with self._boot_lock:
+            clear_boot_id(self.files, [self.path])
 
     def mark_clean(self) -> None:
         """After `write_checkpoints`. Raises OSError."""

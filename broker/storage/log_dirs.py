@@ -20,7 +20,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import structlog
@@ -28,13 +27,14 @@ import structlog
 from tierlog.base.files import Files
 from tierlog.base.types import TopicPartition, random_uuid
 from tierlog.broker.storage.checkpoints import MalformedCheckpoint, NeverSynced, encode_uuid, require_no_flip
+from tierlog.broker.storage.disk_threads import wait_for_disk
 from tierlog.broker.storage.log_dir import (
     CheckpointRow,
     DirectoryUnusable,
     ForeignDirectory,
     LogDirectory,
 )
-from tierlog.broker.storage.unclean_restart import UNKNOWN_EPOCH, clear_boot_id, previous_broker_epoch
+from tierlog.broker.storage.unclean_restart import UNKNOWN_EPOCH, previous_broker_epoch
 
 PLACEMENT_UNIT_BYTES = 1 << 20
 """Free space is compared in this unit: a smaller difference is only due to recent appends."""
@@ -74,6 +74,7 @@ class LogDirectories:
         self.same_boot = False
         """Whether it is known that no unsynced data was lost. After a power failure of a standalone broker,
         neither is set."""
+        self._forgetting: list[asyncio.Future[None]] = []
         self._rng = rng
         self._have_been_read = False
         self._with_refused_copies: set[LogDirectory] = set()
@@ -110,8 +111,15 @@ class LogDirectories:
         """A failed directory may have lost writes. Clear the boot ids, so that no later start takes them as
         proof that nothing was lost. In the threads of each directory, as one that hangs delays no other."""
         for directory in self.all:
-            clear = partial(clear_boot_id, directory.files, [directory.path])
-            asyncio.get_running_loop().run_in_executor(directory.threads, clear)
+            end = asyncio.get_running_loop().run_in_executor(directory.threads, directory.forget_boot)
+            if not directory.is_hung:
+                self._forgetting.append(end)
+
+    async def boot_is_forgotten(self, timeout_s: float) -> None:
+        """Wait until the boot ids are cleared, or nothing ends for `timeout_s`. Process exit waits for no
+        thread."""
+        forgetting, self._forgetting = self._forgetting, []
+        await wait_for_disk(forgetting, timeout_s)
 
     # -- owner --
 

@@ -1,6 +1,7 @@
 """A disk that hangs: the other directories are flushed and checkpointed, and the node can be stopped."""
 
 import asyncio
+import errno
 import os
 import threading
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from tierlog.broker.platform import production_platform
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.checkpoints import CLEAN_SHUTDOWN, read_offsets
 from tierlog.broker.storage.disk_threads import DISK_THREADS
+from tierlog.broker.storage.unclean_restart import BOOT_FILE
 from tierlog.config.sources import settings_from
 from tierlog.records.writer import NewRecord, encode_batch
 
@@ -149,3 +151,38 @@ async def test_stop_continues_when_a_disk_hangs_at_log_close(node: Node) -> None
     assert [(path / CLEAN_SHUTDOWN).exists() for path in (node.a, node.b)] == [False, True]
     assert "log_dir.close_hangs" in [line["event"] for line in reported]
     assert not node.broker.failed.done()
+
+
+class FailingDisk(OsFiles):
+    """Once `fails`, an fsync of a log fails, and one of the boot id waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails = False
+        self.back = threading.Event()
+
+    def sync(self, fd: int) -> None:  # type: ignore[override]
+        name = Path(os.readlink(f"/proc/self/fd/{fd}")).name
+        if self.fails and name.endswith(".log"):
+            raise OSError(errno.EIO, "Input/output error")
+        if self.fails and name.startswith(BOOT_FILE):
+            self.back.wait(60)
+        OsFiles.sync(fd)
+
+
+async def test_stop_after_a_failed_fsync_waits_until_the_boot_id_is_cleared(tmp_path: Path) -> None:
+    """Otherwise the next start would take it as proof that nothing was lost."""
+    node = Node(tmp_path)
+    disk = FailingDisk()
+    node.broker = Broker(node.settings, replace(production_platform(node.settings), files=disk))
+    await node.start()
+    assert (node.a / BOOT_FILE).read_text().splitlines()[0]
+    disk.fails = True
+    for replica in node.broker.replicas:
+        append(replica)
+    await asyncio.wait_for(node.broker.failed, 30)
+    stopping = asyncio.create_task(node.broker.stop())
+    assert not (await asyncio.wait({stopping}, timeout=1))[0]
+    disk.back.set()
+    await stopping
+    assert [(path / BOOT_FILE).read_text().splitlines()[0] for path in (node.a, node.b)] == ["", ""]
