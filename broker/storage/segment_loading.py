@@ -12,6 +12,8 @@ from tierlog.broker.storage.segment import BatchAt, CorruptLog, Segment
 from tierlog.records.errors import RecordsError
 from tierlog.records.indexes import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY, cut_indexes
 
+_ENTRIES = OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
+
 
 def load_segment(segment: Segment, end: int | None, rules: HeaderRules) -> bool:
     """Load the index files. Returns False if they are invalid and must be rebuilt, or if a batch that was
@@ -38,6 +40,8 @@ def load_prefix(segment: Segment, end: int, rules: HeaderRules, epochs: LeaderEp
     """
     if segment.size == 0 or (indexes := _read_indexes(segment)) is None:
         return None
+    if any(len(index) % entry.size for index, entry in zip(indexes, _ENTRIES, strict=True)):
+        return None  # a write has failed, so entries below the offset may be missing too
     cut = cut_indexes(*indexes, segment.base_offset, end)
     segment.set_indexes(*cut, are_saved=[*map(len, cut)] == [*map(len, indexes)])
     try:

@@ -182,6 +182,10 @@ def _index_beyond_the_log(directory: Path) -> None:
     path.write_bytes(path.read_bytes()[:-4] + b"\x7f\0\0\0")
 
 
+def _tear_transaction_index(directory: Path) -> None:
+    (directory / f"{0:020d}.txnindex").write_bytes(bytes(10))
+
+
 def _tear_snapshot(directory: Path) -> None:
     path = directory / f"{8:020d}.snapshot"
     path.write_bytes(path.read_bytes()[:-1])
@@ -202,6 +206,7 @@ def _shorten_log(directory: Path) -> None:
         _remove_index,
         _index_of_other_batches,
         _index_beyond_the_log,
+        _tear_transaction_index,
         _tear_snapshot,
         _remove_epochs,
         _shorten_log,
