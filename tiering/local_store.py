@@ -125,11 +125,18 @@ class LocalStore:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+            return await asyncio.get_running_loop().run_in_executor(self._pool, partial(self._in_store, work))
         except FileNotFoundError as error:
             raise ObjectNotFound(str(error.filename)) from error
         except OSError as error:
             raise ObjectStoreError(str(error)) from error
+
+    def _in_store(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except FileNotFoundError:
+            self._require_mounted()
+            raise
 
     def _path(self, key: str) -> Path:
         parts = key.split("/")

@@ -55,6 +55,9 @@ async def test_directory_whose_file_system_was_unmounted_is_no_empty_store(tmp_p
                 [info async for info in store.list(prefix)]
         with pytest.raises(ObjectStoreError, match="not mounted"):
             await store.delete(["leases/1"])
+        for work in (store.get("leases/1"), store.head("leases/1"), store.put("leases/2", b"")):
+            with pytest.raises(ObjectStoreError, match="not mounted"):
+                await work
     mounted.rmdir()
     away.rename(mounted)
     assert [info.key async for info in store.list("leases/")] == ["leases/1"]
