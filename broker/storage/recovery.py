@@ -535,7 +535,9 @@ def _check_epoch_file(segment: Segment, good: int, rules: HeaderRules) -> None:
     same bits do not flip twice.
     """
     pair = [batch.header for batch in islice(intact_batches(segment, segment.file, good), 2)]
-    if len({header.leader_epoch for header in pair}) == 1 < len(pair) and all(map(rules.epoch_fault, pair)):
+    is_same = len({header.leader_epoch for header in pair}) == 1 < len(pair)
+    whole_file = replace(rules, epochs_end=MAX_OFFSET)  # the second may be above the recovery point
+    if is_same and rules.epoch_fault(pair[0]) and whole_file.epoch_fault(pair[1]):
         raise _WrongEpochFile
 
 

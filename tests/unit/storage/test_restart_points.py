@@ -357,6 +357,24 @@ def test_batches_after_a_truncation_are_flushed_though_the_recovery_point_is_abo
     assert log.flush() == 6 and f"{0:020d}.log" not in files.unsynced()
 
 
+@pytest.mark.parametrize("same_boot", [False, True])
+def test_batches_across_a_recovery_point_of_before_a_truncation_are_kept(
+    tmp_path: Path, same_boot: bool
+) -> None:
+    """A follower truncates its log, leads, and is killed before it lowers the recovery point."""
+    log = open_log(tmp_path, CONFIG, OsFiles(), 0, same_boot=False)
+    for _ in range(10):
+        append(log)
+    point = checkpoint(log)
+    log.truncate_to(9, NOW)
+    for _ in range(3):
+        append(log, 1)
+    log.close(clean=False)
+    log = opened(tmp_path, point, same_boot=same_boot)
+    assert (log.log_end_offset, log.was_damaged) == (12, False)
+    assert log.epochs.entries == ((0, 0), (1, 9))
+
+
 def test_start_after_a_start_that_was_killed_has_all_aborted_transactions(memory_path: Path) -> None:
     """The killed start rebuilds a rolled segment, as after an interrupted compaction."""
     source, directory = memory_path / "source", memory_path / "killed"
