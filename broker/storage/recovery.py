@@ -249,6 +249,9 @@ def _resume_active(
     if batch is None:
         return None
     good, start = batch.position, BatchBoundary(batch.position, batch.header.base_offset)
+    for epoch, first in loaded.saved_epochs.covering(segment.base_offset, start.end_offset):
+        if first >= segment.base_offset:  # `_verify` of an earlier segment has removed it
+            loaded.epochs.assign(epoch, first)
     for position, header in _verified(segment, rules, loaded, start, None):
         segment.index_batch(position, header, header.base_offset, known.interval_bytes)
         good = position + header.size

@@ -375,6 +375,20 @@ def test_batches_across_a_recovery_point_of_before_a_truncation_are_kept(
     assert log.epochs.entries == ((0, 0), (1, 9))
 
 
+def test_epoch_that_begins_between_a_roll_and_the_restart_point_keeps_its_start(tmp_path: Path) -> None:
+    log = open_log(tmp_path, CONFIG, OsFiles(), 0, same_boot=False)
+    for _ in range(4):
+        append(log)
+    point = checkpoint(log)
+    append(log)
+    log.roll(NOW)
+    for _ in range(4):
+        append(log, 1)
+    checkpoint(log)  # killed before the recovery point is written
+    log.close(clean=False)
+    assert opened(tmp_path, point).epochs.entries == ((0, 0), (1, 5))
+
+
 def test_start_after_a_start_that_was_killed_has_all_aborted_transactions(memory_path: Path) -> None:
     """The killed start rebuilds a rolled segment, as after an interrupted compaction."""
     source, directory = memory_path / "source", memory_path / "killed"
