@@ -10,7 +10,7 @@ of the appends. A core that breaks an invariant is discarded, and rebuilt from t
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Generic, Protocol, TypeVar
@@ -40,8 +40,8 @@ from tierlog.broker.coordinators.timers import Timers
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.core.producer_state import NO_PRODUCER_ID
 from tierlog.protocol.errors import ErrorCode
-from tierlog.records.batch import check_batch, iter_batches
-from tierlog.records.errors import RecordsError
+from tierlog.records.batch import BatchHeader, check_batch, iter_batches
+from tierlog.records.errors import RecordsError, RecordsFault
 from tierlog.records.markers import EndMarker, read_marker
 from tierlog.records.record import Record, iter_records
 from tierlog.records.writer import NewRecord, encode_batch
@@ -114,7 +114,7 @@ class _Load:
     """Counts of a replay. One log line reports all skipped records, because there may be any number of
     them."""
 
-    damaged_at: int = NO_OFFSET  # base offset of the last damaged batch
+    damaged_at: int = NO_OFFSET  # offset of the first damaged batch
     records: int = 0
     skipped: int = 0
     first_skipped: str = ""
@@ -122,6 +122,11 @@ class _Load:
     def skip(self, offset: int, error: Exception) -> None:
         self.first_skipped = self.first_skipped or f"offset {offset}: {error}"
         self.skipped += 1
+
+    def skip_damaged(self, offset: int, error: Exception) -> None:
+        self.skip(offset, error)
+        if self.damaged_at == NO_OFFSET:
+            self.damaged_at = offset
 
 
 class Shard(Generic[C]):
@@ -225,7 +230,7 @@ class Shard(Generic[C]):
             data = await asyncio.to_thread(_bytes_of, result.slice)
             if len(data) != result.slice.size:
                 raise LoadFailed(f"{self.name} at offset {offset}: the file is too short")
-            await _replay(core, data, load)
+            await _replay(core, data, offset, load)
             offset = result.slice.end_offset
             if load.damaged_at >= 0:
                 self._damage_found(load.damaged_at)
@@ -433,14 +438,14 @@ def _bytes_of(found: LogSlice) -> bytes:
     )
 
 
-async def _replay(core: Core, data: bytes, load: _Load) -> None:
+async def _replay(core: Core, data: bytes, offset: int, load: _Load) -> None:
+    """`offset`: at which the data begins."""
     turn_at = load.records + RECORDS_PER_TURN
-    for at, header in iter_batches(data):
+    for at, header in _batches(data, offset, load):
         try:
             check_batch(data, at)
         except RecordsError as error:
-            load.skip(header.base_offset, error)
-            load.damaged_at = header.base_offset
+            load.skip_damaged(header.base_offset, error)
             continue
         if header.is_control:
             if (marker := read_marker(memoryview(data)[at:])) is not None:
@@ -456,6 +461,19 @@ async def _replay(core: Core, data: bytes, load: _Load) -> None:
                     await asyncio.sleep(0)
         except RecordsError as error:
             load.skip(header.base_offset, error)  # the rest of the batch, from the unreadable record on
+
+
+def _batches(data: bytes, offset: int, load: _Load) -> Iterator[tuple[int, BatchHeader]]:
+    """Whole batches from an offset on. A length with a flipped bit hides what follows it, and is damage."""
+    end, fault = 0, RecordsError(RecordsFault.CORRUPT, "a batch is longer than what was read")
+    try:
+        for at, header in iter_batches(data):
+            yield at, header
+            end, offset = at + header.size, header.next_offset
+    except RecordsError as error:
+        fault = error
+    if end < len(data):
+        load.skip_damaged(offset, fault)
 
 
 def _replay_record(core: Core, record: Record, producer_id: int, load: _Load) -> None:

@@ -1,6 +1,7 @@
 """Coordinators without a lease, with slow or damaged replicas, or of an older leader epoch."""
 
 import asyncio
+import struct
 from dataclasses import replace
 
 import pytest
@@ -23,6 +24,7 @@ from tierlog.broker.coordinators.shards import partition_of
 from tierlog.config.topic import OFFSETS_TOPIC
 from tierlog.protocol.errors import ErrorCode as E
 from tierlog.protocol.messages import find_coordinator, heartbeat, list_groups
+from tierlog.records.batch import iter_batches
 
 
 @pytest.fixture
@@ -160,7 +162,9 @@ async def test_assignment_that_times_out_starts_another_rebalance(tmp_path):
         assert (await broker.call("SyncGroup", 5, sync_request("g", joined))).error_code == E.NONE
 
 
-async def test_coordinator_waits_for_the_repair_of_a_damaged_commit(tmp_path):
+@pytest.mark.parametrize("longer", [0, 1 << 10, 1 << 30, -1, -64, -(1 << 31)])
+async def test_coordinator_waits_for_the_repair_of_a_damaged_commit(tmp_path, longer):
+    """`longer`: how much longer than it is a batch says to be, which may hide the batches after it."""
     settings = replace(SETTINGS, offsets_topic_replication_factor=2)
     async with OneBroker(tmp_path, settings, Lease()) as broker:
         await broker.register(2)
@@ -168,8 +172,8 @@ async def test_coordinator_waits_for_the_repair_of_a_damaged_commit(tmp_path):
         await broker.create("t")
         [number] = broker.service.shards._shards
         group = next(name for name in map(str, range(9)) if partition_of(name, 2) == number)
-        await broker.call("OffsetCommit", 9, commit_request(5, group=group))
-        await broker.call("OffsetCommit", 9, commit_request(6, group=group))
+        for offset in (4, 5, 6):
+            await broker.call("OffsetCommit", 9, commit_request(offset, group=group))
         shard = broker.service.shards._shards[number]
         shard.submit(Appended(write_id=WriteId(99)))  # it fails
         broker.service.shards.timers.close()
@@ -177,12 +181,13 @@ async def test_coordinator_waits_for_the_repair_of_a_damaged_commit(tmp_path):
         shard.replica.suspect = lambda offset, why: suspected.append(offset)
         path = next((broker.directory / str(shard.name)).glob("*.log"))
         whole = path.read_bytes()
-        damaged = bytearray(whole)
-        damaged[whole.rindex((6).to_bytes(8, "big")) + 7] = 99
+        damaged, (begin, header) = bytearray(whole), list(iter_batches(whole))[-2]
+        struct.pack_into(">i", damaged, begin + 8, header.batch_length + longer)
+        damaged[begin + header.size - 1] ^= not longer
         path.write_bytes(damaged)
         await broker.service.shards._load_shard(shard)
-        assert suspected == [shard.replica.log_end_offset - 1]
-        assert not shard.ready, "it would answer 5"
+        assert suspected == [shard.replica.log_end_offset - 2]
+        assert not shard.ready, "it would not know this commit, or not those after it"
         path.write_bytes(whole)
         await broker.service.shards._load_shard(shard)
         assert await fetched(broker, group) == 6
