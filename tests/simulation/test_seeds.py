@@ -104,7 +104,7 @@ OPERATOR_CALLS_MAX = 5
 """Partitions left to an operator in a thousand seeds. With more, partitions no longer recover alone."""
 
 TRACED = "19,22"
-COVERING = "13,19,22,25,35,37,41,45,59,203,223,241"
+COVERING = "13,19,22,25,35,37,41,45,59,97,203,223,241"
 
 
 def simulate(seeds: int, first: int, hash_seed: str = "random") -> dict[str, Any]:
