@@ -9,8 +9,8 @@ Owned by the metadata node, and called on its event loop.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 from uuid import UUID
 
@@ -26,6 +26,9 @@ from tierlog.metadata.quorum.status import FollowerContacts, NodeStatus, PeerSta
 from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.membership import ChangeRefused, Configuration, Member
 from tierlog.metadata.raft.messages import NO_NODE
+
+ELECTION_WAIT_S = 10.0
+"""How long a change of members waits for a leader."""
 
 _log = structlog.get_logger("tierlog.metadata")
 
@@ -61,7 +64,9 @@ class Membership:
     async def add_voter(self, node_id: int, url: str, timeout_s: float = 60.0) -> None:
         """Add a node as a learner, and make it a voter once it has caught up. Raises NotTheLeader,
         ChangeRefused, MetadataUnavailable (calling again continues the addition)."""
-        self._require_leader()
+        await self._as_leader(lambda: self._add_voter(node_id, url, timeout_s))
+
+    async def _add_voter(self, node_id: int, url: str, timeout_s: float) -> None:
         if not url:
             raise ChangeRefused("the URL of the new voter is missing")
         if not self._host.has_peers:
@@ -86,12 +91,30 @@ class Membership:
 
     async def remove_voter(self, node_id: int, timeout_s: float = 30.0) -> None:
         """Remove a voter or learner. A leader that removes itself hands over. Raises as `add_voter`."""
-        self._require_leader()
+        await self._as_leader(lambda: self._remove_voter(node_id, timeout_s))
+
+    async def _remove_voter(self, node_id: int, timeout_s: float) -> None:
         async with _within(timeout_s, f"the removal of node {node_id} is not committed yet"), self._changing:
             if node_id in self._core.configuration.members:
                 await self._change(lambda: self._with_own_url().without(node_id))
             else:  # perhaps an earlier request removed it, and that is not committed yet
                 await self._wait_for_pending_change()
+
+    async def _as_leader(self, change: Callable[[], Awaitable[None]]) -> None:
+        """Repeat a change after an election that this node wins. With a second voter that responds late, a
+        leader loses its majority for a moment."""
+        while True:
+            await self._wait_for_leader()
+            self._require_leader()
+            with suppress(NotTheLeader):
+                return await change()
+
+    async def _wait_for_leader(self) -> None:
+        own = self._host.node_id
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ELECTION_WAIT_S):
+                while self._leadership.draft is None and self._core.leader in (NO_NODE, own):
+                    await self._loop_ran.wait()
 
     async def _change(self, changed: Callable[[], Configuration]) -> None:
         """If leadership is lost, the outcome does not matter: the next leader can repeat the change."""

@@ -15,6 +15,7 @@ from tierlog.metadata.quorum.api import QUORUM_PATH
 from tierlog.metadata.quorum.peers import MetadataUnavailable, NotTheLeader
 from tierlog.metadata.raft.core import Role
 from tierlog.metadata.raft.membership import ChangeRefused
+from tierlog.metadata.raft.messages import NO_NODE
 from tierlog.metadata.raft.settings import RaftSettings
 
 NO_ELECTION_TIMEOUT = RaftSettings(election_ticks=1_000_000)
@@ -92,6 +93,21 @@ async def test_quorum_shrinks_from_three_to_one(tmp_path: Path) -> None:
         single = await quorum.start(leader)  # its settings name three
         assert single.node.is_leader
         assert has("t")(single.client.image)
+
+
+async def test_change_waits_for_an_election(tmp_path: Path) -> None:
+    """A leader that lost its majority for a moment repeats the change once it leads again."""
+    async with running(tmp_path, (1, 2, 3)) as quorum:
+        leader = await quorum.leader()
+        node, others = quorum.running[leader].node, [n for n in (1, 2, 3) if n != leader]
+        for node_id in others:
+            await quorum.kill(node_id)
+        await node.membership.status_when(lambda status: status.leader == NO_NODE)
+        changing = asyncio.ensure_future(node.membership.add_voter(others[0], quorum.urls[others[0]]))
+        quorum.settings = NO_ELECTION_TIMEOUT  # so that the other one wins
+        await quorum.start(others[0])
+        await changing
+        assert node.is_leader
 
 
 async def test_leader_that_removes_itself_hands_over(tmp_path: Path) -> None:
